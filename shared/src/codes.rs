@@ -1,0 +1,148 @@
+//! Stable error codes and the texts that people see with them. Details stay in logs; a code never changes its
+//! meaning. Source: the error contract of the ACP thread-bound agents document, and acpx for the CLI's codes.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])+ $name:ident = $code:literal, exit $exit:literal, $text:literal;)+) => {
+        /// What went wrong, for programs.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum Code { $($(#[$doc])+ $name,)+ }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The code itself.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $code,)+ }
+            }
+
+            /// What a person is told: what happened and what to do next.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+
+            /// The exit code of a CLI verb that fails with it.
+            #[must_use]
+            pub const fn exit(self) -> u8 {
+                match self { $(Self::$name => $exit,)+ }
+            }
+
+            /// Reads a code back.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.as_str() == text)
+            }
+        }
+    };
+}
+
+codes! {
+    /// No runtime backend of that name is registered.
+    BackendMissing = "ACP_BACKEND_MISSING", exit 1,
+        "ACP runtime backend is not configured. Install and enable the acpx runtime plugin.";
+    /// The backend (in practice: the supervisor) does not answer.
+    BackendUnavailable = "ACP_BACKEND_UNAVAILABLE", exit 1,
+        "ACP runtime backend is currently unavailable. Try again in a moment.";
+    /// The agent could not be started or would not open a session.
+    SessionInitFailed = "ACP_SESSION_INIT_FAILED", exit 1, "Could not initialize ACP session runtime.";
+    /// The turn ended without a result.
+    TurnFailed = "ACP_TURN_FAILED", exit 1, "ACP turn failed before completion.";
+    /// The agent wants credentials first.
+    AuthRequired = "ACP_AUTH_REQUIRED", exit 1,
+        "The agent needs you to sign in first. Follow its instructions on this machine, then send the prompt again.";
+    /// The agent is gone and can neither resume nor load its conversation.
+    ResumeUnavailable = "ACP_RESUME_UNAVAILABLE", exit 1,
+        "The agent's conversation is gone and it cannot be resumed. Ask for a new conversation to go on.";
+    /// The turn's outcome cannot be known; a person decides whether to send it again.
+    Uncertain = "ACP_UNCERTAIN", exit 1,
+        "The agent went away while the prompt was on its way. It may have been acted on: look before you send it again.";
+    /// Dispatch is switched off.
+    DispatchDisabled = "ACP_DISPATCH_DISABLED", exit 1,
+        "ACP dispatch is disabled by policy (acp.dispatch.enabled = false).";
+    /// ACP is switched off.
+    Disabled = "ACP_DISABLED", exit 1, "ACP is disabled by policy (acp.enabled = false).";
+    /// The agent's name is unknown or not on the list.
+    AgentNotAllowed = "ACP_AGENT_NOT_ALLOWED", exit 1,
+        "This agent is not known here, or not allowed. List the agents to see which are.";
+    /// A working directory outside of the agent's roots.
+    CwdNotAllowed = "ACP_CWD_NOT_ALLOWED", exit 1,
+        "The working directory does not exist or lies outside of the agent's allowed roots.";
+    /// A cap on sessions, queued prompts or sizes.
+    LimitReached = "ACP_LIMIT_REACHED", exit 1, "A limit is reached. Wait for running work to end, or close a session.";
+    /// The session has ended.
+    SessionClosed = "ACP_SESSION_CLOSED", exit 1, "This session is closed. Start a new one.";
+    /// The conversation points at a session that is gone.
+    StaleBinding = "ACP_STALE_BINDING", exit 1,
+        "This conversation is bound to a session that no longer exists. Unbind it or start a new session.";
+    /// The conversation is bound to nothing.
+    NotBound = "ACP_NOT_BOUND", exit 1, "This conversation is not bound to a session. Start one with /acp spawn.";
+    /// The same idempotency key came with other content.
+    IdempotencyConflict = "ACP_IDEMPOTENCY_CONFLICT", exit 1,
+        "This idempotency key was used for something else. Use a new key.";
+    /// The agent broke the protocol or a size limit.
+    ProtocolError = "ACP_PROTOCOL_ERROR", exit 1, "The agent sent something that is not ACP. Its lease was closed.";
+    /// The control plane cannot be written.
+    StoreUnavailable = "ACP_STORE_UNAVAILABLE", exit 1,
+        "The control plane cannot be written (disk full or read-only?). Nothing was accepted; try again later.";
+    /// Nobody can be asked and the policy says to fail.
+    PermissionPromptUnavailable = "PERMISSION_PROMPT_UNAVAILABLE", exit 5,
+        "The agent asked for a permission and nobody can be asked here.";
+    /// A permission was refused.
+    PermissionDenied = "PERMISSION_DENIED", exit 5, "Permission denied.";
+    /// Something took too long.
+    Timeout = "TIMEOUT", exit 3, "It took too long. The agent may still be working: look at its history.";
+    /// No session of that key.
+    NoSession = "NO_SESSION", exit 4, "There is no such session. List the sessions to see which there are.";
+    /// The command line or the request makes no sense.
+    Usage = "USAGE", exit 2, "The command was not understood. Ask for --help.";
+    /// The configuration is not valid.
+    ConfigInvalid = "CONFIG_INVALID", exit 2, "The configuration is not valid.";
+    /// No gateway answers.
+    GatewayUnavailable = "GATEWAY_UNAVAILABLE", exit 1,
+        "No gateway answers on this state directory. Start one with `acp-gateway up`.";
+    /// Everything else; the log says more.
+    Runtime = "RUNTIME", exit 1, "Something went wrong inside. The log of the gateway says more.";
+}
+
+/// A text that is no code of this build.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an error code")]
+pub struct UnknownCode(String);
+
+impl TryFrom<String> for Code {
+    type Error = UnknownCode;
+    fn try_from(text: String) -> Result<Self, UnknownCode> {
+        Self::parse(&text).ok_or(UnknownCode(text))
+    }
+}
+
+impl From<Code> for String {
+    fn from(code: Code) -> Self {
+        code.as_str().to_owned()
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_parse_back() {
+        for (i, code) in Code::ALL.iter().enumerate() {
+            assert_eq!(Code::parse(code.as_str()), Some(*code));
+            assert!(Code::ALL.iter().skip(i + 1).all(|other| other.as_str() != code.as_str()), "{code}");
+            assert!(!code.text().is_empty());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Bytes on the socket: bincode inside frames of a big-endian `u32` length, without any I/O.
+//!
+//! This is the only module that names bincode. It is used strictly: every message has a size limit that is
+//! checked on the header before anything is allocated, and bytes left over inside a frame are an error.
+//! What bincode cannot check is kept out of the messages (see [`crate::protocol`]).
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes of the length in front of every frame.
+pub const HEADER_BYTES: usize = 4;
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The header announces more than the limit.
+    #[error("a frame of {claimed} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// What the header says.
+        claimed: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// The frame holds more than its message.
+    #[error("{left} bytes are left over after the message")]
+    Trailing {
+        /// How many.
+        left: usize,
+    },
+    /// The frame is not such a message.
+    #[error("the frame is not a message: {what}")]
+    Malformed {
+        /// What the decoder met.
+        what: String,
+    },
+    /// The message cannot be written.
+    #[error("the message cannot be encoded: {what}")]
+    Encode {
+        /// What the encoder met.
+        what: String,
+    },
+}
+
+const fn config() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<{ crate::protocol::FRAME_BYTES_MAX }>()
+}
+
+/// Writes one message without a frame.
+///
+/// # Errors
+/// [`WireError::Encode`] for a message that bincode cannot write, [`WireError::TooLarge`] for one over `limit`.
+#[expect(clippy::disallowed_methods, reason = "the one place that writes bincode")]
+pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireError> {
+    let bytes = bincode::serde::encode_to_vec(message, config())
+        .map_err(|e| WireError::Encode { what: e.to_string() })?;
+    if bytes.len() > limit {
+        return Err(WireError::TooLarge { claimed: bytes.len(), limit });
+    }
+    Ok(bytes)
+}
+
+/// Reads one message that fills `bytes` exactly.
+///
+/// # Errors
+/// [`WireError::Malformed`] when it is no such message, [`WireError::Trailing`] when bytes are left over.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads bincode")]
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    let (message, used) = bincode::serde::decode_from_slice(bytes, config())
+        .map_err(|e| WireError::Malformed { what: e.to_string() })?;
+    match bytes.len() - used {
+        0 => Ok(message),
+        left => Err(WireError::Trailing { left }),
+    }
+}
+
+/// Cuts a stream of bytes into frames. Push what arrives, pop what is complete.
+#[derive(Debug)]
+pub struct Decoder {
+    limit: usize,
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Decoder {
+    /// A decoder that refuses frames of more than `limit` bytes.
+    #[must_use]
+    pub const fn new(limit: usize) -> Self {
+        Self { limit, buffer: Vec::new(), start: 0 }
+    }
+
+    /// Takes bytes as they arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next complete message, or `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// [`WireError`] for an oversized frame or one that is no `T`; the stream cannot be used after that.
+    pub fn pop<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+        let pending = self.buffer.get(self.start..).unwrap_or_default();
+        let Some((header, rest)) = pending.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let claimed = u32::from_be_bytes(*header) as usize;
+        if claimed > self.limit {
+            return Err(WireError::TooLarge { claimed, limit: self.limit });
+        }
+        let Some(frame) = rest.get(..claimed) else { return Ok(None) };
+        let message = decode(frame)?;
+        self.start += HEADER_BYTES + claimed;
+        Ok(Some(message))
+    }
+}
+
+/// Writes one message with its frame.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_frame<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireError> {
+    let body = encode(message, limit)?;
+    let length = u32::try_from(body.len())
+        .map_err(|_| WireError::TooLarge { claimed: body.len(), limit: u32::MAX as usize })?;
+    let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&body);
+    Ok(frame)
+}

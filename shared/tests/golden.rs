@@ -1,0 +1,301 @@
+//! The bytes of protocol version 1, one message of each variant. A line that changes is a message that older
+//! peers would misread: append variants, and make a new version for anything else.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
+use acp_shared::protocol::*;
+use acp_shared::wire::{self, WireError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::{Debug, Write as _};
+
+fn lease() -> LeaseId {
+    LeaseId::parse("019a0000-0000-7000-8000-000000000001").unwrap()
+}
+
+fn gateway() -> GatewayInstanceId {
+    GatewayInstanceId::parse("019a0000-0000-7000-8000-000000000002").unwrap()
+}
+
+fn session() -> SessionKey {
+    SessionKey::parse("agent:demo:acp:1").unwrap()
+}
+
+fn hello(role: Role) -> Hello {
+    Hello { version_min: 1, version_max: 300, features: vec!["a".into()], role }
+}
+
+fn roles() -> Vec<Role> {
+    let home = Home { machine_id: "m".into(), dev: 1, ino: 70_000 };
+    vec![Role::Gateway { instance_id: gateway(), epoch: 7, home }, Role::Admin]
+}
+
+fn kinds() -> Vec<LeaseKind> {
+    vec![LeaseKind::Agent, LeaseKind::Terminal { parent_lease_id: lease(), output_bytes_max: 1024 }]
+}
+
+fn spawn(kind: LeaseKind) -> Spawn {
+    Spawn {
+        lease_id: lease(),
+        session_key: session(),
+        kind,
+        argv: vec!["agent".into(), "--acp".into()],
+        env: vec![("A".into(), "1".into())],
+        cwd: "/w".into(),
+        graces: Graces::default(),
+    }
+}
+
+fn requests() -> Vec<Request> {
+    let lease_id = lease();
+    vec![
+        Request::Spawn(spawn(LeaseKind::Agent)),
+        Request::Attach { lease_id, from_offset: 5 },
+        Request::Input { lease_id, seq: 1, bytes: b"{}\n".to_vec() },
+        Request::Ack { lease_id, offset: 65_536 },
+        Request::Tail { lease_id },
+        Request::CloseLease { lease_id, reason: "done".into() },
+        Request::Release { lease_id },
+        Request::ListLeases,
+        Request::Verify { lease_id },
+        Request::Reap { dry_run: true },
+        Request::Status,
+        Request::Shutdown { state_dir: "/s".into() },
+    ]
+}
+
+fn info() -> LeaseInfo {
+    LeaseInfo {
+        lease_id: lease(),
+        gateway_instance_id: gateway(),
+        owner_uid: 1000,
+        session_key: session(),
+        kind: LeaseKind::Agent,
+        state: LeaseState::Open,
+        state_reason: String::new(),
+        wrapper_pid: Some(10),
+        adapter_pid: Some(11),
+        pgid: Some(11),
+        sid: Some(10),
+        wrapper_path: "/s/acp-wrapper".into(),
+        command_hash: "00ff".into(),
+        rung: "R2".into(),
+        started_at_ms: 1_700_000_000_000,
+        exit: None,
+        stdout_end: 9,
+        stdout_acked: 8,
+        stdin_written: 3,
+        memory_bytes: Some(4096),
+    }
+}
+
+fn evidence() -> EvidenceReport {
+    let fact = EvidenceFact {
+        subject: "wrapper".into(),
+        name: "start_ticks".into(),
+        recorded: "1".into(),
+        live: "2".into(),
+        agrees: Some(false),
+    };
+    EvidenceReport {
+        lease: info(),
+        facts: vec![fact],
+        verdict: "not_ours".into(),
+        why: "another start".into(),
+        tree: vec![(10, "acp-wrapper".into())],
+    }
+}
+
+fn status() -> Status {
+    Status {
+        pid: 1,
+        version: "0.1.0".into(),
+        supervisor_id: "s".into(),
+        state_dir: "/s".into(),
+        started_at_ms: 2,
+        rung: "R2".into(),
+        abilities: vec![("pidfd".into(), true)],
+        leases: vec![(LeaseState::Open, 3)],
+        gateways: vec![(gateway(), 1)],
+        buffered_bytes: 4,
+        warnings: vec!["w".into()],
+    }
+}
+
+fn replies() -> Vec<Reply> {
+    let attached = Attached {
+        state: LeaseState::Closing,
+        stdout_base: 1,
+        stdout_end: 2,
+        stdout_eof: true,
+        stdin_written: 3,
+        stdin_accepted: 4,
+        exit: Some(ExitStatus::Exited(0)),
+    };
+    let tail = Tail { bytes: b"out".to_vec(), truncated: true, exit: Some(ExitStatus::Signaled(9)) };
+    let line = ReapLine {
+        lease_id: lease(),
+        state: LeaseState::Lost,
+        action: "leave".into(),
+        pids: vec![10],
+        why: "unknown".into(),
+    };
+    vec![
+        Reply::Spawned(info()),
+        Reply::Attached(attached),
+        Reply::Written { seq: 1 },
+        Reply::Done,
+        Reply::Tail(tail),
+        Reply::Closing { state: LeaseState::Closing },
+        Reply::Leases(vec![info()]),
+        Reply::Evidence(evidence()),
+        Reply::Reaped(vec![line]),
+        Reply::Status(status()),
+    ]
+}
+
+fn notices() -> Vec<Notice> {
+    let lease_id = lease();
+    let stderr_tail = "last words".into();
+    vec![
+        Notice::Output { lease_id, offset: 6, bytes: b"x\n".to_vec() },
+        Notice::Exited {
+            lease_id,
+            status: ExitStatus::Unknown,
+            end_offset: 8,
+            stdin_written: 2,
+            stderr_tail,
+        },
+        Notice::LeaseChanged { lease_id, state: LeaseState::Closed, reason: "gone".into() },
+    ]
+}
+
+fn to_supervisor() -> Vec<ToSupervisor> {
+    vec![ToSupervisor::Hello(hello(Role::Admin)), ToSupervisor::Request { id: 1, body: Request::Status }]
+}
+
+fn to_client() -> Vec<ToClient> {
+    let welcome =
+        Welcome { version: 1, features: vec![], pid: 2, supervisor_id: "s".into(), credit_bytes: 1 << 20 };
+    vec![
+        ToClient::Welcome(welcome),
+        ToClient::Refused(Refusal::new(RefusalCode::VersionUnsupported, "no")),
+        ToClient::Reply { id: 1, result: Ok(Reply::Done) },
+        ToClient::Notice(Notice::LeaseChanged {
+            lease_id: lease(),
+            state: LeaseState::Bound,
+            reason: "b".into(),
+        }),
+    ]
+}
+
+fn exits() -> Vec<ExitStatus> {
+    vec![ExitStatus::Exited(1), ExitStatus::Signaled(15), ExitStatus::Unknown]
+}
+
+fn from_wrapper() -> Vec<FromWrapper> {
+    vec![
+        FromWrapper::Hello { wrapper_pid: 10, adapter_pid: 11 },
+        FromWrapper::Running,
+        FromWrapper::ExecFailed { errno: 2, stage: "exec".into() },
+        FromWrapper::SetupFailed { errno: 12, stage: "fork".into() },
+        FromWrapper::AdapterExited { status: ExitStatus::Exited(0) },
+        FromWrapper::Done { status: ExitStatus::Exited(0), survivors: vec![12] },
+    ]
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Prints one message of each variant, and checks that there is one of each, in the order of their positions.
+fn print<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, all: &[T]) -> String {
+    let mut text = String::new();
+    for (position, message) in all.iter().enumerate() {
+        let bytes = wire::encode(message, FRAME_BYTES_MAX).unwrap();
+        assert_eq!(usize::from(bytes[0]), position, "{name}: a variant moved: {message:?}");
+        assert_eq!(&wire::decode::<T>(&bytes).unwrap(), message, "{name}");
+        let debug = format!("{message:?}");
+        let variant = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+        let _ = writeln!(text, "{name}::{variant} {}", hex(&bytes));
+    }
+    // One position further there is nothing: no variant is missing above.
+    let mut beyond = vec![0; 256];
+    beyond[0] = u8::try_from(all.len()).unwrap();
+    let error = wire::decode::<T>(&beyond).unwrap_err();
+    let says = matches!(&error, WireError::Malformed { what } if what.contains("variant index"));
+    assert!(says, "{name} has a variant of which no message is printed here: {error}");
+    text
+}
+
+#[test]
+fn the_bytes_of_protocol_1() {
+    assert_eq!((VERSION_MIN, VERSION_MAX), (1, 1), "a new version has golden bytes of its own");
+    let text = [
+        print("ToSupervisor", &to_supervisor()),
+        print("ToClient", &to_client()),
+        print("Role", &roles()),
+        print("LeaseKind", &kinds()),
+        print("LeaseState", &LeaseState::ALL),
+        print("Request", &requests()),
+        print("Reply", &replies()),
+        print("Notice", &notices()),
+        print("ExitStatus", &exits()),
+        print("RefusalCode", RefusalCode::ALL),
+    ];
+    insta::assert_snapshot!("protocol-v1", text.concat());
+}
+
+#[test]
+fn the_bytes_of_the_launch_messages() {
+    let text =
+        [print("ToWrapper", &[ToWrapper::Launch, ToWrapper::Go]), print("FromWrapper", &from_wrapper())];
+    insta::assert_snapshot!("launch-v1", text.concat());
+}
+
+#[test]
+fn the_launch_file_is_readable_json() {
+    let launch = Launch {
+        version: acp_shared::launch::LAUNCH_VERSION,
+        lease_id: lease(),
+        gateway_instance_id: gateway(),
+        argv: vec!["agent".into(), "a \"b\"".into()],
+        env: vec![("PATH".into(), "/bin".into())],
+        cwd: "/w".into(),
+        term_grace_ms: 3000,
+        sweep_ms: 5000,
+    };
+    let text = serde_json::to_string_pretty(&launch).unwrap();
+    assert_eq!(serde_json::from_str::<Launch>(&text).unwrap(), launch);
+    let unknown = text.replacen('{', "{\"colour\": 1,", 1);
+    assert!(serde_json::from_str::<Launch>(&unknown).is_err(), "an unknown field is refused");
+    insta::assert_snapshot!("launch-file-v1", text);
+}
+
+#[test]
+fn every_frame_fits_its_channel() {
+    for message in from_wrapper() {
+        assert!(wire::encode(&message, acp_shared::launch::CONTROL_BYTES_MAX).is_ok());
+    }
+    let input =
+        |length: usize| Request::Input { lease_id: lease(), seq: u64::MAX, bytes: vec![b'x'; length] };
+    let line_bytes_max = 32 * 1024 * 1024;
+    let fits = ToSupervisor::Request { id: u64::MAX, body: input(line_bytes_max) };
+    let bytes = wire::encode(&fits, FRAME_BYTES_MAX).unwrap();
+    assert_eq!(wire::decode::<ToSupervisor>(&bytes).unwrap(), fits);
+    let too_large = ToSupervisor::Request { id: 1, body: input(FRAME_BYTES_MAX) };
+    assert!(wire::encode(&too_large, FRAME_BYTES_MAX).is_err());
+}
+
+#[test]
+fn refusal_codes_are_distinct() {
+    for (i, code) in RefusalCode::ALL.iter().enumerate() {
+        let name = code.as_str();
+        assert!(RefusalCode::ALL.iter().skip(i + 1).all(|other| other.as_str() != name), "{name}");
+        assert!(!name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'), "{name}");
+    }
+}

@@ -1,0 +1,273 @@
+//! The handshake and the connection over real sockets: other versions, and peers that misbehave.
+#![cfg(feature = "net")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_shared::conn::{self, Client, Conn, ConnError, Listener, negotiate};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::protocol::*;
+use acp_shared::wire;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Longer than anything here takes; shorter than a test's own deadline.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn hello(version_min: u16, version_max: u16) -> Hello {
+    let home = Home { machine_id: String::new(), dev: 1, ino: 2 };
+    let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
+    Hello { version_min, version_max, features: vec!["some-day".into()], role }
+}
+
+fn welcome(version: u16) -> Welcome {
+    Welcome { version, features: vec![], pid: 1, supervisor_id: "s".into(), credit_bytes: 1 }
+}
+
+fn place() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    (dir, path)
+}
+
+/// Answers every Hello as a supervisor does.
+async fn greet(listener: Listener) {
+    loop {
+        let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
+        let Some(ToSupervisor::Hello(hello)) = conn.receiver.recv().await.unwrap() else {
+            panic!("a connection begins with Hello")
+        };
+        let answer = match negotiate(&hello) {
+            Ok(version) => ToClient::Welcome(welcome(version)),
+            Err(refusal) => ToClient::Refused(refusal),
+        };
+        conn.sender.send(&answer).await.unwrap();
+    }
+}
+
+/// A peer that is no supervisor: reads the Hello, then does as it likes with the raw socket.
+fn rogue<F: Future<Output = ()> + Send + 'static>(
+    path: &Path,
+    act: impl FnOnce(UnixStream) -> F + Send + 'static,
+) {
+    let listener = UnixListener::bind(path).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let length = stream.read_u32().await.unwrap();
+        let mut body = vec![0; length as usize];
+        stream.read_exact(&mut body).await.unwrap();
+        assert!(matches!(wire::decode::<ToSupervisor>(&body), Ok(ToSupervisor::Hello(_))));
+        act(stream).await;
+    });
+}
+
+fn frame(message: &ToClient) -> Vec<u8> {
+    wire::encode_frame(message, FRAME_BYTES_MAX).unwrap()
+}
+
+#[test]
+fn the_newest_common_version_is_chosen() {
+    for (min, max, want) in [
+        (1, 1, Ok(1)),
+        (0, 1, Ok(1)),
+        (1, 9, Ok(1)),
+        (0, u16::MAX, Ok(1)),
+        (0, 0, Err("upgrade the client")),
+        (2, 2, Err("upgrade the supervisor")),
+        (2, u16::MAX, Err("upgrade the supervisor")),
+        // A range that is no range has nothing in common with anybody.
+        (5, 1, Err("upgrade")),
+    ] {
+        match (negotiate(&hello(min, max)), want) {
+            (Ok(got), Ok(want)) => assert_eq!(got, want),
+            (Err(refusal), Err(says)) => {
+                assert_eq!(refusal.code, RefusalCode::VersionUnsupported);
+                assert!(refusal.message.contains(says), "{min}..{max}: {}", refusal.message);
+                assert_eq!(refusal.retry_after_ms, None);
+            }
+            (got, want) => panic!("{min}..{max}: {got:?}, not {want:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_versions_are_refused_over_the_socket() {
+    let (_dir, path) = place();
+    tokio::spawn(greet(Listener::bind(&path, 0o600).unwrap()));
+    for (min, max) in [(0, 0), (2, 3)] {
+        match conn::open(&path, hello(min, max), DEADLINE).await {
+            Err(ConnError::Refused(refusal)) => assert_eq!(refusal.code, RefusalCode::VersionUnsupported),
+            other => panic!("{min}..{max}: {other:?}"),
+        }
+    }
+    let (conn, welcome) = conn::open(&path, hello(1, 7), DEADLINE).await.unwrap();
+    assert_eq!(welcome.version, 1);
+    assert_eq!(conn.peer.pid, i32::try_from(std::process::id()).ok());
+}
+
+#[tokio::test]
+async fn both_ends_see_who_the_other_is() {
+    let (_dir, path) = place();
+    let listener = Listener::bind(&path, 0o600).unwrap();
+    let (there, here) = tokio::join!(
+        listener.accept::<ToSupervisor, ToClient>(),
+        conn::connect::<ToClient, ToSupervisor>(&path)
+    );
+    let (there, here) = (there.unwrap(), here.unwrap());
+    assert_eq!(there.peer, here.peer);
+    assert_eq!(there.peer.uid, nix::unistd::geteuid().as_raw());
+    assert_eq!(there.peer.gid, nix::unistd::getegid().as_raw());
+}
+
+#[tokio::test]
+async fn a_peer_that_closes_early_is_told_apart() {
+    let (_dir, path) = place();
+    rogue(&path, |stream| async move { drop(stream) });
+    let result = conn::open(&path, hello(1, 1), DEADLINE).await;
+    assert!(matches!(result, Err(ConnError::Closed)), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_stops_in_the_middle_of_a_frame() {
+    let (_dir, path) = place();
+    rogue(&path, |mut stream| async move {
+        let bytes = frame(&ToClient::Welcome(welcome(1)));
+        stream.write_all(&bytes[..bytes.len() - 1]).await.unwrap();
+    });
+    let result = conn::open(&path, hello(1, 1), DEADLINE).await;
+    assert!(matches!(result, Err(ConnError::Io(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_announces_too_much_is_not_believed() {
+    let (_dir, path) = place();
+    rogue(&path, |mut stream| async move {
+        stream.write_u32(u32::MAX).await.unwrap();
+        let _ = stream.read_u8().await;
+    });
+    match conn::open(&path, hello(1, 1), DEADLINE).await {
+        Err(ConnError::Io(e)) => assert_eq!(e.kind(), io::ErrorKind::InvalidData),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_what_is_no_message() {
+    for body in [&b"\xff\xff"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b""] {
+        let (_dir, path) = place();
+        rogue(&path, move |mut stream| async move {
+            stream.write_u32(u32::try_from(body.len()).unwrap()).await.unwrap();
+            stream.write_all(body).await.unwrap();
+        });
+        let result = conn::open(&path, hello(1, 1), DEADLINE).await;
+        assert!(matches!(result, Err(ConnError::Wire(_))), "{body:?}: {result:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_out_of_turn() {
+    let (_dir, path) = place();
+    rogue(&path, |mut stream| async move {
+        stream.write_all(&frame(&ToClient::Reply { id: 0, result: Ok(Reply::Done) })).await.unwrap();
+    });
+    let result = conn::open(&path, hello(1, 1), DEADLINE).await;
+    assert!(matches!(result, Err(ConnError::OutOfTurn)), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_silent_peer_is_not_waited_for_for_ever() {
+    let (_dir, path) = place();
+    rogue(&path, |mut stream| async move {
+        let _ = stream.read_u8().await;
+    });
+    let short = Duration::from_millis(50);
+    let result = conn::open(&path, hello(1, 1), short).await;
+    assert!(matches!(result, Err(ConnError::Timeout(d)) if d == short), "{result:?}");
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let (_dir, path) = place();
+    match conn::open(&path, hello(1, 1), DEADLINE).await {
+        Err(ConnError::Io(e)) => assert_eq!(e.kind(), io::ErrorKind::NotFound),
+        other => panic!("{other:?}"),
+    }
+    drop(Listener::bind(&path, 0o600).unwrap());
+    match conn::open(&path, hello(1, 1), DEADLINE).await {
+        Err(ConnError::Io(e)) => assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_socket_has_its_mode_and_replaces_only_sockets() {
+    let (_dir, path) = place();
+    let first = Listener::bind(&path, 0o600).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(first);
+    assert!(path.exists(), "whoever holds the directory's lock removes it, not the listener");
+    let second = Listener::bind(&path, 0o660).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    drop(second);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    let error = Listener::bind(&path, 0o600).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn a_call_takes_the_answer_with_its_number() {
+    let (_dir, path) = place();
+    rogue(&path, |mut stream| async move {
+        let lease_id = LeaseId::mint();
+        let notice = Notice::LeaseChanged { lease_id, state: LeaseState::Open, reason: String::new() };
+        let mut bytes = frame(&ToClient::Welcome(welcome(1)));
+        bytes.extend(frame(&ToClient::Notice(notice)));
+        bytes.extend(frame(&ToClient::Reply { id: 99, result: Ok(Reply::Done) }));
+        bytes.extend(frame(&ToClient::Reply { id: 1, result: Ok(Reply::Leases(vec![])) }));
+        let busy = Refusal::new(RefusalCode::Busy, "later").retry_after(5);
+        bytes.extend(frame(&ToClient::Reply { id: 2, result: Err(busy) }));
+        stream.write_all(&bytes).await.unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    let mut client = Client::open(&path, hello(1, 1), DEADLINE).await.unwrap();
+    assert_eq!(client.welcome(), &welcome(1));
+    assert_eq!(client.call(Request::ListLeases).await.unwrap(), Reply::Leases(vec![]));
+    match client.call(Request::Status).await {
+        Err(ConnError::Refused(refusal)) => {
+            assert_eq!((refusal.code, refusal.retry_after_ms), (RefusalCode::Busy, Some(5)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn frames_of_any_size_pass_between_two_ends() {
+    let (_dir, path) = place();
+    let listener = Listener::bind(&path, 0o600).unwrap();
+    let lease_id = LeaseId::mint();
+    let sizes = [0, 1, 4096, 65_536, 5 * 1024 * 1024];
+    let server = tokio::spawn(async move {
+        let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
+        let mut got = Vec::new();
+        while let Some(message) = conn.receiver.recv().await.unwrap() {
+            let ToSupervisor::Request { body: Request::Input { bytes, .. }, .. } = message else { panic!() };
+            got.push(bytes.len());
+        }
+        got
+    });
+    let mut conn = conn::connect::<ToClient, ToSupervisor>(&path).await.unwrap();
+    for (id, size) in (0..).zip(sizes) {
+        let body = Request::Input { lease_id, seq: id, bytes: vec![b'x'; size] };
+        conn.sender.feed(&ToSupervisor::Request { id, body }).await.unwrap();
+    }
+    conn.sender.flush().await.unwrap();
+    drop(conn);
+    assert_eq!(server.await.unwrap(), sizes);
+}
