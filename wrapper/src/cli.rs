@@ -1,0 +1,74 @@
+//! What a person sees who runs the wrapper by hand.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+acp-wrapper runs one agent for acp-supervisor and cleans up its process tree.
+
+It is started by the supervisor, with a control socket as its standard input and a launch.json beside the
+binary, and takes no arguments. There is nothing to run by hand: see `acp-supervisor --help`.
+
+Options:
+  -h, --help     Print this text
+  -V, --version  Print the version
+";
+const VERSION: &str = concat!("acp-wrapper ", env!("CARGO_PKG_VERSION"), "\n");
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// No arguments: the ordinary start.
+    Nothing,
+    /// A text to print.
+    Text(&'static str),
+    /// Anything else.
+    Wrong,
+}
+
+/// Reads the arguments after the program name.
+pub(crate) fn read(mut args: impl Iterator<Item = OsString>) -> Asked {
+    let Some(first) = args.next() else { return Asked::Nothing };
+    match (first.to_str(), args.next()) {
+        (Some("-h" | "--help"), None) => Asked::Text(HELP),
+        (Some("-V" | "--version"), None) => Asked::Text(VERSION),
+        _ => Asked::Wrong,
+    }
+}
+
+/// Prints a text that was asked for.
+pub(crate) fn say(text: &str) -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Says that this is not how the wrapper is started.
+pub(crate) fn refuse() -> ExitCode {
+    // Nobody is left to tell when stderr fails too; the exit code says it.
+    let _ = std::io::stderr().lock().write_all(HELP.as_bytes());
+    ExitCode::from(crate::EXIT_USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments() {
+        for (args, want) in [
+            (&[][..], Asked::Nothing),
+            (&["-h"], Asked::Text(HELP)),
+            (&["--help"], Asked::Text(HELP)),
+            (&["-V"], Asked::Text(VERSION)),
+            (&["--version"], Asked::Text(VERSION)),
+            (&["--help", "x"], Asked::Wrong),
+            (&["sh"], Asked::Wrong),
+        ] {
+            assert_eq!(read(args.iter().map(OsString::from)), want, "{args:?}");
+        }
+    }
+}

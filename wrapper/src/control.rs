@@ -1,0 +1,97 @@
+//! The control socket: one message a packet, descriptors beside it.
+
+use crate::fault::{During, Fault};
+use acp_shared::launch::{CONTROL_BYTES_MAX, FromWrapper, ToWrapper};
+use acp_shared::wire;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Room for a message of the supervisor: they are a few bytes, and a longer packet is refused.
+const PACKET_BYTES_MAX: usize = 256;
+/// Room for more descriptors than are ever expected, so that a wrong number is seen rather than cut off.
+const FDS_MAX: usize = 16;
+
+/// What came from the supervisor.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Nothing yet.
+    Nothing,
+    /// The supervisor closed its end.
+    Closed,
+    /// A message and the descriptors that came with it.
+    Message(ToWrapper, Vec<OwnedFd>),
+}
+
+/// The wrapper's end of the socket.
+#[derive(Debug)]
+pub(crate) struct Control {
+    socket: OwnedFd,
+}
+
+impl Control {
+    /// Takes over the socket.
+    pub(crate) const fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Takes the next packet, without waiting. Received descriptors are close-on-exec from the start.
+    pub(crate) fn receive(&self) -> Result<Received, Fault> {
+        const STAGE: &str = "read the control socket";
+        let mut bytes = [0u8; PACKET_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX), ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let got = loop {
+            match rustix::net::recvmsg(
+                &self.socket,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut ancillary,
+                flags,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::CONNRESET) => return Ok(Received::Closed),
+                other => break other.during(STAGE)?,
+            }
+        };
+        let mut fds = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(Fault::protocol("read a control message that is too long"));
+        }
+        if got.bytes == 0 && fds.is_empty() {
+            return Ok(Received::Closed);
+        }
+        let packet = bytes.get(..got.bytes).unwrap_or_default();
+        let message =
+            wire::decode(packet).map_err(|_| Fault::protocol("read a malformed control message"))?;
+        Ok(Received::Message(message, fds))
+    }
+
+    /// Says something, without waiting. What the supervisor does not take is lost: it is gone, or it does not read
+    /// its socket and then learns the end from the wrapper's exit.
+    pub(crate) fn say(&self, message: &FromWrapper) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if let Ok(packet) = wire::encode(message, CONTROL_BYTES_MAX) {
+            while rustix::net::send(&self.socket, &packet, flags) == Err(Errno::INTR) {}
+        }
+    }
+
+    /// Says that the setup failed.
+    pub(crate) fn say_fault(&self, fault: Fault) {
+        self.say(&FromWrapper::SetupFailed { errno: fault.errno, stage: fault.stage.to_owned() });
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,199 @@
+//! From `launch.json` to what `execve` takes. All of it is made before the fork: after it, nothing may allocate.
+
+use crate::escalate::Graces;
+use crate::fault::{During, Fault};
+use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, LAUNCH_FILE, LAUNCH_VERSION, Launch};
+use nix::libc;
+use rustix::fs::{FileType, Mode, OFlags};
+use std::ffi::CString;
+use std::io::Read;
+use std::path::Path;
+
+/// The largest `launch.json`: twice what Linux takes as arguments and environment of one exec by default.
+const LAUNCH_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Where programs are looked for when the adapter's environment has no `PATH`.
+const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Everything that the adapter's side of the fork needs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The program's possible paths, in the order in which they are tried.
+    pub(crate) programs: Vec<CString>,
+    /// Its argument vector.
+    pub(crate) argv: Vec<CString>,
+    /// Its whole environment.
+    pub(crate) env: Vec<CString>,
+    /// Its working directory.
+    pub(crate) cwd: CString,
+    /// How long it gets to end.
+    pub(crate) graces: Graces,
+}
+
+/// Reads the launch description that lies beside the running binary.
+pub(crate) fn read_beside_binary() -> Result<Plan, Fault> {
+    let binary = std::fs::read_link("/proc/self/exe").during("find the wrapper's own file")?;
+    read(&binary.with_file_name(LAUNCH_FILE))
+}
+
+fn read(path: &Path) -> Result<Plan, Fault> {
+    const STAGE: &str = "read launch.json";
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).during(STAGE)?;
+    let stat = rustix::fs::fstat(&file).during(STAGE)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Fault::new("read launch.json: it is no regular file", libc::EINVAL));
+    }
+    if stat.st_mode & 0o077 != 0 || stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(Fault::new("read launch.json: others can read or write it", libc::EPERM));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::from(file).take(LAUNCH_BYTES_MAX + 1).read_to_end(&mut bytes).during(STAGE)?;
+    if bytes.len() as u64 > LAUNCH_BYTES_MAX {
+        return Err(Fault::new("read launch.json: it is too large", libc::EFBIG));
+    }
+    let launch: Launch = serde_json::from_slice(&bytes)
+        .map_err(|_| Fault::new("read launch.json: it is no launch description", libc::EINVAL))?;
+    plan(launch)
+}
+
+fn plan(launch: Launch) -> Result<Plan, Fault> {
+    if launch.version != LAUNCH_VERSION {
+        return Err(Fault::new("read launch.json: it has another version", libc::EPROTONOSUPPORT));
+    }
+    let program = match launch.argv.first() {
+        Some(program) if !program.is_empty() => program,
+        _ => return Err(Fault::new("read launch.json: it names no program", libc::EINVAL)),
+    };
+    if !launch.cwd.starts_with('/') {
+        return Err(Fault::new("read launch.json: cwd is not absolute", libc::EINVAL));
+    }
+    let search = launch.env.iter().find(|(name, _)| name == "PATH").map_or(PATH_DEFAULT, |(_, dirs)| dirs);
+    let programs = candidates(program, search).into_iter().map(text).collect::<Result<_, _>>()?;
+    let env = environment(&launch)?;
+    Ok(Plan {
+        programs,
+        argv: launch.argv.into_iter().map(text).collect::<Result<_, _>>()?,
+        env,
+        cwd: text(launch.cwd)?,
+        graces: Graces { term_ms: launch.term_grace_ms, sweep_ms: launch.sweep_ms },
+    })
+}
+
+/// Where a program may be. Empty entries of the search path, which would mean the working directory, are left out.
+fn candidates(program: &str, search: &str) -> Vec<String> {
+    if program.contains('/') {
+        return vec![program.to_owned()];
+    }
+    search.split(':').filter(|dir| !dir.is_empty()).map(|dir| format!("{dir}/{program}")).collect()
+}
+
+/// The environment as it was given; the two variables that mark the lease are always this lease's.
+fn environment(launch: &Launch) -> Result<Vec<CString>, Fault> {
+    let marks = [
+        (ENV_LEASE_ID, launch.lease_id.to_string()),
+        (ENV_GATEWAY_INSTANCE_ID, launch.gateway_instance_id.to_string()),
+    ];
+    let mut env = Vec::with_capacity(launch.env.len() + marks.len());
+    for (name, value) in &launch.env {
+        if name.is_empty() || name.contains('=') {
+            return Err(Fault::new("read launch.json: a variable has no proper name", libc::EINVAL));
+        }
+        if marks.iter().all(|(mark, _)| name != mark) {
+            env.push(text(format!("{name}={value}"))?);
+        }
+    }
+    for (mark, value) in marks {
+        env.push(text(format!("{mark}={value}"))?);
+    }
+    Ok(env)
+}
+
+fn text(text: String) -> Result<CString, Fault> {
+    CString::new(text).map_err(|_| Fault::new("read launch.json: a text holds a NUL", libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use acp_shared::ids::{GatewayInstanceId, LeaseId};
+
+    fn launch() -> Launch {
+        Launch {
+            version: LAUNCH_VERSION,
+            lease_id: LeaseId::mint(),
+            gateway_instance_id: GatewayInstanceId::mint(),
+            argv: vec!["agent".into(), "a b".into()],
+            env: vec![("PATH".into(), "/x::/y".into()), ("E".into(), "=".into())],
+            cwd: "/tmp".into(),
+            term_grace_ms: 1,
+            sweep_ms: 2,
+        }
+    }
+
+    fn c(text: &str) -> CString {
+        CString::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_launch_becomes_a_plan() {
+        let launch = launch();
+        let want = Plan {
+            programs: vec![c("/x/agent"), c("/y/agent")],
+            argv: vec![c("agent"), c("a b")],
+            env: vec![
+                c("PATH=/x::/y"),
+                c("E=="),
+                c(&format!("{ENV_LEASE_ID}={}", launch.lease_id)),
+                c(&format!("{ENV_GATEWAY_INSTANCE_ID}={}", launch.gateway_instance_id)),
+            ],
+            cwd: c("/tmp"),
+            graces: Graces { term_ms: 1, sweep_ms: 2 },
+        };
+        assert_eq!(plan(launch).unwrap(), want);
+    }
+
+    #[test]
+    fn the_marks_cannot_name_another_lease() {
+        let mut launch = launch();
+        launch.env = vec![(ENV_LEASE_ID.into(), "another".into())];
+        let id = launch.lease_id;
+        let env = plan(launch).unwrap().env;
+        assert_eq!(env.len(), 2);
+        assert_eq!(env.first().unwrap(), &c(&format!("{ENV_LEASE_ID}={id}")));
+    }
+
+    #[test]
+    fn where_a_program_may_be() {
+        for (program, search, want) in [
+            ("/bin/sh", "/x", vec!["/bin/sh"]),
+            ("./sh", "/x", vec!["./sh"]),
+            ("sh", "/x:rel:/y", vec!["/x/sh", "rel/sh", "/y/sh"]),
+            ("sh", "", vec![]),
+            ("sh", PATH_DEFAULT, vec!["/usr/local/bin/sh", "/usr/bin/sh", "/bin/sh"]),
+        ] {
+            assert_eq!(candidates(program, search), want, "{program} {search}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused() {
+        type Change = fn(&mut Launch);
+        let table: [(&str, Change, i32); 9] = [
+            ("version", |l| l.version += 1, libc::EPROTONOSUPPORT),
+            ("no argv", |l| l.argv.clear(), libc::EINVAL),
+            ("empty program", |l| l.argv = vec![String::new()], libc::EINVAL),
+            ("relative cwd", |l| l.cwd = "tmp".into(), libc::EINVAL),
+            ("NUL in argv", |l| l.argv.push("\0".into()), libc::EINVAL),
+            ("NUL in env", |l| l.env.push(("A".into(), "\0".into())), libc::EINVAL),
+            ("NUL in cwd", |l| l.cwd = "/\0".into(), libc::EINVAL),
+            ("nameless variable", |l| l.env.push((String::new(), "x".into())), libc::EINVAL),
+            ("= in a name", |l| l.env.push(("A=B".into(), "x".into())), libc::EINVAL),
+        ];
+        for (name, change, errno) in table {
+            let mut launch = launch();
+            change(&mut launch);
+            assert_eq!(plan(launch).unwrap_err().errno, errno, "{name}");
+        }
+    }
+}

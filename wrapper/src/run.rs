@@ -1,0 +1,346 @@
+//! The steps and the one loop.
+
+use crate::control::{Control, Received};
+use crate::escalate::{Graces, Input, Phase, Step};
+use crate::family::Family;
+use crate::fault::{During, Fault};
+use crate::plan::{self, Plan};
+use crate::sys::{self, AdapterFds};
+use crate::{EXIT_WRAPPER, setup, tree};
+use acp_shared::launch::{ExitStatus, FromWrapper, LAUNCH_FDS, ToWrapper};
+use nix::libc;
+use nix::sys::signalfd::SignalFd;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::PipeFlags;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// What the wrapper listens to for its whole life.
+struct Ears {
+    control: Control,
+    signals: SignalFd,
+    parent: Option<OwnedFd>,
+}
+
+/// Runs the adapter to its end and says with which code to exit.
+pub(crate) fn run() -> u8 {
+    let control = match setup::take_control_socket() {
+        Ok(socket) => Control::new(socket),
+        Err(_) => return EXIT_WRAPPER,
+    };
+    match prepare() {
+        Ok((plan, signals, parent)) => {
+            let ears = Ears { control, signals, parent };
+            match await_launch(&ears) {
+                Ok(Some(stdio)) => match Wrapper::start(ears, plan, stdio) {
+                    Ok(wrapper) => wrapper.run(),
+                    Err((ears, fault)) => refuse(&ears.control, fault),
+                },
+                Ok(None) => EXIT_WRAPPER,
+                Err(fault) => refuse(&ears.control, fault),
+            }
+        }
+        Err(fault) => refuse(&control, fault),
+    }
+}
+
+fn refuse(control: &Control, fault: Fault) -> u8 {
+    control.say_fault(fault);
+    EXIT_WRAPPER
+}
+
+fn prepare() -> Result<(Plan, SignalFd, Option<OwnedFd>), Fault> {
+    setup::stand_alone()?;
+    let plan = plan::read_beside_binary()?;
+    let signals = setup::take_signals()?;
+    let parent = setup::watch_parent()?;
+    Ok((plan, signals, parent))
+}
+
+/// Waits for the adapter's pipes. `None` when the supervisor is gone or a signal says that nothing is to run.
+fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
+    loop {
+        let mut fds = vec![poll_in(&ears.control), poll_in(&ears.signals)];
+        fds.extend(ears.parent.as_ref().map(poll_in));
+        rustix::event::poll(&mut fds, None).during("wait for the launch message")?;
+        if fds.get(2).is_some_and(is_ready) {
+            return Ok(None);
+        }
+        while let Ok(Some(signal)) = ears.signals.read_signal() {
+            let signal = signal.ssi_signo.cast_signed();
+            if matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT) {
+                return Ok(None);
+            }
+        }
+        match ears.control.receive()? {
+            Received::Nothing => {}
+            Received::Closed => return Ok(None),
+            Received::Message(ToWrapper::Launch, fds) => {
+                return fds
+                    .try_into()
+                    .map(Some)
+                    .map_err(|_| Fault::protocol("read the launch message: not three descriptors"));
+            }
+            Received::Message(ToWrapper::Go, _) => {
+                return Err(Fault::protocol("read the launch message: it is another message"));
+            }
+        }
+    }
+}
+
+fn poll_in(fd: &impl AsFd) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::IN)
+}
+
+fn is_ready(fd: &PollFd<'_>) -> bool {
+    !fd.revents().is_empty()
+}
+
+/// The wrapper from the fork on.
+struct Wrapper {
+    ears: Ears,
+    /// Whether the control socket still is of use.
+    supervised: bool,
+    family: Family,
+    /// Readable when the adapter is dead; `None` once that is known.
+    adapter: Option<OwnedFd>,
+    /// A byte here lets the adapter go.
+    go: Option<OwnedFd>,
+    /// How the exec went; `None` once that is known.
+    report: Option<OwnedFd>,
+    /// The adapter was let go.
+    released: bool,
+    /// It could not exec.
+    exec_failed: bool,
+    /// The supervisor broke the contract before anything ran.
+    mistrusted: bool,
+    /// The adapter's end was acted on.
+    ended: bool,
+    phase: Phase,
+    graces: Graces,
+    started: Instant,
+}
+
+impl Wrapper {
+    /// Forks the adapter, blocked before exec, and says so.
+    fn start(ears: Ears, plan: Plan, stdio: [OwnedFd; LAUNCH_FDS]) -> Result<Self, (Ears, Fault)> {
+        match fork(&ears, &plan, stdio) {
+            Err(fault) => Err((ears, fault)),
+            Ok((pid, go, report)) => {
+                let wrapper_pid = std::process::id().cast_signed();
+                ears.control.say(&FromWrapper::Hello { wrapper_pid, adapter_pid: pid });
+                Ok(Self {
+                    ears,
+                    supervised: true,
+                    family: Family::new(pid),
+                    adapter: setup::watch_child(pid),
+                    go: Some(go),
+                    report: Some(report),
+                    released: false,
+                    exec_failed: false,
+                    mistrusted: false,
+                    ended: false,
+                    phase: Phase::Held,
+                    graces: plan.graces,
+                    started: Instant::now(),
+                })
+            }
+        }
+    }
+
+    /// The loop. It sleeps until something happens; a timer runs only while the tree is being ended.
+    fn run(mut self) -> u8 {
+        while self.phase != Phase::Over {
+            let ready = self.wait();
+            if ready.report {
+                self.read_report();
+            }
+            if ready.parent {
+                self.ears.parent = None;
+                self.step(Input::Stop);
+            }
+            if ready.control {
+                self.read_control();
+            }
+            if ready.signals {
+                self.read_signals();
+            }
+            if ready.adapter {
+                self.adapter = None;
+                self.family.adapter_is_dead();
+            }
+            self.reap();
+            self.step(Input::Tick);
+        }
+        self.last_word()
+    }
+
+    fn wait(&self) -> Ready {
+        let control = self.supervised.then_some(&self.ears.control);
+        let sources: [Option<BorrowedFd<'_>>; 5] = [
+            Some(self.ears.signals.as_fd()),
+            control.map(AsFd::as_fd),
+            self.ears.parent.as_ref().map(AsFd::as_fd),
+            self.report.as_ref().filter(|_| self.released).map(AsFd::as_fd),
+            self.adapter.as_ref().map(AsFd::as_fd),
+        ];
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(sources.len());
+        fds.extend(sources.iter().flatten().map(poll_in));
+        let timeout = self.phase.deadline_ms().map(|at_ms| timespec(at_ms.saturating_sub(self.now_ms())));
+        // A failed poll (no memory) is like a wake-up by everything: all of it is read without waiting.
+        let failed = rustix::event::poll(&mut fds, timeout.as_ref()).is_err();
+        let mut ready = fds.iter().map(is_ready);
+        let mut of =
+            |source: &Option<BorrowedFd<'_>>| source.is_some() && (ready.next() == Some(true) || failed);
+        let [signals, control, parent, report, adapter] = sources.each_ref().map(&mut of);
+        Ready { signals, control, parent: parent && !failed, report, adapter: adapter && !failed }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn step(&mut self, input: Input) {
+        let (phase, step) = self.phase.on(input, self.now_ms(), self.graces);
+        self.phase = phase;
+        match step {
+            Step::Wait | Step::Finish => {}
+            Step::Term => self.family.term(),
+            Step::Kill => {
+                self.family.kill();
+                self.go = None;
+            }
+        }
+    }
+
+    fn read_control(&mut self) {
+        match self.ears.control.receive() {
+            Ok(Received::Nothing) => {}
+            Ok(Received::Closed) => {
+                self.supervised = false;
+                self.step(Input::Stop);
+            }
+            Ok(Received::Message(ToWrapper::Go, fds)) if self.phase == Phase::Held && fds.is_empty() => {
+                self.release();
+            }
+            Ok(Received::Message(..)) => self.mistrust(Fault::protocol("read a control message out of turn")),
+            Err(fault) => self.mistrust(fault),
+        }
+    }
+
+    /// A supervisor that breaks the contract gets no adapter. One that runs already is left alone.
+    fn mistrust(&mut self, fault: Fault) {
+        if self.phase == Phase::Held {
+            self.mistrusted = true;
+            self.ears.control.say_fault(fault);
+            self.step(Input::Stop);
+        }
+    }
+
+    /// Lets the adapter exec. If it is dead already, the write fails and its death is reported as any other.
+    fn release(&mut self) {
+        self.released = true;
+        if let Some(go) = self.go.take() {
+            let _ = rustix::io::write(&go, b"g");
+        }
+        self.step(Input::Released);
+    }
+
+    /// How the exec went: five bytes say what failed, the end of the file says that it succeeded.
+    fn read_report(&mut self) {
+        let Some(report) = &self.report else { return };
+        let mut bytes = [0u8; sys::REPORT_BYTES];
+        let said = match rustix::io::read(report, &mut bytes) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Ok(sys::REPORT_BYTES) => {
+                let [stage, a, b, c, d] = bytes;
+                self.exec_failed = true;
+                let stage = if stage == sys::STAGE_CHDIR { "chdir" } else { "exec" };
+                FromWrapper::ExecFailed { errno: i32::from_ne_bytes([a, b, c, d]), stage: stage.to_owned() }
+            }
+            Ok(_) | Err(_) => FromWrapper::Running,
+        };
+        self.report = None;
+        self.ears.control.say(&said);
+    }
+
+    fn read_signals(&mut self) {
+        let own = std::process::id();
+        while let Ok(Some(signal)) = self.ears.signals.read_signal() {
+            match signal.ssi_signo.cast_signed() {
+                libc::SIGCHLD => {}
+                // The wrapper's own write into a closed pipe.
+                libc::SIGPIPE if signal.ssi_pid == own => {}
+                libc::SIGTERM => self.step(Input::Stop),
+                other => self.family.forward(other),
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        let empty = self.family.reap();
+        if let Some(status) = self.family.exit().filter(|_| !self.ended) {
+            self.ended = true;
+            self.adapter = None;
+            if self.released {
+                // Whether it ran is said before that it ended.
+                self.read_report();
+            }
+            if !self.exec_failed {
+                self.ears.control.say(&FromWrapper::AdapterExited { status });
+            }
+            if !empty {
+                self.step(Input::AdapterExited);
+            }
+        }
+        if empty {
+            self.step(Input::TreeEmpty);
+        }
+    }
+
+    fn last_word(self) -> u8 {
+        let status = self.family.exit().unwrap_or(ExitStatus::Unknown);
+        self.ears.control.say(&FromWrapper::Done { status, survivors: tree::survivors() });
+        match status.shell_code() {
+            Some(code) if !self.mistrusted => u8::try_from(code & 0xff).unwrap_or(EXIT_WRAPPER),
+            _ => EXIT_WRAPPER,
+        }
+    }
+}
+
+/// What can be read without waiting.
+#[derive(Debug, Clone, Copy)]
+struct Ready {
+    signals: bool,
+    control: bool,
+    parent: bool,
+    report: bool,
+    adapter: bool,
+}
+
+fn timespec(ms: u64) -> Timespec {
+    let tv_sec = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: i64::try_from(ms % 1000).unwrap_or(0) * 1_000_000 }
+}
+
+/// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may hold them open.
+fn fork(ears: &Ears, plan: &Plan, stdio: [OwnedFd; LAUNCH_FDS]) -> Result<(i32, OwnedFd, OwnedFd), Fault> {
+    const STAGE: &str = "make the pipes to the adapter";
+    let (go_read, go_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).during(STAGE)?;
+    let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+    let (report_read, report_write) = rustix::pipe::pipe_with(flags).during(STAGE)?;
+    let fds = AdapterFds { stdio, go: go_read, report: report_write };
+    let mut close = vec![
+        ears.control.as_fd().as_raw_fd(),
+        ears.signals.as_fd().as_raw_fd(),
+        go_write.as_raw_fd(),
+        report_read.as_raw_fd(),
+    ];
+    close.extend(ears.parent.as_ref().map(AsRawFd::as_raw_fd));
+    let pid = sys::fork_adapter(plan, &fds, &close).during("fork the adapter")?;
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        // Both sides do it, so that it is true for both from now on; the second to come changes nothing.
+        let _ = rustix::process::setpgid(Some(pid), Some(pid));
+    }
+    Ok((pid, go_write, report_read))
+}

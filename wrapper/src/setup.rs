@@ -1,0 +1,85 @@
+//! What the wrapper does to itself before anything runs.
+
+use crate::fault::{During, Fault};
+use crate::sys;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{Pid, PidfdFlags};
+use std::os::fd::{OwnedFd, RawFd};
+
+/// Whether stdin is what a supervisor gives: a `SOCK_SEQPACKET` socket of this machine.
+pub(crate) fn started_by_supervisor() -> bool {
+    let stdin = std::io::stdin();
+    rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
+        && rustix::net::sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
+}
+
+/// Moves the control socket out of the way of stdio and closes what leaked in; `/dev/null` takes its place.
+pub(crate) fn take_control_socket() -> Result<OwnedFd, Fault> {
+    const STAGE: &str = "take the control socket";
+    for fd in inherited_above_stdio() {
+        // It fails for the number that the listing itself used, which is closed by now.
+        let _ = nix::unistd::close(fd);
+    }
+    let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).during(STAGE)?;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let null = rustix::fs::open("/dev/null", flags, Mode::empty()).during(STAGE)?;
+    nix::unistd::dup2_stdin(&null).during(STAGE)?;
+    Ok(socket)
+}
+
+fn inherited_above_stdio() -> Vec<RawFd> {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    open.flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok())
+        .filter(|fd| *fd > 2)
+        .collect()
+}
+
+/// Own session, subreaper, no working directory, dead children kept.
+pub(crate) fn stand_alone() -> Result<(), Fault> {
+    let own = rustix::process::getpid();
+    if let Err(e) = rustix::process::setsid()
+        && nix::unistd::getsid(None) != Ok(nix::unistd::Pid::from_raw(own.as_raw_nonzero().get()))
+    {
+        return Err(e).during("make an own session");
+    }
+    rustix::process::set_child_subreaper(Some(own)).during("become child subreaper")?;
+    sys::keep_dead_children().during("keep dead children")?;
+    rustix::process::chdir("/").during("leave the working directory")
+}
+
+/// Blocks every signal and opens a descriptor to read them from.
+pub(crate) fn take_signals() -> Result<SignalFd, Fault> {
+    const STAGE: &str = "take the signals";
+    let all = SigSet::all();
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&all), None).during(STAGE)?;
+    SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).during(STAGE)
+}
+
+/// A pidfd on the parent. It is opened between two looks at who that is, so it cannot be somebody else's.
+///
+/// `None` when there is nothing to watch: the parent is in another pid namespace, or the kernel has no pidfds. Then
+/// only the control socket tells when the supervisor is gone.
+pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, Fault> {
+    const STAGE: &str = "watch the parent";
+    let Some(parent) = rustix::process::getppid() else { return Ok(None) };
+    let pidfd = match rustix::process::pidfd_open(parent, PidfdFlags::empty()) {
+        Ok(pidfd) => Some(pidfd),
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => None,
+        Err(e) => return Err(e).during(STAGE),
+    };
+    if rustix::process::getppid() == Some(parent) {
+        Ok(pidfd)
+    } else {
+        Err(Fault::new("watch the parent: it is gone", libc::ESRCH))
+    }
+}
+
+/// A pidfd on an own child that is not reaped yet; `None` where the kernel has none.
+pub(crate) fn watch_child(pid: i32) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}

@@ -1,0 +1,243 @@
+//! The wrapper's descendants, as /proc shows them, and signals to them.
+//!
+//! A descendant is signalled through a pidfd that was opened before its parent was read. Its parent is the wrapper
+//! itself (whose children only the wrapper reaps) or a descendant that was found in the same way and, as its own pidfd
+//! says, still runs; so the number in the parent field names what it should. A process that dies in between
+//! makes the signal fail, never hit a stranger.
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// How deep the tree is walked in one go. What lies deeper moves up as its ancestors die.
+const DEPTH_MAX: usize = 128;
+/// How often one call of [`kill_all`] walks the tree; the caller calls again.
+const ROUNDS_MAX: usize = 16;
+/// The most survivors that are named.
+const SURVIVORS_MAX: usize = 1024;
+
+/// What is used of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    state: u8,
+    ppid: i32,
+    pgrp: i32,
+    threads: i32,
+}
+
+impl Stat {
+    /// Reads the line. The name may hold anything, so the fields start after the last `)`.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let end = line.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().take(18).collect();
+        let number = |at: usize| fields.get(at)?.parse::<i32>().ok();
+        Some(Self {
+            state: *fields.first()?.as_bytes().first()?,
+            ppid: number(1)?,
+            pgrp: number(2)?,
+            threads: number(17)?,
+        })
+    }
+
+    /// Reads a process' stat, if there is one.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        Self::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// A zombie is dead; a zombie main thread with other threads is not.
+    pub(crate) const fn is_alive(self) -> bool {
+        !matches!(self.state, b'Z' | b'X' | b'x') || self.threads > 1
+    }
+}
+
+/// The children of one process, forked by whichever of its threads.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let tasks = format!("/proc/{pid}/task");
+    let mut found = Vec::new();
+    let Ok(tasks) = std::fs::read_dir(tasks) else { return found };
+    for task in tasks.flatten() {
+        if let Ok(list) = std::fs::read_to_string(task.path().join("children")) {
+            found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        } else if task.path().exists() && !lists_children() {
+            return children_by_parent(pid);
+        }
+    }
+    found
+}
+
+/// Whether this kernel has `children` files (CONFIG_PROC_CHILDREN).
+fn lists_children() -> bool {
+    Path::new("/proc/thread-self/children").exists()
+}
+
+/// The same without `children` files: whoever names `parent` as its parent.
+fn children_by_parent(parent: i32) -> Vec<i32> {
+    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+    all.flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.ppid == parent))
+        .collect()
+}
+
+/// One verified descendant.
+struct Process {
+    pid: i32,
+    stat: Stat,
+    /// None where the kernel has no pidfds or no descriptors are left: then only own children can be signalled.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Process {
+    fn verified(pid: i32, parent: Option<&Self>) -> Option<Self> {
+        let me = own_pid();
+        let number = Pid::from_raw(pid.max(0))?;
+        let pidfd = rustix::process::pidfd_open(number, PidfdFlags::empty()).ok();
+        let stat = Stat::of(pid)?;
+        let of_me = stat.ppid == me;
+        let of_parent = parent.is_some_and(|parent| stat.ppid == parent.pid && parent.runs());
+        (of_me || (of_parent && pidfd.is_some())).then_some(Self { pid, stat, pidfd })
+    }
+
+    /// Whether it still runs, so that its number means it and nobody else.
+    fn runs(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else { return self.stat.ppid == own_pid() };
+        let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut ready, Some(&Timespec::default())) == Ok(0)
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "without a pidfd it is an own child that is not reaped: its number is its own"
+    )]
+    fn signal(&self, signal: Signal) {
+        // A failure is a process that is gone already, or one of another user: the sweep names it as a survivor.
+        let _ = match (&self.pidfd, Pid::from_raw(self.pid)) {
+            (Some(pidfd), _) => rustix::process::pidfd_send_signal(pidfd, signal),
+            (None, Some(pid)) => rustix::process::kill_process(pid, signal),
+            (None, None) => Ok(()),
+        };
+    }
+}
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
+}
+
+/// Calls `visit` for every descendant, children before their parent, so that a list of children is read before the
+/// parent can die of a signal.
+fn walk(visit: &mut dyn FnMut(&Process)) {
+    descend(own_pid(), None, DEPTH_MAX, visit);
+}
+
+fn descend(pid: i32, parent: Option<&Process>, depth_left: usize, visit: &mut dyn FnMut(&Process)) {
+    for child in children(pid) {
+        let Some(process) = Process::verified(child, parent) else { continue };
+        if let Some(depth_left) = depth_left.checked_sub(1) {
+            descend(child, Some(&process), depth_left, visit);
+        }
+        visit(&process);
+    }
+}
+
+/// SIGTERM, then SIGCONT (a stopped process would not see the first), to every living descendant outside of the process
+/// group `except`.
+pub(crate) fn term_all(except: Option<i32>) {
+    walk(&mut |process| {
+        if process.stat.is_alive() && Some(process.stat.pgrp) != except {
+            process.signal(Signal::TERM);
+            process.signal(Signal::CONT);
+        }
+    });
+}
+
+/// SIGKILL to every living descendant, again and again until a walk finds nobody new.
+pub(crate) fn kill_all() {
+    let mut hit: Vec<i32> = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        let before = hit.len();
+        walk(&mut |process| {
+            if process.stat.is_alive() && !hit.contains(&process.pid) {
+                process.signal(Signal::KILL);
+                hit.push(process.pid);
+            }
+        });
+        if hit.len() == before {
+            return;
+        }
+    }
+}
+
+/// The descendants that still live, at most [`SURVIVORS_MAX`] of them.
+pub(crate) fn survivors() -> Vec<i32> {
+    let mut found = Vec::new();
+    walk(&mut |process| {
+        if process.stat.is_alive() && found.len() < SURVIVORS_MAX {
+            found.push(process.pid);
+        }
+    });
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn stat_lines() {
+        let tail = "1 2 3 0 -1 4194560 89 0 0 0 0 0 0 0 20 0 7 0 123 0 0";
+        let stat = |state, threads| Some(Stat { state, ppid: 1, pgrp: 2, threads });
+        for (line, want) in [
+            (format!("9 (sh) S {tail}"), stat(b'S', 7)),
+            (format!("9 (a) S 1 (b\n) ) R {tail}"), stat(b'R', 7)),
+            (format!("9 () Z {}", tail.replace(" 7 ", " 1 ")), stat(b'Z', 1)),
+            ("9 (sh) S 1 2".to_owned(), None),
+            ("9 (sh".to_owned(), None),
+            ("9 (sh) S x 2 3 0 -1 4194560 89 0 0 0 0 0 0 0 20 0 7 0".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(Stat::parse(line.as_bytes()), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn who_is_alive() {
+        for (state, threads, want) in [
+            (b'S', 1, true),
+            (b'D', 1, true),
+            (b'T', 1, true),
+            (b'Z', 1, false),
+            (b'X', 1, false),
+            (b'Z', 2, true),
+        ] {
+            assert_eq!(Stat { state, ppid: 1, pgrp: 1, threads }.is_alive(), want);
+        }
+    }
+
+    /// A test's threads fork, so this also covers children of other threads than the main one.
+    #[test]
+    fn children_are_found_both_ways() {
+        let mut child = Command::new("/bin/sh").args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert!(children(own_pid()).contains(&pid));
+        assert!(children_by_parent(own_pid()).contains(&pid));
+        let process = Process::verified(pid, None).unwrap();
+        assert!(process.stat.is_alive() && process.runs());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!process.runs());
+        assert!(Process::verified(pid, None).is_none());
+        assert!(!children(own_pid()).contains(&pid));
+    }
+
+    #[test]
+    fn nobody_else_is_a_descendant() {
+        assert!(Process::verified(1, None).is_none());
+        assert!(Process::verified(own_pid(), None).is_none());
+        assert!(Process::verified(0, None).is_none());
+        assert!(Process::verified(-1, None).is_none());
+    }
+}

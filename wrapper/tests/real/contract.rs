@@ -1,0 +1,177 @@
+//! What breaks the contract is refused before anything runs.
+
+use crate::rig::{Rig, launch_directory, script};
+use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
+use acp_shared::wire;
+use nix::libc;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+
+const EXIT_WRAPPER: i32 = 125;
+
+fn witness(directory: &tempfile::TempDir) -> (Launch, std::path::PathBuf) {
+    let path = directory.path().join("ran");
+    (script(&format!("touch {}", path.display())), path)
+}
+
+fn null() -> OwnedFd {
+    std::fs::File::open("/dev/null").unwrap().into()
+}
+
+fn errno_of(messages: &[FromWrapper]) -> i32 {
+    match messages {
+        [FromWrapper::SetupFailed { errno, stage }] => {
+            assert!(!stage.is_empty());
+            *errno
+        }
+        other => panic!("only a failed setup was expected: {other:?}"),
+    }
+}
+
+#[test]
+fn a_wrong_launch_json_is_refused() {
+    let launch = script("exit 0");
+    let changed = |change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let mut json = serde_json::to_value(&launch).unwrap();
+        change(json.as_object_mut().unwrap());
+        serde_json::to_vec(&json).unwrap()
+    };
+    let good = serde_json::to_vec(&launch).unwrap();
+    for (name, json, mode, want) in [
+        ("version", changed(|l| drop(l.insert("version".into(), 2.into()))), 0o600, libc::EPROTONOSUPPORT),
+        ("unknown member", changed(|l| drop(l.insert("shell".into(), true.into()))), 0o600, libc::EINVAL),
+        ("missing member", changed(|l| drop(l.remove("cwd"))), 0o600, libc::EINVAL),
+        ("no argv", changed(|l| drop(l.insert("argv".into(), serde_json::json!([])))), 0o600, libc::EINVAL),
+        ("not JSON", b"{".to_vec(), 0o600, libc::EINVAL),
+        ("empty", Vec::new(), 0o600, libc::EINVAL),
+        ("readable by the group", good.clone(), 0o640, libc::EPERM),
+        ("readable by others", good.clone(), 0o604, libc::EPERM),
+    ] {
+        let mut rig = Rig::start_with(launch.lease_id, &json, mode, |wrapper| Command::new(wrapper));
+        assert_eq!(errno_of(&rig.hear_all()), want, "{name}");
+        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+    }
+}
+
+#[test]
+fn a_launch_json_that_is_missing_or_a_link_is_refused() {
+    let launch = script("exit 0");
+    let json = serde_json::to_vec(&launch).unwrap();
+    let (elsewhere, _) = launch_directory(&json, 0o600);
+    let link = elsewhere.path().join("launch.json");
+    type Change<'a> = &'a dyn Fn(&Path);
+    let table: [(&str, Change<'_>, i32); 3] = [
+        ("missing", &|_| {}, libc::ENOENT),
+        ("a link", &|path| std::os::unix::fs::symlink(&link, path).unwrap(), libc::ELOOP),
+        ("a directory", &|path| std::fs::create_dir(path).unwrap(), libc::EINVAL),
+    ];
+    for (name, change, want) in table {
+        let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+            let file = wrapper.with_file_name("launch.json");
+            std::fs::remove_file(&file).unwrap();
+            change(&file);
+            Command::new(wrapper)
+        });
+        assert_eq!(errno_of(&rig.hear_all()), want, "{name}");
+        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+    }
+}
+
+#[test]
+fn wrong_first_messages_are_refused() {
+    let launch_packet = wire::encode(&ToWrapper::Launch, 64).unwrap();
+    let go = wire::encode(&ToWrapper::Go, 64).unwrap();
+    let mut trailing = launch_packet.clone();
+    trailing.push(0);
+    for (name, packet, fds) in [
+        ("no descriptors", launch_packet.clone(), 0),
+        ("two descriptors", launch_packet.clone(), 2),
+        ("four descriptors", launch_packet.clone(), 4),
+        ("more descriptors than there is room for", launch_packet.clone(), 20),
+        ("the wrong message", go, 3),
+        ("no such message", vec![9], 3),
+        ("trailing bytes", trailing, 3),
+        ("descriptors without a message", Vec::new(), 3),
+        ("a very long packet", vec![0; 4096], 3),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (launch, ran) = witness(&directory);
+        let mut rig = Rig::start(&launch);
+        let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
+        rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
+        assert_eq!(errno_of(&rig.hear_all()), libc::EPROTO, "{name}");
+        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+        assert!(!ran.exists(), "{name}");
+    }
+}
+
+#[test]
+fn wrong_second_messages_are_refused_and_the_adapter_never_runs() {
+    let go = wire::encode(&ToWrapper::Go, 64).unwrap();
+    for (name, packet, fds) in [
+        ("launch again", wire::encode(&ToWrapper::Launch, 64).unwrap(), 3),
+        ("go with a descriptor", go, 1),
+        ("no such message", vec![200], 0),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (launch, ran) = witness(&directory);
+        let mut rig = Rig::start(&launch);
+        rig.launch();
+        assert!(matches!(rig.hear(), FromWrapper::Hello { .. }), "{name}");
+        let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
+        rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
+        assert!(matches!(rig.hear(), FromWrapper::SetupFailed { errno: libc::EPROTO, .. }), "{name}");
+        let killed = ExitStatus::Signaled(libc::SIGKILL);
+        let rest = rig.hear_all();
+        assert_eq!(rest.last(), Some(&FromWrapper::Done { status: killed, survivors: Vec::new() }), "{name}");
+        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+        assert!(!ran.exists(), "{name}");
+    }
+}
+
+/// A running agent is not killed for a packet that nobody understands.
+#[test]
+fn later_nonsense_is_ignored() {
+    let mut rig = Rig::running(&script("read x; exit 7"));
+    rig.say(&ToWrapper::Go);
+    rig.say_with(&[200], &[&null()]);
+    rig.say_with(&[0; 4096], &[]);
+    drop(rig.stdin.take());
+    assert_eq!(rig.exit_code(), 7);
+}
+
+#[test]
+fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
+    for steps in 0..2 {
+        let directory = tempfile::tempdir().unwrap();
+        let (launch, ran) = witness(&directory);
+        let mut rig = Rig::start(&launch);
+        if steps > 0 {
+            rig.launch();
+            assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+        }
+        drop(rig.control.take());
+        assert_ne!(rig.exit_code(), 0);
+        rig.nobody_lives();
+        assert!(!ran.exists());
+    }
+}
+
+#[test]
+fn sigterm_before_go_means_that_nothing_ever_ran() {
+    for steps in 0..2 {
+        let directory = tempfile::tempdir().unwrap();
+        let (launch, ran) = witness(&directory);
+        let mut rig = Rig::start(&launch);
+        if steps > 0 {
+            rig.launch();
+            assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+        }
+        rig.signal(rustix::process::Signal::TERM);
+        assert_ne!(rig.exit_code(), 0);
+        // Go comes too late now, whoever sends it.
+        rig.nobody_lives();
+        assert!(!ran.exists());
+    }
+}

@@ -1,0 +1,167 @@
+//! What the adapter starts with, and what happens when it cannot start.
+
+use crate::rig::{Rig, program, script, status_field};
+use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, ExitStatus, FromWrapper, Launch, ToWrapper};
+use nix::libc;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+
+fn cannot_exec(launch: &Launch, stage: &str, errno: i32, code: i32) {
+    let mut rig = Rig::start(launch);
+    rig.launch();
+    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+    rig.say(&ToWrapper::Go);
+    let status = ExitStatus::Exited(code);
+    let want = vec![
+        FromWrapper::ExecFailed { errno, stage: stage.to_owned() },
+        FromWrapper::Done { status, survivors: Vec::new() },
+    ];
+    assert_eq!(rig.hear_all(), want, "{launch:?}");
+    assert_eq!(rig.exit_code(), code, "{launch:?}");
+}
+
+fn file(directory: &tempfile::TempDir, name: &str, mode: u32, text: &[u8]) -> String {
+    let path = directory.path().join(name);
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(mode).open(&path).unwrap().write_all(text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn exec_failures_keep_their_errno() {
+    let directory = tempfile::tempdir().unwrap();
+    let denied = file(&directory, "denied", 0o644, b"#!/bin/sh\n");
+    let no_format = file(&directory, "no-format", 0o755, b"echo no\n");
+    let no_interpreter = file(&directory, "no-interpreter", 0o755, b"#!/no/such/interpreter\n");
+    cannot_exec(&program(&["/no/such/program"]), "exec", libc::ENOENT, 127);
+    cannot_exec(&program(&["no-such-program"]), "exec", libc::ENOENT, 127);
+    cannot_exec(&program(&[&no_interpreter]), "exec", libc::ENOENT, 127);
+    cannot_exec(&program(&[&denied]), "exec", libc::EACCES, 126);
+    cannot_exec(&program(&["/"]), "exec", libc::EACCES, 126);
+    cannot_exec(&program(&["/dev/null/x"]), "exec", libc::ENOTDIR, 126);
+    cannot_exec(&program(&[&no_format]), "exec", libc::ENOEXEC, 126);
+}
+
+#[test]
+fn a_search_path_is_tried_to_its_end() {
+    let first = tempfile::tempdir().unwrap();
+    let second = tempfile::tempdir().unwrap();
+    file(&first, "agent", 0o644, b"#!/bin/sh\nexit 1\n");
+    let mut launch = program(&["agent"]);
+    let search = format!("/no/such/dir:{}:{}", first.path().display(), second.path().display());
+    launch.env = vec![("PATH".to_owned(), search)];
+    cannot_exec(&launch, "exec", libc::EACCES, 126);
+    let found = file(&second, "agent", 0o755, b"#!/bin/sh\nexit 42\n");
+    assert_eq!(std::fs::metadata(found).unwrap().permissions().mode() & 0o777, 0o755);
+    let mut rig = Rig::running(&launch);
+    assert_eq!(rig.exit_code(), 42);
+    launch.env = vec![("PATH".to_owned(), String::new())];
+    cannot_exec(&launch, "exec", libc::ENOENT, 127);
+}
+
+#[test]
+fn a_working_directory_that_cannot_be_entered() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut launch = script("exit 0");
+    launch.cwd = directory.path().join("gone").to_str().unwrap().to_owned();
+    cannot_exec(&launch, "chdir", libc::ENOENT, 126);
+    launch.cwd = file(&directory, "file", 0o644, b"");
+    cannot_exec(&launch, "chdir", libc::ENOTDIR, 126);
+}
+
+#[test]
+fn it_runs_in_its_working_directory_and_the_wrapper_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let cwd = directory.path().canonicalize().unwrap();
+    let mut launch = script("pwd; echo up; read x");
+    launch.cwd = cwd.to_str().unwrap().to_owned();
+    let mut rig = Rig::running(&launch);
+    assert_eq!(rig.read_until("up\n"), format!("{}\nup\n", cwd.display()));
+    let of_wrapper = std::fs::read_link(format!("/proc/{}/cwd", rig.wrapper_pid())).unwrap();
+    assert_eq!(of_wrapper, std::path::Path::new("/"));
+}
+
+#[test]
+fn the_environment_is_exactly_the_given_one_and_the_marks() {
+    let mut launch = program(&["/usr/bin/env", "-0"]);
+    launch.env =
+        vec![("B".to_owned(), "two words\nand lines = ü".to_owned()), ("A".to_owned(), String::new())];
+    let mut rig = Rig::running(&launch);
+    let want = format!(
+        "B=two words\nand lines = ü\0A=\0{ENV_LEASE_ID}={}\0{ENV_GATEWAY_INSTANCE_ID}={}\0",
+        launch.lease_id, launch.gateway_instance_id
+    );
+    assert_eq!(rig.read_all(), want);
+}
+
+#[test]
+fn arguments_are_never_split_or_quoted() {
+    let args = ["a b", "", "'\"", "$HOME `x` \\", "é\n"];
+    let mut argv = vec!["/usr/bin/printf", "%s|"];
+    argv.extend(args);
+    let mut rig = Rig::running(&program(&argv));
+    assert_eq!(rig.read_all(), format!("{}|", args.join("|")));
+}
+
+#[test]
+fn only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
+    let mut rig = Rig::running(&program(&["/bin/sleep", "60"]));
+    let [adapter] = rig.living()[..] else { panic!("one process was expected: {:?}", rig.living()) };
+    let mut open: Vec<_> = std::fs::read_dir(format!("/proc/{adapter}/fd"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    open.sort();
+    assert_eq!(open, ["0", "1", "2"]);
+    for field in ["SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd"] {
+        assert_eq!(status_field(adapter, field).unwrap(), "0".repeat(16), "{field}");
+    }
+    assert_eq!(status_field(adapter, "PPid").unwrap(), rig.wrapper_pid().to_string());
+    drop(rig.control.take());
+    rig.exit_code();
+}
+
+/// Also when the wrapper itself was started with signals ignored, descriptors leaked and SIGCHLD ignored.
+#[test]
+fn a_dirty_inheritance_is_not_passed_on() {
+    let launch = script("exec sleep 60");
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        let mut command = std::process::Command::new("/bin/sh");
+        command
+            .args(["-c", "trap '' HUP INT USR1 CHLD TERM; exec 7</ 8<&0 9>/dev/null; exec \"$0\""])
+            .arg(wrapper);
+        command
+    });
+    rig.launch();
+    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+    rig.say(&ToWrapper::Go);
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    crate::rig::eventually("the shell has become sleep", || {
+        rig.living().iter().all(|pid| status_field(*pid, "Name").is_some_and(|name| name == "sleep"))
+    });
+    let [adapter] = rig.living()[..] else { panic!("one process was expected: {:?}", rig.living()) };
+    assert_eq!(std::fs::read_dir(format!("/proc/{adapter}/fd")).unwrap().count(), 3);
+    assert_eq!(status_field(adapter, "SigIgn").unwrap(), "0".repeat(16));
+    rig.signal(rustix::process::Signal::TERM);
+    assert_eq!(rig.exit_code(), 128 + libc::SIGTERM);
+}
+
+#[test]
+fn hello_names_the_pids_and_the_adapter_is_blocked_in_its_own_group() {
+    let mut rig = Rig::start(&script("exit 0"));
+    rig.launch();
+    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    assert_eq!(wrapper_pid, rig.wrapper_pid());
+    let pid = rustix::process::Pid::from_raw(adapter_pid);
+    let wrapper = rustix::process::Pid::from_raw(wrapper_pid);
+    assert_eq!(rustix::process::getpgid(pid).ok(), pid);
+    assert_eq!(rustix::process::getsid(pid).ok(), wrapper);
+    assert_eq!(rustix::process::getsid(wrapper).ok(), wrapper);
+    assert_eq!(status_field(adapter_pid, "PPid").unwrap(), wrapper_pid.to_string());
+    let exe = std::fs::read_link(format!("/proc/{adapter_pid}/exe")).unwrap();
+    assert!(exe.ends_with("acp-wrapper"), "it has not called exec yet: {}", exe.display());
+    rig.say(&ToWrapper::Go);
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    assert_eq!(rig.exit_code(), 0);
+}

@@ -1,0 +1,138 @@
+//! The supervisor goes away, or the wrapper itself does.
+
+use crate::rig::{PATIENCE, Rig, is_alive, script};
+use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const GRACE_MS: u64 = 300;
+
+/// An adapter with a daemon and a child; all of them ignore SIGTERM.
+fn stubborn_tree() -> Launch {
+    let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
+    let mut launch = script(&format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"));
+    launch.term_grace_ms = GRACE_MS;
+    launch
+}
+
+fn all_three_are_up(rig: &mut Rig) {
+    let mut seen = 0;
+    while seen < 3 {
+        seen += rig.read_until("up.").matches("up.").count();
+    }
+}
+
+fn gone_in_time(rig: &Rig, since: Instant) {
+    rig.nobody_lives();
+    let took = since.elapsed();
+    assert!(took >= Duration::from_millis(GRACE_MS), "they had no grace: {took:?}");
+    assert!(took < PATIENCE / 4, "it took {took:?}");
+}
+
+#[test]
+fn the_control_socket_closes() {
+    let mut rig = Rig::running(&stubborn_tree());
+    all_three_are_up(&mut rig);
+    let since = Instant::now();
+    drop(rig.control.take());
+    gone_in_time(&rig, since);
+    assert_eq!(rig.exit_code(), 137);
+}
+
+/// The parent is a process between this test and the wrapper, and this test keeps the control socket open: only the
+/// pidfd on the parent can tell.
+#[test]
+fn the_parent_is_killed() {
+    let launch = stubborn_tree();
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
+        command
+    });
+    rig.launch();
+    let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
+    assert_ne!(wrapper_pid, rig.wrapper_pid(), "the shell is the parent");
+    rig.say(&ToWrapper::Go);
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    all_three_are_up(&mut rig);
+    let since = Instant::now();
+    rig.signal(Signal::KILL);
+    assert_eq!(rig.exit_code(), 1000 + 9);
+    gone_in_time(&rig, since);
+    crate::rig::eventually("the wrapper is gone", || !is_alive(wrapper_pid));
+}
+
+/// The parent dies before anything ran: nothing ever does.
+#[test]
+fn the_parent_is_killed_before_go() {
+    let launch = stubborn_tree();
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
+        command
+    });
+    rig.launch();
+    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    rig.signal(Signal::KILL);
+    rig.exit_code();
+    crate::rig::eventually("both are gone", || !is_alive(wrapper_pid) && !is_alive(adapter_pid));
+    assert_eq!(rig.living(), Vec::<i32>::new());
+}
+
+/// Whoever is stopped does not live longer than the others.
+#[test]
+fn the_parent_dies_above_a_stopped_tree() {
+    let mut rig = Rig::running(&script("setsid sh -c 'kill -STOP $$' & kill -STOP $$"));
+    crate::rig::eventually("both are stopped", || {
+        let stopped =
+            |pid: &i32| crate::rig::status_field(*pid, "State").is_some_and(|state| state.starts_with('T'));
+        rig.living().iter().filter(|pid| stopped(pid)).count() == 2
+    });
+    drop(rig.control.take());
+    assert_eq!(rig.exit_code(), 128 + 15);
+    rig.nobody_lives();
+}
+
+/// A supervisor that is only stopped is not gone.
+#[test]
+fn the_parent_is_stopped() {
+    let launch = script("echo up; read x; exit 8");
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
+        command
+    });
+    rig.launch();
+    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+    rig.say(&ToWrapper::Go);
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.read_until("up");
+    rig.signal(Signal::STOP);
+    crate::rig::eventually("the parent is stopped", || {
+        crate::rig::status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
+    });
+    assert_eq!(rig.living().len(), 1);
+    rig.signal(Signal::CONT);
+    drop(rig.stdin.take());
+    assert_eq!(rig.exit_code(), 8);
+}
+
+#[test]
+fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
+    for go in [false, true] {
+        let mut rig = Rig::start(&script("trap '' TERM HUP; while :; do sleep 0.05; done"));
+        rig.launch();
+        let FromWrapper::Hello { adapter_pid, .. } = rig.hear() else { panic!("no hello") };
+        if go {
+            rig.say(&ToWrapper::Go);
+            assert_eq!(rig.hear(), FromWrapper::Running);
+        }
+        rig.signal(Signal::KILL);
+        assert_eq!(rig.exit_code(), 1000 + 9);
+        crate::rig::eventually("the adapter is dead", || !is_alive(adapter_pid));
+    }
+}

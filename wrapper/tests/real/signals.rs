@@ -1,0 +1,139 @@
+//! Signals: passed on to the adapter's group, and what SIGTERM starts.
+
+use crate::rig::{Rig, script, status_field};
+use acp_shared::launch::{ExitStatus, FromWrapper};
+use nix::libc;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// Every signal that can be caught, but for SIGCHLD (the wrapper's own) and SIGTERM (which ends the tree).
+const FORWARDED: [Signal; 27] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::ILL,
+    Signal::TRAP,
+    Signal::ABORT,
+    Signal::BUS,
+    Signal::FPE,
+    Signal::USR1,
+    Signal::SEGV,
+    Signal::USR2,
+    Signal::PIPE,
+    Signal::ALARM,
+    Signal::STKFLT,
+    Signal::CONT,
+    Signal::TSTP,
+    Signal::TTIN,
+    Signal::TTOU,
+    Signal::URG,
+    Signal::XCPU,
+    Signal::XFSZ,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::WINCH,
+    Signal::IO,
+    Signal::POWER,
+    Signal::SYS,
+];
+
+#[test]
+fn every_forwardable_signal_reaches_the_adapter_once() {
+    // dash reports a trap once the sleep in the foreground ends; `wait` returns at once for a trap.
+    let mut traps = String::new();
+    for signal in FORWARDED {
+        let number = signal.as_raw();
+        traps.push_str(&format!("trap 'echo got {number}.' {number}\n"));
+    }
+    let mut rig = Rig::running(&script(&format!(
+        "{traps}\nread never < /dev/null\nsleep 300 & echo ready\nwhile :; do wait; done"
+    )));
+    rig.read_until("ready\n");
+    for signal in FORWARDED {
+        if signal == Signal::CONT {
+            continue; // It goes with every stop signal below in the shell's own handling; tested on its own.
+        }
+        rig.signal(signal);
+        let number = signal.as_raw();
+        let seen = rig.read_until(&format!("got {number}.\n"));
+        assert_eq!(seen.matches(&format!("got {number}.")).count(), 1, "{seen}");
+    }
+    rig.signal(Signal::CONT);
+    rig.read_until("got 18.\n");
+}
+
+#[test]
+fn signals_reach_the_whole_group() {
+    let mut rig = Rig::running(&script(
+        "trap 'echo parent.' USR1; \
+         sh -c 'trap \"echo child.; exit\" USR1; echo up.; while :; do sleep 0.05; done' & \
+         wait; wait; exit 3",
+    ));
+    rig.read_until("up.");
+    rig.signal(Signal::USR1);
+    let seen = rig.read_all();
+    assert!(seen.contains("child.") && seen.contains("parent."), "{seen}");
+    assert_eq!(rig.exit_code(), 3);
+}
+
+#[test]
+fn sigterm_is_passed_on_and_the_adapter_may_end_in_its_own_way() {
+    let mut rig = Rig::running(&script("trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"));
+    rig.read_until("up");
+    rig.signal(Signal::TERM);
+    let status = ExitStatus::Exited(9);
+    let want =
+        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
+    assert_eq!(rig.hear_all(), want);
+    assert_eq!(rig.exit_code(), 9);
+}
+
+#[test]
+fn an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
+    let mut launch = script("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    launch.term_grace_ms = 400;
+    let mut rig = Rig::running(&launch);
+    rig.read_until("up");
+    let before = Instant::now();
+    rig.signal(Signal::TERM);
+    // A second one changes nothing: the grace does not start again.
+    rig.signal(Signal::TERM);
+    let status = ExitStatus::Signaled(libc::SIGKILL);
+    let want =
+        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
+    assert_eq!(rig.hear_all(), want);
+    assert!(before.elapsed() >= Duration::from_millis(400), "it was killed before its grace was over");
+    assert_eq!(rig.exit_code(), 137);
+    rig.nobody_lives();
+}
+
+#[test]
+fn a_stopped_adapter_sees_sigterm() {
+    let mut rig = Rig::running(&script("trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done"));
+    rig.read_until("up");
+    rig.signal(Signal::TSTP);
+    crate::rig::eventually("the adapter is stopped", || {
+        rig.living().iter().any(|pid| status_field(*pid, "State").is_some_and(|s| s.starts_with('T')))
+    });
+    rig.signal(Signal::TERM);
+    assert_eq!(rig.exit_code(), 5);
+}
+
+/// The wrapper's own signal state: all blocked, nothing left to wake it up.
+#[test]
+fn an_idle_wrapper_sleeps() {
+    let mut rig = Rig::running(&script("echo up; exec sleep 60"));
+    rig.read_until("up");
+    let switches = |rig: &Rig| -> u64 {
+        let of = |name| status_field(rig.wrapper_pid(), name).unwrap().parse::<u64>().unwrap();
+        of("voluntary_ctxt_switches") + of("nonvoluntary_ctxt_switches")
+    };
+    let mut before = switches(&rig);
+    crate::rig::eventually("the wrapper has come to rest", || {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = switches(&rig);
+        std::mem::replace(&mut before, now) == now
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(switches(&rig), before);
+}

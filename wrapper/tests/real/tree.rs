@@ -1,0 +1,185 @@
+//! Whatever the adapter started dies with it, however it tried to get away.
+
+use crate::rig::{Rig, is_alive, script, status_field};
+use acp_shared::launch::{ExitStatus, FromWrapper};
+use nix::libc;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// Ignores SIGTERM, says who it is, and stays.
+const STUBBORN: &str = "trap \"\" TERM; echo \"pid $$.\"; while :; do sleep 0.05; done";
+
+fn done(status: ExitStatus) -> FromWrapper {
+    FromWrapper::Done { status, survivors: Vec::new() }
+}
+
+/// Runs an adapter that leaves something behind and exits with 4 when its stdin closes.
+fn leaves_behind(text: &str, expected: usize) {
+    let mut launch = script(&format!("{text}\nread x; exit 4"));
+    launch.term_grace_ms = 300;
+    let mut rig = Rig::running(&launch);
+    crate::rig::eventually("all of them are there", || rig.living().len() >= expected);
+    let others: Vec<i32> = rig.living();
+    drop(rig.stdin.take());
+    let status = ExitStatus::Exited(4);
+    assert_eq!(rig.hear_all(), vec![FromWrapper::AdapterExited { status }, done(status)], "{text}");
+    assert_eq!(rig.exit_code(), 4, "{text}");
+    assert!(others.iter().all(|pid| !is_alive(*pid)), "{text}");
+    assert_eq!(rig.living(), Vec::<i32>::new(), "{text}");
+}
+
+#[test]
+fn a_child_in_the_group() {
+    leaves_behind("sleep 300 &", 2);
+}
+
+#[test]
+fn a_stubborn_child_in_the_group() {
+    leaves_behind(&format!("sh -c '{STUBBORN}' &"), 2);
+}
+
+#[test]
+fn a_stubborn_child_in_a_session_of_its_own() {
+    leaves_behind(&format!("setsid sh -c '{STUBBORN}' &"), 2);
+}
+
+#[test]
+fn a_daemon_that_forked_twice() {
+    leaves_behind(&format!("(setsid sh -c '({STUBBORN}) & exit 0' &)"), 2);
+}
+
+#[test]
+fn a_child_in_a_group_of_its_own_with_children() {
+    // `set -m` gives every background job its own process group.
+    leaves_behind(&format!("set -m; sh -c 'sleep 300 & {STUBBORN}' & set +m"), 3);
+}
+
+/// Without the mark in its environment it is found all the same: it is below the wrapper.
+#[test]
+fn a_daemon_with_an_empty_environment() {
+    let mut launch = script(&format!("setsid env -i /bin/sh -c '{STUBBORN}' & read x; exit 0"));
+    launch.term_grace_ms = 200;
+    let mut rig = Rig::running(&launch);
+    let said = rig.read_until(".\n");
+    let pid: i32 = said.trim_start_matches("pid ").trim_end_matches(".\n").parse().unwrap();
+    assert!(is_alive(pid));
+    drop(rig.stdin.take());
+    assert_eq!(rig.exit_code(), 0);
+    assert!(!is_alive(pid));
+}
+
+/// Those left behind get SIGTERM first and may use their grace.
+#[test]
+fn who_is_left_behind_is_asked_first() {
+    let mut rig = Rig::running(&script(
+        "setsid sh -c 'trap \"echo bye.; exit\" TERM; echo up.; while :; do sleep 0.05; done' & \
+         sh -c 'trap \"echo bye.; exit\" TERM; echo up.; while :; do sleep 0.05; done' & read x; exit 0",
+    ));
+    let mut seen = String::new();
+    while seen.matches("up.").count() < 2 {
+        seen.push_str(&rig.read_until("up."));
+    }
+    drop(rig.stdin.take());
+    seen = rig.read_all();
+    assert_eq!(seen.matches("bye.").count(), 2, "{seen}");
+    assert_eq!(rig.exit_code(), 0);
+}
+
+#[test]
+fn a_stopped_daemon_sees_sigterm_too() {
+    let mut rig = Rig::running(&script(
+        "setsid sh -c 'trap \"echo bye.; exit\" TERM; echo up.; kill -STOP $$; while :; do sleep 0.05; done' & read x; exit 0",
+    ));
+    rig.read_until("up.");
+    crate::rig::eventually("it is stopped", || {
+        rig.living().iter().any(|pid| status_field(*pid, "State").is_some_and(|s| s.starts_with('T')))
+    });
+    drop(rig.stdin.take());
+    assert!(rig.read_all().contains("bye."));
+    assert_eq!(rig.exit_code(), 0);
+}
+
+#[test]
+fn sigterm_ends_daemons_and_adapter_alike() {
+    let mut launch = script(&format!("setsid sh -c '{STUBBORN}' & {STUBBORN}"));
+    launch.term_grace_ms = 300;
+    let mut rig = Rig::running(&launch);
+    crate::rig::eventually("both are there", || rig.living().len() >= 2);
+    rig.read_until("pid");
+    rig.signal(Signal::TERM);
+    let status = ExitStatus::Signaled(libc::SIGKILL);
+    assert_eq!(rig.hear_all(), vec![FromWrapper::AdapterExited { status }, done(status)]);
+    assert_eq!(rig.living(), Vec::<i32>::new());
+}
+
+#[test]
+fn a_hundred_orphans_that_end_at_once_are_all_reaped() {
+    let mut rig = Rig::running(&script(
+        "i=0; while [ $i -lt 100 ]; do (setsid sleep 300 &) ; i=$((i+1)); done; echo up; read x; exit 6",
+    ));
+    rig.read_until("up");
+    let sleeping = |rig: &Rig| {
+        let is_sleep = |pid: &i32| status_field(*pid, "Name").is_some_and(|name| name == "sleep");
+        rig.living().iter().filter(|pid| is_sleep(pid)).count()
+    };
+    let children = || {
+        let pid = rig.wrapper_pid();
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+            .unwrap()
+            .split_whitespace()
+            .count()
+    };
+    crate::rig::eventually("the orphans are there", || children() == 101 && sleeping(&rig) == 100);
+    for pid in rig.living() {
+        if status_field(pid, "Name").is_some_and(|name| name == "sleep") {
+            let pidfd = rustix::process::pidfd_open(
+                rustix::process::Pid::from_raw(pid).unwrap(),
+                rustix::process::PidfdFlags::empty(),
+            );
+            let _ = rustix::process::pidfd_send_signal(pidfd.unwrap(), Signal::KILL);
+        }
+    }
+    crate::rig::eventually("only the adapter is left", || children() == 1);
+    drop(rig.stdin.take());
+    assert_eq!(rig.exit_code(), 6);
+}
+
+/// A hundred living orphans at the adapter's end: all get their signals, none survives.
+#[test]
+fn a_hundred_orphans_at_the_end() {
+    let mut rig = Rig::running(&script(
+        "i=0; while [ $i -lt 100 ]; do (setsid sleep 300 &) ; i=$((i+1)); done; echo up; read x; exit 6",
+    ));
+    rig.read_until("up");
+    crate::rig::eventually("they are there", || rig.living().len() > 100);
+    drop(rig.stdin.take());
+    let status = ExitStatus::Exited(6);
+    assert_eq!(rig.hear_all(), vec![FromWrapper::AdapterExited { status }, done(status)]);
+    assert_eq!(rig.living(), Vec::<i32>::new());
+}
+
+/// The adapter's own dead children, which it never waited for, hold nothing up.
+#[test]
+fn zombies_are_dead() {
+    // A shell that execs keeps its children and never waits for them.
+    let mut launch = script("for i in 1 2 3 4 5; do true & done; exec sleep 0.5");
+    launch.term_grace_ms = 60_000;
+    let mut rig = Rig::running(&launch);
+    let before = Instant::now();
+    assert_eq!(rig.exit_code(), 0);
+    assert!(before.elapsed() < Duration::from_secs(20), "it waited for the dead");
+}
+
+#[test]
+fn a_bounded_fork_bomb_is_extinct_soon() {
+    let mut launch = script(
+        "bomb() { i=0; while [ $i -lt 150 ]; do setsid sh -c 'trap \"\" TERM; sleep 300; sleep 300' & i=$((i+1)); done; wait; }; \
+         echo up; bomb & read x; exit 0",
+    );
+    launch.term_grace_ms = 0;
+    let mut rig = Rig::running(&launch);
+    rig.read_until("up");
+    drop(rig.stdin.take());
+    assert_eq!(rig.hear_all().last(), Some(&done(ExitStatus::Exited(0))));
+    assert_eq!(rig.living(), Vec::<i32>::new());
+}
