@@ -1,0 +1,258 @@
+//! The command line: `serve`, and an admin client of the same protocol that gateways speak.
+
+mod leases;
+mod output;
+mod serve;
+mod status;
+
+use acp_shared::conn::{Client, ConnError};
+use acp_shared::ids::{IdError, LeaseId};
+use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use output::Output;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long a supervisor may take to answer an admin command.
+const ANSWER: Duration = Duration::from_secs(30);
+
+const EXAMPLES: &str = "\
+Examples:
+  acp-supervisor serve --state-dir /var/lib/acp-supervisor
+  acp-supervisor --socket ~/.local/state/acp-host/supervisor/supervisor.sock leases list
+  acp-supervisor leases verify ID                  each recorded fact beside what runs now
+  acp-supervisor leases reap --dry-run             what would be ended, and why the rest would not
+
+With --json every verb prints one line of JSON, failures too. Exit codes: 0 done, 1 failed, 2 usage.";
+
+/// Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
+#[derive(Debug, Parser)]
+#[command(name = "acp-supervisor", version, propagate_version = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// Where the supervisor keeps its state [default: $XDG_STATE_HOME/acp-host/supervisor]
+    #[arg(long, global = true, env = "ACP_SUPERVISOR_STATE_DIR", value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Where it listens [default: supervisor.sock in the state directory]
+    #[arg(long, global = true, env = "ACP_SUPERVISOR_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print JSON for programs
+    #[arg(long, global = true)]
+    json: bool,
+    /// How the log on standard error is written; what is in it is set by RUST_LOG
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the supervisor in the foreground
+    Serve {
+        /// Configuration file (TOML)
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// The acp-wrapper binary [default: beside acp-supervisor]
+        #[arg(long, value_name = "PATH")]
+        wrapper: Option<PathBuf>,
+        /// Leave the session of the terminal, so that its Ctrl-C does not reach the supervisor
+        #[arg(long)]
+        own_session: bool,
+    },
+    /// Show how the supervisor is
+    Status,
+    /// Look at leases, or end orphans
+    #[command(subcommand)]
+    Leases(LeasesVerb),
+}
+
+#[derive(Debug, Subcommand)]
+enum LeasesVerb {
+    /// List all leases
+    List,
+    /// Show one lease
+    Show {
+        /// The lease
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Show each piece of evidence beside what the lease says
+    Verify {
+        /// The lease
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// End verified orphans of earlier supervisors
+    #[command(group = clap::ArgGroup::new("how").required(true))]
+    Reap {
+        /// Only show what would be done, and why not
+        #[arg(long, group = "how")]
+        dry_run: bool,
+        /// Do it
+        #[arg(long, group = "how")]
+        yes: bool,
+    },
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error("no supervisor answers at {socket}; start one with `acp-supervisor serve`")]
+    Connect {
+        socket: PathBuf,
+        #[source]
+        source: ConnError,
+    },
+    #[error(transparent)]
+    Call(#[from] ConnError),
+    #[error(transparent)]
+    Id(#[from] IdError),
+    #[error("there is no lease {0}")]
+    NoLease(LeaseId),
+    #[error("the supervisor answered something else than was asked")]
+    OutOfTurn,
+    #[error("cannot write the output")]
+    Output(#[from] std::io::Error),
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    #[error(transparent)]
+    App(#[from] crate::app::AppError),
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error("there is no home directory to keep state in; name one with --state-dir")]
+    NoHome,
+}
+
+impl CliError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Connect { source: ConnError::Refused(refusal), .. }
+            | Self::Call(ConnError::Refused(refusal)) => refusal.code.as_str(),
+            Self::Connect { .. } => "SUPERVISOR_UNAVAILABLE",
+            Self::Call(ConnError::Timeout(_)) => "TIMEOUT",
+            Self::Id(_) | Self::NoHome => "USAGE",
+            Self::NoLease(_) => "LEASE_UNKNOWN",
+            Self::Config(_) => "CONFIG_INVALID",
+            Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
+        }
+    }
+
+    fn exit(&self) -> u8 {
+        match self {
+            Self::Id(_) | Self::NoHome | Self::Config(_) => 2,
+            Self::Connect { .. }
+            | Self::Call(_)
+            | Self::NoLease(_)
+            | Self::OutOfTurn
+            | Self::Output(_)
+            | Self::App(_)
+            | Self::Runtime(_) => 1,
+        }
+    }
+
+    /// The whole chain in one line.
+    fn message(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
+    }
+}
+
+/// What the binary does.
+pub(crate) fn main() -> ExitCode {
+    let json = std::env::args_os().any(|arg| arg == "--json");
+    let mut out = Output::new(json);
+    let cli = match Cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(out.usage(&error)),
+    };
+    match run(cli, &mut out) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Who read the output has gone: that is their way to say that they have enough.
+        Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            out.error(error.code(), &error.message());
+            ExitCode::from(error.exit())
+        }
+    }
+}
+
+fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
+    let workers = matches!(cli.verb, Verb::Serve { .. });
+    let mut builder = if workers {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder.enable_all().build().map_err(CliError::Runtime)?;
+    let result = runtime.block_on(verb(cli, out));
+    // A task that cannot end (a tree that cannot be killed) must not hold the program.
+    runtime.shutdown_background();
+    result
+}
+
+async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
+    let state_dir = match cli.global.state_dir {
+        Some(dir) => dir,
+        None => default_state_dir().ok_or(CliError::NoHome)?,
+    };
+    let socket = cli.global.socket.clone();
+    match cli.verb {
+        Verb::Serve { config, wrapper, own_session } => {
+            serve::log(cli.global.log_format);
+            if own_session {
+                serve::leave_session();
+            }
+            let config = crate::config::Config::load(config.as_deref())?;
+            serve::run(crate::app::Options { state_dir, socket, wrapper, config }, out).await
+        }
+        Verb::Status => status::run(&mut client(socket, &state_dir).await?, out).await,
+        Verb::Leases(verb) => leases::run(&mut client(socket, &state_dir).await?, verb, out).await,
+    }
+}
+
+async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, CliError> {
+    let socket = socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE));
+    let hello =
+        Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role: Role::Admin };
+    Client::open(&socket, hello, ANSWER).await.map_err(|source| CliError::Connect { socket, source })
+}
+
+/// The system's directory for root where it is installed, else the user's.
+fn default_state_dir() -> Option<PathBuf> {
+    let system = Path::new("/var/lib/acp-supervisor");
+    if rustix::process::geteuid().is_root() && system.is_dir() {
+        return Some(system.to_owned());
+    }
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")))?;
+    Some(base.join("acp-host/supervisor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,269 @@
+//! The configuration file: flat TOML, every value with a default and a bound, unknown keys refused.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Why a configuration is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or a value has another type.
+    #[error("the configuration is not valid: {0}")]
+    Parse(String),
+    /// A key that does not exist.
+    #[error("the configuration has no key {key:?}{hint}")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The nearest key that does exist, in words.
+        hint: String,
+    },
+    /// A value outside of its bounds.
+    #[error("{key} = {value} is outside of {min} to {max}")]
+    OutOfBounds {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that is allowed.
+        min: u64,
+        /// The most that is allowed.
+        max: u64,
+    },
+}
+
+/// What can be configured. Times are in milliseconds, sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Users, besides root and the supervisor's own, whose gateways may connect. Default: none.
+    pub allowed_uids: Vec<u32>,
+    /// Groups whose gateways may connect. Default: none.
+    pub allowed_gids: Vec<u32>,
+    /// Groups that may use the admin CLI. Default: none.
+    pub admin_gids: Vec<u32>,
+    /// Directory under which wrappers are started; it must allow exec. Default: `wrappers` in the state directory.
+    pub wrapper_root: Option<PathBuf>,
+    /// Living leases in all. Default 2048.
+    pub leases_max: u64,
+    /// Living leases of one gateway. Default 512.
+    pub leases_per_gateway_max: u64,
+    /// Open connections. Default 256.
+    pub connections_max: u64,
+    /// Open connections of one user. Default 128.
+    pub connections_per_user_max: u64,
+    /// How long a client may take for its first message. Default 5 s.
+    pub handshake_ms: u64,
+    /// Unanswered requests of one connection; one more ends it. Default 1024.
+    pub requests_in_flight_max: u64,
+    /// Output of one agent kept in memory; when it is full the agent waits. Default 8 MiB.
+    pub ring_bytes_max: u64,
+    /// Output of one agent sent beyond what was acknowledged. Default 4 MiB.
+    pub credit_bytes: u64,
+    /// Output of one ending agent kept on disk. Default 256 MiB.
+    pub spool_bytes_max: u64,
+    /// Input of one agent that waits for its pipe. Default 64 MiB.
+    pub stdin_bytes_max: u64,
+    /// Input numbers whose hash is remembered, for each agent. Default 65536.
+    pub stdin_hashes_max: u64,
+    /// Output and input of all agents of one gateway in memory; when it is full they wait. Default 1 GiB.
+    pub gateway_bytes_max: u64,
+    /// The most that a terminal may ask to keep. Default 16 MiB.
+    pub terminal_bytes_max: u64,
+    /// What the ended terminals of one gateway printed, kept until it is released; the oldest goes first. Default 256 MiB.
+    pub tails_bytes_max: u64,
+    /// The last bytes of standard error that are kept. Default 16 KiB.
+    pub stderr_bytes_max: u64,
+    /// How long a wrapper may take until its adapter runs. Default 15 s.
+    pub spawn_ms: u64,
+    /// How long leases stay open for a gateway that went away. Default 15 min.
+    pub detached_grace_ms: u64,
+    /// How long ended leases and what they said are kept. Default 7 days.
+    pub retention_ms: u64,
+    /// Ended leases of one gateway that are kept for that long; the oldest go first. Default 10000.
+    pub ended_per_gateway_max: u64,
+    /// From SIGTERM to SIGKILL for what an earlier supervisor left behind. Default 2 s.
+    pub reap_term_ms: u64,
+    /// From SIGKILL to naming survivors, for the same. Default 5 s.
+    pub reap_kill_ms: u64,
+    /// How often what could not be told at start is looked at again. Default 30 s.
+    pub reap_every_ms: u64,
+    /// The longest grace that a spawn request may ask for. Default 5 min.
+    pub grace_max_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        const MIB: u64 = 1024 * 1024;
+        Self {
+            allowed_uids: Vec::new(),
+            allowed_gids: Vec::new(),
+            admin_gids: Vec::new(),
+            wrapper_root: None,
+            leases_max: 2048,
+            leases_per_gateway_max: 512,
+            connections_max: 256,
+            connections_per_user_max: 128,
+            handshake_ms: 5_000,
+            requests_in_flight_max: 1024,
+            ring_bytes_max: 8 * MIB,
+            credit_bytes: 4 * MIB,
+            spool_bytes_max: 256 * MIB,
+            stdin_bytes_max: 64 * MIB,
+            stdin_hashes_max: 65_536,
+            gateway_bytes_max: 1024 * MIB,
+            terminal_bytes_max: 16 * MIB,
+            tails_bytes_max: 256 * MIB,
+            stderr_bytes_max: 16 * 1024,
+            spawn_ms: 15_000,
+            detached_grace_ms: 15 * 60 * 1_000,
+            retention_ms: 7 * 24 * 3_600 * 1_000,
+            ended_per_gateway_max: 10_000,
+            reap_term_ms: 2_000,
+            reap_kill_ms: 5_000,
+            reap_every_ms: 30_000,
+            grace_max_ms: 5 * 60 * 1_000,
+        }
+    }
+}
+
+/// Keys whose default is "not set", so that they do not show in the default's TOML.
+const OPTIONAL_KEYS: &[&str] = &["wrapper_root"];
+
+impl Config {
+    /// Reads a file, or takes the defaults without one.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text)
+    }
+
+    /// Reads TOML text.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let table: toml::Table =
+            text.parse().map_err(|e: toml::de::Error| ConfigError::Parse(e.to_string()))?;
+        let known = Self::keys();
+        if let Some(key) = table.keys().find(|key| !known.contains(key)) {
+            let nearest = known
+                .iter()
+                .map(|k| (strsim::jaro_winkler(k, key), k))
+                .filter(|(likeness, _)| *likeness > 0.7)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            let hint = nearest.map_or_else(String::new, |(_, k)| format!("; did you mean {k:?}?"));
+            return Err(ConfigError::UnknownKey { key: key.clone(), hint });
+        }
+        let config: Self = table.try_into().map_err(|e| ConfigError::Parse(e.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Every key.
+    #[must_use]
+    pub fn keys() -> Vec<String> {
+        let table = toml::Table::try_from(Self::default()).unwrap_or_default();
+        let optional = OPTIONAL_KEYS.iter().map(|key| (*key).to_owned());
+        table.into_iter().map(|(key, _)| key).chain(optional).collect()
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        const DAY_MS: u64 = 24 * 3_600 * 1_000;
+        const GIB: u64 = 1 << 30;
+        for (key, value, min, max) in [
+            ("leases_max", self.leases_max, 1, 100_000),
+            ("leases_per_gateway_max", self.leases_per_gateway_max, 1, 100_000),
+            ("connections_max", self.connections_max, 1, 10_000),
+            ("connections_per_user_max", self.connections_per_user_max, 1, 10_000),
+            ("handshake_ms", self.handshake_ms, 10, 60_000),
+            ("requests_in_flight_max", self.requests_in_flight_max, 1, 65_536),
+            ("ring_bytes_max", self.ring_bytes_max, 4_096, GIB),
+            ("credit_bytes", self.credit_bytes, 4_096, GIB),
+            ("spool_bytes_max", self.spool_bytes_max, 0, 64 * GIB),
+            ("stdin_bytes_max", self.stdin_bytes_max, 4_096, GIB),
+            ("stdin_hashes_max", self.stdin_hashes_max, 16, 16_777_216),
+            // One frame must hold it.
+            ("terminal_bytes_max", self.terminal_bytes_max, 4_096, 32 * 1024 * 1024),
+            ("gateway_bytes_max", self.gateway_bytes_max, 65_536, 1024 * GIB),
+            ("tails_bytes_max", self.tails_bytes_max, 4_096, 64 * GIB),
+            ("stderr_bytes_max", self.stderr_bytes_max, 256, 16 * 1024 * 1024),
+            ("spawn_ms", self.spawn_ms, 100, 10 * 60_000),
+            ("detached_grace_ms", self.detached_grace_ms, 0, 30 * DAY_MS),
+            ("retention_ms", self.retention_ms, 0, 3_650 * DAY_MS),
+            ("ended_per_gateway_max", self.ended_per_gateway_max, 1, 1_000_000),
+            ("reap_term_ms", self.reap_term_ms, 0, 10 * 60_000),
+            ("reap_kill_ms", self.reap_kill_ms, 0, 10 * 60_000),
+            ("reap_every_ms", self.reap_every_ms, 100, DAY_MS),
+            ("grace_max_ms", self.grace_max_ms, 0, DAY_MS),
+        ] {
+            if value < min || value > max {
+                return Err(ConfigError::OutOfBounds { key, value, min, max });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A size as this machine counts it. Bounds are checked in [`Config::parse`]; all fit.
+#[must_use]
+pub fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+        Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn the_default_written_out_is_the_default() {
+        let text = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(Config::parse(&text).unwrap(), Config::default());
+    }
+
+    /// The file that is installed says what holds without it, key by key.
+    #[test]
+    fn the_example_names_every_key_with_its_default() {
+        let text = include_str!("../../packaging/supervisor.example.toml");
+        assert_eq!(Config::parse(text).unwrap(), Config::default());
+        let named = |line: &str| Some(line.trim_start_matches("# ").split_once(" = ")?.0.to_owned());
+        let mut named: Vec<String> = text.lines().filter_map(named).collect();
+        named.sort();
+        let mut keys = Config::keys();
+        keys.sort();
+        assert_eq!(named, keys);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for (text, want) in [
+            ("leases_maxx = 1", r#"the configuration has no key "leases_maxx"; did you mean "leases_max"?"#),
+            ("zzz = 1", r#"the configuration has no key "zzz""#),
+            ("leases_max = 0", "leases_max = 0 is outside of 1 to 100000"),
+        ] {
+            assert_eq!(Config::parse(text).unwrap_err().to_string(), want);
+        }
+        for text in ["leases_max = \"x\"", "leases_max = -1", "="] {
+            assert!(matches!(Config::parse(text), Err(ConfigError::Parse(_))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What every driver needs: the system, the store, the configuration, and the way to the owner.
+
+use crate::config::Config;
+use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::verify::Guard;
+use crate::launchdir::WrapperRoot;
+use crate::owner::Event;
+use crate::relay::Limits;
+use crate::relay::budget::Budget;
+use crate::store::Store;
+use crate::sys::linux::Linux;
+use crate::sys::{Abilities, Sys};
+use acp_shared::ids::GatewayInstanceId;
+use rustix::process::Rlimit;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, mpsc};
+
+/// Shared by all tasks of one supervisor.
+#[derive(Debug)]
+pub struct Context {
+    /// The system.
+    pub sys: Arc<Linux>,
+    /// What it can do.
+    pub abilities: Abilities,
+    /// The lease store.
+    pub store: Store,
+    /// The configuration.
+    pub config: Config,
+    /// Where wrappers are started.
+    pub wrapper_root: WrapperRoot,
+    /// The state directory.
+    pub state_dir: PathBuf,
+    /// This supervisor, as leases record it.
+    pub me: ProcessRecord,
+    /// Where it runs.
+    pub scope: Scope,
+    /// This supervisor and its ancestors: never signalled.
+    pub own_line: HashSet<i32>,
+    /// Roots of the living leases: none of them is signalled for another's sake.
+    pub roots: Mutex<HashSet<i32>>,
+    /// The memory that the relays of each gateway share.
+    pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<Budget>>>,
+    /// Children that this supervisor started and has not collected.
+    pub children: Mutex<HashSet<i32>>,
+    /// The limit on open files that wrappers get, which is the one this supervisor was started with.
+    pub descriptors: Rlimit,
+    /// To the owner.
+    pub events: mpsc::Sender<Event>,
+    /// Looks at processes that somebody asked for: few at a time, so that ending trees never waits behind them.
+    pub looks: Semaphore,
+    /// When it started.
+    pub started: Instant,
+}
+
+impl Context {
+    /// Milliseconds since this supervisor started; never goes back.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The instant of a [`Context::now_ms`] time.
+    #[must_use]
+    pub fn instant(&self, at_ms: u64) -> tokio::time::Instant {
+        // Far enough is never: an instant cannot be arbitrarily late.
+        const FAR_MS: u64 = 365 * 24 * 3_600 * 1_000;
+        tokio::time::Instant::from_std(self.started + std::time::Duration::from_millis(at_ms.min(FAR_MS)))
+    }
+
+    /// Where spools lie.
+    #[must_use]
+    pub fn spool_dir(&self) -> PathBuf {
+        self.state_dir.join("spool")
+    }
+
+    /// The sizes that the relays of a gateway work with.
+    #[must_use]
+    pub fn limits(&self, gateway: GatewayInstanceId) -> Limits {
+        let mut budgets = self.budgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let budget = budgets.get(&gateway).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let new = Arc::new(Budget::new(self.config.gateway_bytes_max));
+            budgets.retain(|_, budget| budget.strong_count() > 0);
+            budgets.insert(gateway, Arc::downgrade(&new));
+            new
+        });
+        Limits::new(&self.config, self.spool_dir(), budget)
+    }
+
+    /// Who is never signalled for the sake of a lease whose own root is `own`.
+    #[must_use]
+    pub fn guard(&self, own: Option<i32>) -> Guard {
+        let mut other_roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        if let Some(pid) = own {
+            other_roots.remove(&pid);
+        }
+        Guard { own_line: self.own_line.clone(), other_roots }
+    }
+
+    /// Whether a process belongs to a tree under care here. One whose line cannot be followed counts as one.
+    #[must_use]
+    pub fn is_under_care(&self, pid: i32) -> bool {
+        const TRIES_MAX: u32 = 3;
+        let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        if self.abilities.subreaper {
+            // Whatever is below this process comes from one of those trees.
+            roots.insert(self.me.pid);
+        }
+        (0..TRIES_MAX).find_map(|_| self.sys.is_below(pid, &roots)).unwrap_or(true)
+    }
+
+    /// Names the root of a living lease.
+    pub fn add_root(&self, pid: i32) {
+        self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(pid);
+    }
+
+    /// A root is gone.
+    pub fn remove_root(&self, pid: i32) {
+        self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
+    }
+
+    /// Starts a child so that at no instant it could be taken for a stray.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn start_child(&self, start: impl FnOnce() -> std::io::Result<i32>) -> std::io::Result<i32> {
+        let mut children = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pid = start()?;
+        children.insert(pid);
+        Ok(pid)
+    }
+
+    /// A child was collected, or nobody holds it any more.
+    pub fn forget_child(&self, pid: i32) {
+        self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
+    }
+
+    /// Children that this supervisor did not start.
+    #[must_use]
+    pub fn strays(&self) -> Vec<i32> {
+        if !self.abilities.subreaper {
+            return Vec::new();
+        }
+        let children = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.sys.children().into_iter().filter(|pid| !children.contains(pid)).collect()
+    }
+
+    /// Tells the owner.
+    pub async fn tell(&self, event: Event) {
+        if self.events.send(event).await.is_err() {
+            tracing::debug!("the owner has ended");
+        }
+    }
+
+    /// Runs something that reads many files on a thread of its own.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Linux) -> std::io::Result<T> + Send + 'static,
+    ) -> std::io::Result<T> {
+        let sys = Arc::clone(&self.sys);
+        tokio::task::spawn_blocking(move || work(&sys))
+            .await
+            .unwrap_or_else(|e| Err(std::io::Error::other(e)))
+    }
+
+    /// As [`Context::blocking`], for what a client asked for: few at a time, in order.
+    ///
+    /// # Errors
+    /// As `work`.
+    pub async fn blocking_in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Linux) -> std::io::Result<T> + Send + 'static,
+    ) -> std::io::Result<T> {
+        let turn = self.looks.acquire().await.map_err(std::io::Error::other)?;
+        let result = self.blocking(work).await;
+        drop(turn);
+        result
+    }
+
+    /// What this system says about where it runs, once more.
+    #[must_use]
+    pub fn here(&self) -> Option<Scope> {
+        self.sys.here()
+    }
+}
+
+/// Milliseconds since the Unix epoch, for records that people read.
+#[must_use]
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,192 @@
+//! Who may connect, and as which gateway.
+
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::protocol::{Home, Refusal, RefusalCode};
+
+/// Whose connections are taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// The supervisor's own user.
+    pub own_uid: u32,
+    /// Further users whose gateways may connect.
+    pub allowed_uids: Vec<u32>,
+    /// Groups whose gateways may connect.
+    pub allowed_gids: Vec<u32>,
+    /// Groups that may use the admin CLI.
+    pub admin_gids: Vec<u32>,
+}
+
+impl Policy {
+    /// Whether a gateway of this user may connect.
+    ///
+    /// # Errors
+    /// [`RefusalCode::NotAuthorised`].
+    pub fn gateway(&self, uid: u32, gid: u32) -> Result<(), Refusal> {
+        let listed = self.allowed_uids.contains(&uid) || self.allowed_gids.contains(&gid);
+        if self.owns(uid) || listed {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::NotAuthorised,
+            format!(
+                "user {uid} may not connect a gateway here; add it to allowed_uids in the supervisor's configuration"
+            ),
+        ))
+    }
+
+    /// Whether this user may see and end every lease.
+    ///
+    /// # Errors
+    /// [`RefusalCode::NotAuthorised`].
+    pub fn admin(&self, uid: u32, gid: u32) -> Result<(), Refusal> {
+        if self.owns(uid) || self.admin_gids.contains(&gid) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::NotAuthorised,
+            format!(
+                "user {uid} may not administer this supervisor; root, its own user and the admin group may"
+            ),
+        ))
+    }
+
+    const fn owns(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.own_uid
+    }
+}
+
+/// What is known about one gateway installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installation {
+    /// Its id.
+    pub gateway: GatewayInstanceId,
+    /// The user that used the id first.
+    pub uid: u32,
+    /// Where its state lives.
+    pub home: Home,
+    /// The highest epoch it has shown.
+    pub epoch_max: u64,
+}
+
+/// A gateway that is let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// What is known about it from now on.
+    pub installation: Installation,
+    /// Whether an older connection of it has to go.
+    pub supersedes: bool,
+}
+
+/// The open connection of a gateway, beside which another one asks to be let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Living {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Whether its process is alive and another one than the newcomer.
+    pub elsewhere: bool,
+}
+
+/// How long a refused second connection should wait, in milliseconds: a connection whose peer has gone is noticed
+/// well within it.
+pub const BUSY_RETRY_MS: u64 = 250;
+
+/// Decides about a gateway. A newer epoch takes the place of a connection that is dead and not noticed yet, or of
+/// the newcomer's own; never that of another living process, whatever epoch is claimed.
+///
+/// # Errors
+/// [`RefusalCode::InstanceOfOtherUser`], [`RefusalCode::CloneDetected`], [`RefusalCode::InstanceBusy`].
+pub fn admit(
+    known: Option<&Installation>,
+    living: Option<Living>,
+    gateway: GatewayInstanceId,
+    uid: u32,
+    home: &Home,
+    epoch: u64,
+) -> Result<Admitted, Refusal> {
+    let mut installation =
+        known.cloned().unwrap_or_else(|| Installation { gateway, uid, home: home.clone(), epoch_max: 0 });
+    if installation.uid != uid {
+        return Err(Refusal::new(
+            RefusalCode::InstanceOfOtherUser,
+            format!(
+                "gateway {gateway} belongs to another user; give this gateway a state directory of its own"
+            ),
+        ));
+    }
+    if installation.home != *home {
+        return Err(Refusal::new(
+            RefusalCode::CloneDetected,
+            format!(
+                "the state directory of gateway {gateway} is a copy: its leases belong to the original; \
+                 start this one with a fresh state directory, or let it adopt the id after the original is gone"
+            ),
+        ));
+    }
+    if let Some(living) = living.filter(|living| living.elsewhere || living.epoch >= epoch) {
+        return Err(Refusal::new(
+            RefusalCode::InstanceBusy,
+            format!("gateway {gateway} is connected already (epoch {}, this one is {epoch})", living.epoch),
+        )
+        .retry_after(BUSY_RETRY_MS));
+    }
+    installation.epoch_max = installation.epoch_max.max(epoch);
+    Ok(Admitted { installation, supersedes: living.is_some() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_connect() {
+        let policy =
+            Policy { own_uid: 10, allowed_uids: vec![20], allowed_gids: vec![200], admin_gids: vec![300] };
+        for (uid, gid, gateway, admin) in [
+            (0, 0, true, true),
+            (10, 1, true, true),
+            (20, 1, true, false),
+            (21, 200, true, false),
+            (22, 300, false, true),
+            (23, 1, false, false),
+        ] {
+            assert_eq!(policy.gateway(uid, gid).is_ok(), gateway, "{uid}:{gid}");
+            assert_eq!(policy.admin(uid, gid).is_ok(), admin, "{uid}:{gid}");
+        }
+    }
+
+    #[test]
+    fn one_living_connection_of_one_installation() {
+        let gateway = GatewayInstanceId::mint();
+        let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
+        let copy = Home { ino: 3, ..home.clone() };
+        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7 };
+        let dead = |epoch| Some(Living { epoch, elsewhere: false });
+        let alive = |epoch| Some(Living { epoch, elsewhere: true });
+        let ok = |epoch_max, supersedes| {
+            Ok(Admitted { installation: Installation { epoch_max, ..known.clone() }, supersedes })
+        };
+        for (name, known, living, uid, home, epoch, want) in [
+            ("first time", None, None, 5, &home, 7, ok(7, false)),
+            ("again", Some(&known), None, 5, &home, 8, ok(8, false)),
+            ("restored from a backup, alone (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
+            ("takes over", Some(&known), dead(7), 5, &home, 8, ok(8, true)),
+            ("another process lives", Some(&known), alive(7), 5, &home, 8, Err(RefusalCode::InstanceBusy)),
+            (
+                "a claim to the end of time",
+                Some(&known),
+                alive(7),
+                5,
+                &home,
+                u64::MAX,
+                Err(RefusalCode::InstanceBusy),
+            ),
+            ("a second one", Some(&known), dead(7), 5, &home, 7, Err(RefusalCode::InstanceBusy)),
+            ("replayed epoch", Some(&known), dead(7), 5, &home, 6, Err(RefusalCode::InstanceBusy)),
+            ("other user", Some(&known), None, 6, &home, 9, Err(RefusalCode::InstanceOfOtherUser)),
+            ("a copy (H15)", Some(&known), None, 5, &copy, 9, Err(RefusalCode::CloneDetected)),
+        ] {
+            let got = admit(known, living, gateway, uid, home, epoch).map_err(|refusal| refusal.code);
+            assert_eq!(got, want, "{name}");
+        }
+    }
+}

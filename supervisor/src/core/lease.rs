@@ -1,0 +1,271 @@
+//! A lease: one process tree under care, and the machine of its life.
+//!
+//! `reserved → bound → open → closing → closed`, and `lost` from the first four. The whole table is printed by
+//! `lease.table.txt`, which a test compares.
+
+use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState};
+
+/// What can happen to a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// Both pids are known and verified.
+    Bind,
+    /// The adapter has called exec.
+    Run,
+    /// The end was asked for, or the adapter ended, or the start failed.
+    Close,
+    /// The whole tree is verified gone.
+    Gone,
+    /// The tree vanished without an orderly end, or cannot be proved ours.
+    Lose,
+}
+
+impl LeaseEvent {
+    /// Every event.
+    pub const ALL: [Self; 5] = [Self::Bind, Self::Run, Self::Close, Self::Gone, Self::Lose];
+}
+
+/// A transition that the machine does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a lease that is {from} cannot take {event:?}")]
+pub struct Illegal {
+    /// The state it was in.
+    pub from: LeaseState,
+    /// What was to happen.
+    pub event: LeaseEvent,
+}
+
+/// The machine.
+///
+/// # Errors
+/// [`Illegal`] for a pair that the table does not have; the lease stays as it was.
+pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Illegal> {
+    use LeaseEvent::{Bind, Close, Gone, Lose, Run};
+    use LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
+    let illegal = Err(Illegal { from: state, event });
+    match (state, event) {
+        (Reserved, Bind) => Ok(Bound),
+        (Bound, Run) => Ok(Open),
+        (Reserved | Bound | Open | Closing, Close) => Ok(Closing),
+        (Closing, Gone) => Ok(Closed),
+        (Reserved | Bound | Open | Closing, Lose) => Ok(Lost),
+        (Reserved, Run | Gone)
+        | (Bound, Bind | Gone)
+        | (Open, Bind | Run | Gone)
+        | (Closing, Bind | Run)
+        | (Closed | Lost, Bind | Run | Close | Gone | Lose) => illegal,
+    }
+}
+
+/// What identifies one process on this machine, as it was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessRecord {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Its inode in pidfs, unique until the next boot, where the kernel has it.
+    pub inode: Option<u64>,
+}
+
+/// Where process numbers have their meaning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Inode of the pid namespace.
+    pub pidns: u64,
+}
+
+/// The tree that a bound lease names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// The wrapper, root of the tree.
+    pub wrapper: ProcessRecord,
+    /// The adapter.
+    pub adapter: ProcessRecord,
+    /// The adapter's process group.
+    pub pgid: i32,
+    /// The wrapper's session.
+    pub sid: i32,
+}
+
+/// One row of the lease table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Whose it is.
+    pub gateway: GatewayInstanceId,
+    /// The user that the gateway ran as.
+    pub owner_uid: u32,
+    /// The session it serves.
+    pub session_key: SessionKey,
+    /// What it is for.
+    pub kind: LeaseKind,
+    /// How long each step of its end may take.
+    pub graces: Graces,
+    /// The directory under which wrappers are started.
+    pub wrapper_root: String,
+    /// The file that its wrapper is started from.
+    pub wrapper_path: String,
+    /// The supervisor that spawned it.
+    pub supervisor: ProcessRecord,
+    /// Where all the pids of this row have their meaning.
+    pub scope: Scope,
+    /// The tree, once it is known.
+    pub bound: Option<Bound>,
+    /// SHA-256 of the argument vector, in hex.
+    pub command_hash: String,
+    /// SHA-256 of the whole spawn request, in hex: a repetition must match it.
+    pub spec_hash: String,
+    /// The control group of the tree, where there is one.
+    pub cgroup_path: Option<String>,
+    /// Which rung of the ladder holds the tree.
+    pub rung: String,
+    /// When it was reserved, milliseconds since the Unix epoch.
+    pub started_at_ms: u64,
+    /// When it ended, milliseconds since the Unix epoch.
+    pub ended_at_ms: Option<u64>,
+    /// Where it is in its life.
+    pub state: LeaseState,
+    /// Why, in words.
+    pub state_reason: String,
+    /// What was last seen of its tree, as JSON.
+    pub last_evidence_json: Option<String>,
+    /// How the adapter ended.
+    pub exit: Option<ExitStatus>,
+    /// First byte of output that is kept (in the spool, once the lease has ended).
+    pub stdout_base: u64,
+    /// One past the last byte of output received.
+    pub stdout_end: u64,
+    /// Highest input number wholly written.
+    pub stdin_written: u64,
+    /// The gateway wants nothing more of it.
+    pub released: bool,
+}
+
+impl Lease {
+    /// Moves the lease and records why.
+    ///
+    /// # Errors
+    /// [`Illegal`]; nothing is changed.
+    pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), Illegal> {
+        let to = on(self.state, event)?;
+        if to != self.state || self.state_reason.is_empty() {
+            self.state_reason = crate::core::tail::head(reason, REASON_BYTES_MAX).to_owned();
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    /// The agent's lease that this terminal belongs to.
+    #[must_use]
+    pub const fn parent(&self) -> Option<LeaseId> {
+        match &self.kind {
+            LeaseKind::Agent => None,
+            LeaseKind::Terminal { parent_lease_id, .. } => Some(*parent_lease_id),
+        }
+    }
+
+    /// The row as people and programs see it.
+    #[must_use]
+    pub fn info(&self) -> LeaseInfo {
+        LeaseInfo {
+            lease_id: self.lease_id,
+            gateway_instance_id: self.gateway,
+            owner_uid: self.owner_uid,
+            session_key: self.session_key.clone(),
+            kind: self.kind.clone(),
+            state: self.state,
+            state_reason: self.state_reason.clone(),
+            wrapper_pid: self.bound.map(|b| b.wrapper.pid),
+            adapter_pid: self.bound.map(|b| b.adapter.pid),
+            pgid: self.bound.map(|b| b.pgid),
+            sid: self.bound.map(|b| b.sid),
+            wrapper_path: self.wrapper_path.clone(),
+            command_hash: self.command_hash.clone(),
+            rung: self.rung.clone(),
+            started_at_ms: self.started_at_ms,
+            exit: self.exit,
+            stdout_end: self.stdout_end,
+            stdout_acked: self.stdout_base,
+            stdin_written: self.stdin_written,
+            memory_bytes: None,
+        }
+    }
+}
+
+/// The longest reason that is kept, in bytes.
+pub const REASON_BYTES_MAX: usize = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every state against every event, one line each.
+    fn table() -> String {
+        let mut text = String::new();
+        for state in LeaseState::ALL {
+            for event in LeaseEvent::ALL {
+                let to = on(state, event).map_or("-", LeaseState::as_str);
+                text.push_str(&format!("{:<9} {:<6} {to}\n", state.as_str(), format!("{event:?}")));
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_whole_machine_is_written_down() {
+        assert_eq!(table(), include_str!("lease.table.txt"));
+    }
+
+    #[test]
+    fn ended_is_final() {
+        for state in LeaseState::ALL.into_iter().filter(|s| s.is_ended()) {
+            for event in LeaseEvent::ALL {
+                assert_eq!(on(state, event), Err(Illegal { from: state, event }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! A lease for tables.
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    /// An agent's lease in scope `boot`/7, reserved.
+    pub(crate) fn lease() -> Lease {
+        Lease {
+            lease_id: LeaseId::mint(),
+            gateway: GatewayInstanceId::mint(),
+            owner_uid: 1000,
+            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+            kind: LeaseKind::Agent,
+            graces: Graces::default(),
+            wrapper_root: "/w".into(),
+            wrapper_path: "/w/acp-wrapper".into(),
+            supervisor: ProcessRecord { pid: 50, start_ticks: 1, inode: Some(2) },
+            scope: Scope { boot_id: "boot".into(), pidns: 7 },
+            bound: None,
+            command_hash: "aa".into(),
+            spec_hash: "bb".into(),
+            cgroup_path: None,
+            rung: "R2".into(),
+            started_at_ms: 1,
+            ended_at_ms: None,
+            state: LeaseState::Reserved,
+            state_reason: String::new(),
+            last_evidence_json: None,
+            exit: None,
+            stdout_base: 0,
+            stdout_end: 0,
+            stdin_written: 0,
+            released: false,
+        }
+    }
+}

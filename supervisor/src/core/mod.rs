@@ -1,0 +1,12 @@
+//! What is decided here is decided without looking: no clock, no file, no process. Time and evidence come in as
+//! arguments, decisions go out as values, and the drivers beside this module carry them out.
+
+pub mod admit;
+pub mod lease;
+pub mod reap;
+pub mod ring;
+pub mod stdin;
+pub mod stop;
+pub mod tail;
+pub mod tree;
+pub mod verify;

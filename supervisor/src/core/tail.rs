@@ -1,0 +1,124 @@
+//! The last bytes of a stream, and cutting text without breaking a character.
+
+use std::collections::VecDeque;
+
+/// Keeps the last bytes of a stream.
+#[derive(Debug)]
+pub struct Tail {
+    bytes: VecDeque<u8>,
+    bytes_max: usize,
+    truncated: bool,
+}
+
+impl Tail {
+    /// Keeps at most `bytes_max` bytes.
+    #[must_use]
+    pub const fn new(bytes_max: usize) -> Self {
+        Self { bytes: VecDeque::new(), bytes_max, truncated: false }
+    }
+
+    /// Takes what arrived.
+    pub fn push(&mut self, new: &[u8]) {
+        let skip = new.len().saturating_sub(self.bytes_max);
+        let kept = new.get(skip..).unwrap_or_default();
+        let over = (self.bytes.len() + kept.len()).saturating_sub(self.bytes_max);
+        self.truncated |= skip > 0 || over > 0;
+        self.bytes.drain(..over.min(self.bytes.len()));
+        self.bytes.extend(kept);
+    }
+
+    /// Whether earlier bytes were dropped.
+    #[must_use]
+    pub const fn truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// What is kept. After a cut it starts at a character of UTF-8, never inside of one.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let all: Vec<u8> = self.bytes.iter().copied().collect();
+        if !self.truncated {
+            return all;
+        }
+        // A cut character leaves at most three bytes; a longer run of them is no UTF-8 and is kept.
+        let whole = (0..all.len().min(4)).find(|i| !is_continuation(all.get(*i)));
+        let start = whole.unwrap_or(if all.len() < 4 { all.len() } else { 0 });
+        all.get(start..).unwrap_or_default().to_vec()
+    }
+
+    /// What is kept, as text; what is no text is shown as the replacement character.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+}
+
+fn is_continuation(byte: Option<&u8>) -> bool {
+    byte.is_some_and(|b| b & 0b1100_0000 == 0b1000_0000)
+}
+
+/// The first `bytes_max` bytes of a text, cut before a character that does not fit.
+#[must_use]
+pub fn head(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keeps_the_last_bytes_from_a_whole_character_on() {
+        for (pieces, max, want, truncated) in [
+            (vec!["abc"], 3, "abc", false),
+            (vec!["abc", "d"], 3, "bcd", true),
+            (vec!["abcdef"], 3, "def", true),
+            (vec!["aé"], 2, "é", true),
+            (vec!["éa"], 2, "a", true),
+            (vec!["€uro"], 5, "uro", true),
+            (vec!["x", "😀"], 4, "😀", true),
+            (vec!["abc"], 0, "", true),
+        ] {
+            let mut tail = Tail::new(max);
+            for piece in &pieces {
+                tail.push(piece.as_bytes());
+            }
+            assert_eq!((tail.text().as_str(), tail.truncated()), (want, truncated), "{pieces:?} {max}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let mut tail = Tail::new(6);
+        tail.push(&[0x80; 20]);
+        assert_eq!(tail.bytes(), vec![0x80; 6]);
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_suffix_and_within_bounds(pieces in prop::collection::vec(".{0,9}", 0..9), max in 0usize..40) {
+            let mut tail = Tail::new(max);
+            let mut whole = String::new();
+            for piece in &pieces {
+                tail.push(piece.as_bytes());
+                whole.push_str(piece);
+            }
+            let text = tail.text();
+            prop_assert!(whole.ends_with(&text));
+            prop_assert!(text.len() <= max);
+            prop_assert!(text.len() + 3 >= max.min(whole.len()));
+            prop_assert_eq!(tail.truncated(), whole.len() > max);
+        }
+
+        #[test]
+        fn a_head_is_a_prefix(text in ".{0,30}", max in 0usize..40) {
+            let cut = head(&text, max);
+            prop_assert!(text.starts_with(cut) && cut.len() <= max && cut.len() + 3 >= max.min(text.len()));
+        }
+    }
+}

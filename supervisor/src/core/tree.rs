@@ -1,0 +1,142 @@
+//! Process trees in a snapshot. A snapshot is a hint: every process found here is verified through its own handle
+//! before anything happens to it.
+
+use std::collections::{HashMap, HashSet};
+
+/// One process of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proc {
+    /// Its number.
+    pub pid: i32,
+    /// Its parent.
+    pub ppid: i32,
+    /// Its process group.
+    pub pgid: i32,
+    /// Its session.
+    pub sid: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Whether it is dead and waits to be reaped.
+    pub zombie: bool,
+    /// Resident memory, in pages.
+    pub rss_pages: u64,
+    /// Its short name.
+    pub name: String,
+}
+
+/// What follows the program's name in `/proc/PID/stat`. The name may hold anything, so the fields are read from
+/// the last `)` on.
+#[must_use]
+pub fn parse_stat(stat: &[u8]) -> Option<Proc> {
+    let open = stat.iter().position(|b| *b == b'(')?;
+    let close = stat.iter().rposition(|b| *b == b')')?;
+    let pid = std::str::from_utf8(stat.get(..open)?).ok()?.trim().parse().ok()?;
+    let name = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
+    let fields: Vec<&str> =
+        std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
+    let state = *fields.first()?;
+    Some(Proc {
+        pid,
+        ppid: number(1)?,
+        pgid: number(2)?,
+        sid: number(3)?,
+        start_ticks: fields.get(19)?.parse().ok()?,
+        zombie: matches!(state, "Z" | "X" | "x"),
+        rss_pages: fields.get(21).and_then(|text| text.parse().ok()).unwrap_or(0),
+        name,
+    })
+}
+
+/// Every descendant of `roots` with its parent, parents before children. The roots are not part of it; a number
+/// that is its own ancestor (a torn snapshot) is met once.
+#[must_use]
+pub fn descendants(snapshot: &[Proc], roots: &[i32]) -> Vec<(i32, i32)> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in snapshot {
+        children.entry(process.ppid).or_default().push(process.pid);
+    }
+    let mut seen: HashSet<i32> = roots.iter().copied().collect();
+    let mut found = Vec::new();
+    let mut queue: Vec<i32> = roots.to_vec();
+    let mut next = 0;
+    while let Some(parent) = queue.get(next).copied() {
+        next += 1;
+        for child in children.get(&parent).into_iter().flatten() {
+            if seen.insert(*child) {
+                found.push((*child, parent));
+                queue.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// The processes that may carry a lease's marker: running, and not older than the lease's own root.
+#[must_use]
+pub fn may_be_marked(snapshot: &[Proc], not_before_ticks: u64) -> Vec<i32> {
+    let fits =
+        |p: &&Proc| !p.zombie && p.start_ticks >= not_before_ticks && p.ppid != KTHREADD && p.pid != KTHREADD;
+    snapshot.iter().filter(fits).map(|p| p.pid).collect()
+}
+
+const KTHREADD: i32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proc(pid: i32, ppid: i32) -> Proc {
+        Proc {
+            pid,
+            ppid,
+            pgid: pid,
+            sid: pid,
+            start_ticks: u64::from(pid.unsigned_abs()),
+            zombie: false,
+            rss_pages: 0,
+            name: String::new(),
+        }
+    }
+
+    #[test]
+    fn parents_come_before_children_and_cycles_end() {
+        let snapshot = [proc(5, 4), proc(3, 1), proc(4, 3), proc(6, 3), proc(9, 8), proc(8, 9), proc(7, 1)];
+        assert_eq!(descendants(&snapshot, &[3]), [(4, 3), (6, 3), (5, 4)]);
+        assert_eq!(descendants(&snapshot, &[9]), [(8, 9)]);
+        assert_eq!(descendants(&snapshot, &[77]), []);
+        assert_eq!(descendants(&snapshot, &[3, 4]), [(6, 3), (5, 4)]);
+    }
+
+    #[test]
+    fn older_and_dead_processes_carry_no_marker() {
+        let snapshot = [proc(5, 4), proc(30, 1), Proc { zombie: true, ..proc(31, 1) }, proc(32, KTHREADD)];
+        assert_eq!(may_be_marked(&snapshot, 10), [30]);
+    }
+
+    #[test]
+    fn a_name_cannot_forge_the_fields() {
+        let tail = "7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 555 1000 42 18446744073709551615";
+        let want = |name: &str, zombie| {
+            Some(Proc {
+                pid: 12,
+                ppid: 7,
+                pgid: 8,
+                sid: 9,
+                start_ticks: 555,
+                zombie,
+                rss_pages: 42,
+                name: name.into(),
+            })
+        };
+        for (name, state, zombie) in
+            [("sh", 'S', false), (") S 1 (", 'R', false), ("a\nb) Z 1 1", 'T', false), ("x", 'Z', true)]
+        {
+            let stat = format!("12 ({name}) {state} {tail}\n");
+            assert_eq!(parse_stat(stat.as_bytes()), want(name, zombie), "{stat:?}");
+        }
+        for bad in ["", "12 (sh", "12 sh) S 1", "12 (sh) S 7 8 9", "x (sh) S 1 2 3"] {
+            assert_eq!(parse_stat(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+}

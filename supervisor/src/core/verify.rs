@@ -1,0 +1,332 @@
+//! Whose process is this? A pure function from what a lease recorded and what the system says now.
+//!
+//! What was recorded and cannot be read now is [`Verdict::Unknown`], unless a stronger proof stands in for it (the
+//! same pidfs inode, or an own child that was never reaped). Only [`Verdict::Owned`] carries a [`Verified`], only
+//! this module makes one, and only a [`Verified`] can be signalled.
+
+use crate::core::lease::{ProcessRecord, Scope};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
+use std::collections::HashSet;
+
+/// Which open process handle a piece of evidence was read through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HandleId(pub u64);
+
+/// Proof that the process behind one handle is ours. Made by this module alone.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Verified {
+    handle: HandleId,
+}
+
+impl Verified {
+    /// The handle that was verified; the proof is good for no other.
+    #[must_use]
+    pub const fn handle(&self) -> HandleId {
+        self.handle
+    }
+}
+
+/// Whether a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It runs, sleeps or is stopped.
+    Running,
+    /// It is dead and waits to be reaped by its parent.
+    Zombie,
+    /// There is no such process.
+    Gone,
+    /// The system does not say.
+    Unreadable,
+}
+
+/// What the environment of a process says about its lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Marker {
+    /// Both variables, once each.
+    Pair {
+        /// The lease.
+        lease: String,
+        /// The gateway.
+        gateway: String,
+    },
+    /// At least one of the two is missing.
+    Missing,
+    /// One of them occurs twice: no evidence, since programs disagree on which one counts.
+    Ambiguous,
+    /// The environment cannot be read.
+    Unreadable,
+}
+
+impl Marker {
+    /// Reads the marker from `/proc/PID/environ`: NUL-separated, compared exactly.
+    #[must_use]
+    pub fn parse(environ: &[u8]) -> Self {
+        let find = |name: &str| {
+            let mut values = environ.split(|b| *b == 0).filter_map(|entry| {
+                let (key, value) = entry.split_at_checked(name.len())?;
+                let value = value.strip_prefix(b"=")?;
+                (key == name.as_bytes()).then_some(value)
+            });
+            (values.next(), values.next().is_some())
+        };
+        match (find(ENV_LEASE_ID), find(ENV_GATEWAY_INSTANCE_ID)) {
+            ((_, true), _) | (_, (_, true)) => Self::Ambiguous,
+            ((Some(lease), false), (Some(gateway), false)) => Self::Pair {
+                lease: String::from_utf8_lossy(lease).into_owned(),
+                gateway: String::from_utf8_lossy(gateway).into_owned(),
+            },
+            ((None, false), _) | (_, (None, false)) => Self::Missing,
+        }
+    }
+
+    /// Whether both variables name this lease and this gateway.
+    #[must_use]
+    pub fn names(&self, lease_id: LeaseId, gateway: GatewayInstanceId) -> bool {
+        matches!(self, Self::Pair { lease, gateway: of }
+            if *lease == lease_id.to_string() && *of == gateway.to_string())
+    }
+}
+
+/// What the system says now about one process, all of it read through one handle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    /// The handle; `None` when there was nothing to open.
+    pub handle: Option<HandleId>,
+    /// The number that was looked at.
+    pub pid: i32,
+    /// Where numbers have their meaning here; `None` when that cannot be read.
+    pub scope: Option<Scope>,
+    /// Whether it runs.
+    pub life: Life,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: Option<u64>,
+    /// Its parent.
+    pub ppid: Option<i32>,
+    /// Its process group.
+    pub pgid: Option<i32>,
+    /// Its session.
+    pub sid: Option<i32>,
+    /// Its inode in pidfs.
+    pub inode: Option<u64>,
+    /// What its environment says.
+    pub marker: Marker,
+    /// The file it was started from.
+    pub exe: Option<String>,
+    /// It is a child of this supervisor that was never reaped, and the handle was opened when it was made.
+    pub own_child: bool,
+}
+
+/// What a lease recorded about one of its processes.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// The process.
+    pub process: ProcessRecord,
+    /// Where its number has its meaning.
+    pub scope: &'a Scope,
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Its gateway.
+    pub gateway: GatewayInstanceId,
+}
+
+/// Processes that are never signalled, whatever the evidence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// This process and its ancestors.
+    pub own_line: HashSet<i32>,
+    /// Roots of the other leases.
+    pub other_roots: HashSet<i32>,
+}
+
+impl Guard {
+    /// Why this number is never signalled, if it is not.
+    #[must_use]
+    pub fn forbids(&self, pid: i32) -> Option<&'static str> {
+        if pid <= 1 {
+            return Some("the number is no process of ours");
+        }
+        if self.own_line.contains(&pid) {
+            return Some("it is the supervisor or an ancestor of it");
+        }
+        self.other_roots.contains(&pid).then_some("it is the root of another lease")
+    }
+}
+
+/// What follows from the evidence.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the process of the lease, and it runs.
+    Owned(Verified),
+    /// The number belongs to something else now.
+    NotOurs(&'static str),
+    /// The process of the lease is dead.
+    Gone(&'static str),
+    /// It cannot be told; nothing is done to it.
+    Unknown(&'static str),
+}
+
+impl Verdict {
+    /// The name in reports.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Owned(_) => "owned",
+            Self::NotOurs(_) => "not_ours",
+            Self::Gone(_) => "gone",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
+    /// Why, in words.
+    #[must_use]
+    pub const fn why(&self) -> &'static str {
+        match self {
+            Self::Owned(_) => "what was recorded agrees with what runs",
+            Self::NotOurs(why) | Self::Gone(why) | Self::Unknown(why) => why,
+        }
+    }
+}
+
+/// Compares identities alone: where, which number, which process behind it.
+enum Identity {
+    Same,
+    SameTicks,
+    Gone(&'static str),
+    Other(&'static str),
+    Unknown(&'static str),
+}
+
+fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence) -> Identity {
+    let Some(here) = &now.scope else { return Identity::Unknown("boot id or pid namespace cannot be read") };
+    if here.boot_id != scope.boot_id {
+        return Identity::Gone("the machine was started anew since");
+    }
+    if here.pidns != scope.pidns {
+        return Identity::Other("it was recorded in another pid namespace");
+    }
+    if recorded.pid != now.pid {
+        return Identity::Other("another number was looked at");
+    }
+    match now.life {
+        Life::Gone => return Identity::Gone("there is no such process"),
+        Life::Unreadable if now.inode.is_none() => {
+            return Identity::Unknown("the process cannot be read");
+        }
+        Life::Running | Life::Zombie | Life::Unreadable => {}
+    }
+    match (recorded.inode, now.inode) {
+        (Some(then), Some(now)) if then == now => return Identity::Same,
+        (Some(_), Some(_)) => {
+            return Identity::Other("the number was given to another process (pidfs inode)");
+        }
+        (Some(_), None) if now.own_child => return Identity::Same,
+        (Some(_), None) => return Identity::Unknown("a pidfs inode was recorded and cannot be read now"),
+        (None, _) => {}
+    }
+    match now.start_ticks {
+        None if now.own_child => Identity::Same,
+        None => Identity::Unknown("the start time cannot be read"),
+        Some(ticks) if ticks != recorded.start_ticks => {
+            Identity::Other("the number was given to another process (start time)")
+        }
+        Some(_) if now.own_child => Identity::Same,
+        Some(_) => Identity::SameTicks,
+    }
+}
+
+fn owned(now: &Evidence, guard: &Guard) -> Verdict {
+    if now.life == Life::Zombie {
+        return Verdict::Gone("it is dead and only waits to be reaped");
+    }
+    if let Some(why) = guard.forbids(now.pid) {
+        return Verdict::NotOurs(why);
+    }
+    now.handle
+        .map_or(Verdict::Unknown("there is no handle on it"), |handle| Verdict::Owned(Verified { handle }))
+}
+
+/// Whether the process that a lease recorded is the one that is there now.
+#[must_use]
+pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
+    match identity(claim.process, claim.scope, now) {
+        Identity::Gone(why) => Verdict::Gone(why),
+        Identity::Other(why) => Verdict::NotOurs(why),
+        Identity::Unknown(why) => Verdict::Unknown(why),
+        Identity::Same => owned(now, guard),
+        Identity::SameTicks if now.life == Life::Zombie => {
+            Verdict::Gone("it is dead and only waits to be reaped")
+        }
+        // Number and start time are not unique: without an inode the environment must agree too.
+        Identity::SameTicks => match &now.marker {
+            marker if marker.names(claim.lease_id, claim.gateway) => owned(now, guard),
+            Marker::Pair { .. } => Verdict::NotOurs("its environment names another lease"),
+            Marker::Missing => Verdict::NotOurs("its environment names no lease"),
+            Marker::Ambiguous => Verdict::Unknown("its environment names leases twice"),
+            Marker::Unreadable => {
+                Verdict::Unknown("its environment cannot be read, and there is no inode to go by")
+            }
+        },
+    }
+}
+
+/// How a process that no lease names came to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kin {
+    /// Found as the child of a verified process, which still ran after the evidence was read.
+    ChildOf(i32),
+    /// Found by its environment.
+    Marked,
+}
+
+/// Whether a process belongs to the tree of a lease.
+#[must_use]
+pub fn verify_member(
+    lease_id: LeaseId,
+    gateway: GatewayInstanceId,
+    kin: Kin,
+    now: &Evidence,
+    guard: &Guard,
+) -> Verdict {
+    match now.life {
+        Life::Gone => return Verdict::Gone("there is no such process"),
+        Life::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
+        Life::Unreadable => return Verdict::Unknown("the process cannot be read"),
+        Life::Running => {}
+    }
+    let proven = match kin {
+        Kin::ChildOf(parent) => now.ppid == Some(parent),
+        Kin::Marked => now.marker.names(lease_id, gateway),
+    };
+    if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
+}
+
+/// Whether the supervisor that spawned a lease still lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// It is verified dead: what it left behind are orphans.
+    Dead,
+    /// It lives: the lease is its business.
+    Alive,
+    /// It cannot be told: the lease is left alone.
+    Unknown,
+}
+
+/// Looks at the supervisor that a lease names.
+#[must_use]
+pub fn holder(supervisor: ProcessRecord, scope: &Scope, now: &Evidence) -> Holder {
+    match identity(supervisor, scope, now) {
+        Identity::Gone(_) => Holder::Dead,
+        Identity::Other(_) if now.scope.as_ref().is_some_and(|here| here.pidns != scope.pidns) => {
+            Holder::Unknown
+        }
+        Identity::Other(_) => Holder::Dead,
+        Identity::Unknown(_) => Holder::Unknown,
+        Identity::Same | Identity::SameTicks if now.life == Life::Zombie => Holder::Dead,
+        Identity::Same | Identity::SameTicks => Holder::Alive,
+    }
+}
+
+#[cfg(test)]
+#[path = "verify_tests.rs"]
+mod tests;

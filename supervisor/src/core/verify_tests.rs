@@ -1,0 +1,240 @@
+//! Tables for [`super`]. Case numbers are those of the supervision reference, section 5.
+
+use super::*;
+
+const TICKS: u64 = 777;
+const INODE: u64 = 4242;
+const PID: i32 = 100;
+
+struct World {
+    lease: LeaseId,
+    gateway: GatewayInstanceId,
+    scope: Scope,
+}
+
+fn world() -> World {
+    World {
+        lease: LeaseId::mint(),
+        gateway: GatewayInstanceId::mint(),
+        scope: Scope { boot_id: "boot".into(), pidns: 7 },
+    }
+}
+
+impl World {
+    fn record(&self, inode: Option<u64>) -> Claim<'_> {
+        Claim {
+            process: ProcessRecord { pid: PID, start_ticks: TICKS, inode },
+            scope: &self.scope,
+            lease_id: self.lease,
+            gateway: self.gateway,
+        }
+    }
+
+    fn marker(&self) -> Marker {
+        Marker::Pair { lease: self.lease.to_string(), gateway: self.gateway.to_string() }
+    }
+
+    fn live(&self) -> Evidence {
+        Evidence {
+            handle: Some(HandleId(1)),
+            pid: PID,
+            scope: Some(self.scope.clone()),
+            life: Life::Running,
+            start_ticks: Some(TICKS),
+            ppid: Some(50),
+            pgid: Some(PID),
+            sid: Some(PID),
+            inode: Some(INODE),
+            marker: self.marker(),
+            exe: None,
+            own_child: false,
+        }
+    }
+}
+
+#[test]
+fn verdicts_with_an_inode_on_record() {
+    let w = world();
+    let live = w.live();
+    for (name, now, want) in [
+        ("all agrees", live.clone(), "owned"),
+        ("2: same tick, other inode", Evidence { inode: Some(1), ..live.clone() }, "not_ours"),
+        (
+            "7: the environment is gone, the inode agrees",
+            Evidence { marker: Marker::Missing, ..live.clone() },
+            "owned",
+        ),
+        (
+            "10: other boot",
+            Evidence { scope: Some(Scope { boot_id: "b2".into(), pidns: 7 }), ..live.clone() },
+            "gone",
+        ),
+        (
+            "11: other pid namespace",
+            Evidence { scope: Some(Scope { boot_id: "boot".into(), pidns: 8 }), ..live.clone() },
+            "not_ours",
+        ),
+        (
+            "13: the start time is shifted, the inode agrees",
+            Evidence { start_ticks: Some(9), ..live.clone() },
+            "owned",
+        ),
+        (
+            "19: nothing of /proc, no inode",
+            Evidence {
+                life: Life::Unreadable,
+                inode: None,
+                start_ticks: None,
+                marker: Marker::Unreadable,
+                ..live.clone()
+            },
+            "unknown",
+        ),
+        (
+            "20: hidepid, the inode agrees",
+            Evidence {
+                life: Life::Unreadable,
+                start_ticks: None,
+                marker: Marker::Unreadable,
+                ..live.clone()
+            },
+            "owned",
+        ),
+        (
+            "21: environment unreadable, the inode agrees",
+            Evidence { marker: Marker::Unreadable, ..live.clone() },
+            "owned",
+        ),
+        ("25: no inode now", Evidence { inode: None, ..live.clone() }, "unknown"),
+        ("no inode now, own child", Evidence { inode: None, own_child: true, ..live.clone() }, "owned"),
+        ("36: zombie", Evidence { life: Life::Zombie, ..live.clone() }, "gone"),
+        ("63: no such process", Evidence { life: Life::Gone, handle: None, ..live.clone() }, "gone"),
+        ("the scope cannot be read", Evidence { scope: None, ..live.clone() }, "unknown"),
+        ("another number", Evidence { pid: 101, ..live.clone() }, "not_ours"),
+        ("no handle", Evidence { handle: None, ..live.clone() }, "unknown"),
+    ] {
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &Guard::default()).as_str(), want, "{name}");
+    }
+}
+
+#[test]
+fn verdicts_without_an_inode_on_record() {
+    let w = world();
+    let live = Evidence { inode: None, ..w.live() };
+    let other = Marker::Pair { lease: w.lease.to_string(), gateway: GatewayInstanceId::mint().to_string() };
+    for (name, now, want) in [
+        ("number, ticks and environment agree", live.clone(), "owned"),
+        ("1: the start time differs", Evidence { start_ticks: Some(1), ..live.clone() }, "not_ours"),
+        (
+            "3: same tick, environment of nobody",
+            Evidence { marker: Marker::Missing, ..live.clone() },
+            "not_ours",
+        ),
+        ("4: another gateway's wrapper", Evidence { marker: other, ..live.clone() }, "not_ours"),
+        ("twice in the environment", Evidence { marker: Marker::Ambiguous, ..live.clone() }, "unknown"),
+        ("21: environment unreadable", Evidence { marker: Marker::Unreadable, ..live.clone() }, "unknown"),
+        ("start time unreadable", Evidence { start_ticks: None, ..live.clone() }, "unknown"),
+        (
+            "start time unreadable, own child",
+            Evidence { start_ticks: None, own_child: true, ..live.clone() },
+            "owned",
+        ),
+        ("zombie", Evidence { life: Life::Zombie, marker: Marker::Unreadable, ..live.clone() }, "gone"),
+    ] {
+        assert_eq!(verify(&w.record(None), &now, &Guard::default()).as_str(), want, "{name}");
+    }
+}
+
+#[test]
+fn nobody_signals_itself_its_line_or_another_lease() {
+    let w = world();
+    for (pid, own_line, other_roots, want) in [
+        (PID, vec![], vec![], "owned"),
+        (PID, vec![PID], vec![], "not_ours"),
+        (PID, vec![], vec![PID], "not_ours"),
+        (1, vec![], vec![], "not_ours"),
+        (0, vec![], vec![], "not_ours"),
+        (-5, vec![], vec![], "not_ours"),
+    ] {
+        let guard = Guard {
+            own_line: own_line.into_iter().collect(),
+            other_roots: other_roots.into_iter().collect(),
+        };
+        let now = Evidence { pid, ..w.live() };
+        let mut claim = w.record(Some(INODE));
+        claim.process.pid = pid;
+        assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
+        assert_eq!(
+            verify_member(w.lease, w.gateway, Kin::Marked, &now, &guard).as_str(),
+            want,
+            "{pid} {guard:?}"
+        );
+    }
+}
+
+#[test]
+fn members_need_a_proof_of_their_own() {
+    let w = world();
+    let live = w.live();
+    let bare = Evidence { marker: Marker::Missing, ..live.clone() };
+    for (name, kin, now, want) in [
+        ("marked", Kin::Marked, live.clone(), "owned"),
+        ("22: not marked", Kin::Marked, bare.clone(), "not_ours"),
+        ("22: not marked, but a child", Kin::ChildOf(50), bare.clone(), "owned"),
+        ("child of another", Kin::ChildOf(51), live.clone(), "not_ours"),
+        ("parent unreadable", Kin::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "not_ours"),
+        ("zombie", Kin::ChildOf(50), Evidence { life: Life::Zombie, ..bare.clone() }, "gone"),
+        ("gone", Kin::Marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
+        ("unreadable", Kin::Marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),
+    ] {
+        assert_eq!(verify_member(w.lease, w.gateway, kin, &now, &Guard::default()).as_str(), want, "{name}");
+    }
+}
+
+#[test]
+fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
+    let w = world();
+    let live = w.live();
+    let record = w.record(Some(INODE)).process;
+    for (name, now, want) in [
+        ("17: it lives", live.clone(), Holder::Alive),
+        ("gone", Evidence { life: Life::Gone, ..live.clone() }, Holder::Dead),
+        ("zombie", Evidence { life: Life::Zombie, ..live.clone() }, Holder::Dead),
+        ("its number is reused", Evidence { inode: Some(9), ..live.clone() }, Holder::Dead),
+        (
+            "other boot",
+            Evidence { scope: Some(Scope { boot_id: "x".into(), pidns: 7 }), ..live.clone() },
+            Holder::Dead,
+        ),
+        (
+            "other namespace",
+            Evidence { scope: Some(Scope { boot_id: "boot".into(), pidns: 8 }), ..live.clone() },
+            Holder::Unknown,
+        ),
+        ("no inode now", Evidence { inode: None, ..live.clone() }, Holder::Unknown),
+    ] {
+        assert_eq!(holder(record, &w.scope, &now), want, "{name}");
+    }
+    let old = ProcessRecord { inode: None, ..record };
+    assert_eq!(holder(old, &w.scope, &live), Holder::Alive);
+}
+
+#[test]
+fn markers_are_compared_exactly() {
+    let w = world();
+    let (l, g) = (format!("{ENV_LEASE_ID}={}", w.lease), format!("{ENV_GATEWAY_INSTANCE_ID}={}", w.gateway));
+    for (name, environ, want) in [
+        ("both", format!("A=1\0{l}\0{g}\0"), true),
+        ("both, no last NUL", format!("{g}\0{l}"), true),
+        ("one", format!("{l}\0"), false),
+        ("inside of another value", format!("X={l}\0{g}\0"), false),
+        ("a longer name", format!("Z{l}\0{g}\0"), false),
+        ("a longer value", format!("{l}0\0{g}\0"), false),
+        ("twice", format!("{l}\0{g}\0{l}\0"), false),
+        ("empty", String::new(), false),
+    ] {
+        assert_eq!(Marker::parse(environ.as_bytes()).names(w.lease, w.gateway), want, "{name}");
+    }
+    assert_eq!(Marker::parse(format!("{l}\0{g}\0{g}\0").as_bytes()), Marker::Ambiguous);
+    assert_eq!(Marker::parse(b"A=1"), Marker::Missing);
+}

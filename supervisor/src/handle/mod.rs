@@ -1,0 +1,42 @@
+//! One file for each verb of the protocol. A handler decides nothing about processes: it checks who asks, and
+//! passes the work to the task of the lease or to a task of its own.
+
+mod close;
+mod list;
+pub(crate) mod reap;
+mod release;
+mod shutdown;
+pub(crate) mod spawn;
+mod status;
+mod streams;
+pub(crate) mod verify;
+
+use crate::link::Responder;
+use crate::owner::{Owner, Who};
+use acp_shared::protocol::{Refusal, RefusalCode, Request};
+
+/// Sends a request to its handler.
+pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to: Responder) {
+    match body {
+        Request::Spawn(spec) => spawn::handle(owner, who, uid, spec, to),
+        Request::Attach { lease_id, from_offset } => streams::attach(owner, who, lease_id, from_offset, to),
+        Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, (seq, bytes), to),
+        Request::Ack { lease_id, offset } => streams::ack(owner, who, lease_id, offset, to),
+        Request::Tail { lease_id } => streams::tail(owner, who, lease_id, to),
+        Request::CloseLease { lease_id, reason } => close::handle(owner, who, lease_id, &reason, to),
+        Request::Release { lease_id } => release::handle(owner, who, lease_id, to),
+        Request::ListLeases => list::handle(owner, who, to),
+        Request::Verify { lease_id } => verify::handle(owner, who, lease_id, to),
+        Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
+        Request::Status => status::handle(owner, who, to),
+        Request::Shutdown { state_dir } => shutdown::handle(owner, who, uid, &state_dir, to),
+    }
+}
+
+/// Only the admin CLI may do this.
+fn admin_only(who: Who) -> Result<(), Refusal> {
+    match who {
+        Who::Admin => Ok(()),
+        Who::Gateway(_) => Err(Refusal::new(RefusalCode::NotAuthorised, "only the admin CLI may do this")),
+    }
+}

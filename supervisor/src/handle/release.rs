@@ -1,0 +1,31 @@
+//! Release: nothing more is wanted of an ended lease.
+
+use crate::link::Responder;
+use crate::owner::{Owner, Who};
+use crate::relay::{self, RelayCmd};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{Refusal, RefusalCode, Reply};
+
+pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
+    let (store, spool_dir) = (owner.context.store.clone(), owner.context.spool_dir());
+    let entry = match owner.visible(who, lease_id) {
+        Ok(entry) => entry,
+        Err(refusal) => return to.answer(Err(refusal)),
+    };
+    if !entry.lease.state.is_ended() {
+        let why = format!("lease {lease_id} has not ended; close it first");
+        return to.answer(Err(Refusal::new(RefusalCode::BadRequest, why)));
+    }
+    if !entry.lease.released {
+        entry.lease.released = true;
+        if let Some(relay) = entry.relay.take() {
+            let totals = relay.totals();
+            entry.lease.stdout_base = totals.stdout_base.max(entry.lease.stdout_base);
+            relay.request(RelayCmd::Release);
+        } else {
+            relay::forget(&spool_dir, lease_id);
+        }
+        store.post_lease(&entry.lease);
+    }
+    to.answer(Ok(Reply::Done));
+}

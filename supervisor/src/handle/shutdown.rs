@@ -1,0 +1,35 @@
+//! Shutdown (H17): for who runs this supervisor, on this state directory, while nobody else uses it.
+
+use crate::link::Responder;
+use crate::owner::{Owner, Who};
+use acp_shared::protocol::{Refusal, RefusalCode, Reply};
+use std::path::Path;
+
+pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, state_dir: &str, to: Responder) {
+    if let Err(refusal) = check(owner, who, uid, state_dir) {
+        tracing::info!(refusal = refusal.message, "shutdown refused");
+        return to.answer(Err(refusal));
+    }
+    to.answer(Ok(Reply::Done));
+    owner.stop();
+}
+
+fn check(owner: &Owner, who: Who, uid: u32, state_dir: &str) -> Result<(), Refusal> {
+    if uid != owner.policy.own_uid && uid != 0 {
+        return Err(Refusal::new(RefusalCode::NotAuthorised, "this supervisor runs as another user"));
+    }
+    let same = |a: &Path, b: &Path| std::fs::canonicalize(a).ok() == std::fs::canonicalize(b).ok();
+    if !same(Path::new(state_dir), &owner.context.state_dir) {
+        let here = owner.context.state_dir.display();
+        return Err(Refusal::new(
+            RefusalCode::NotAuthorised,
+            format!("this supervisor's state directory is {here}"),
+        ));
+    }
+    let others = owner.leases.values().filter(|e| !e.lease.state.is_ended() && e.commands.is_some());
+    let others = others.filter(|e| who != Who::Gateway(e.lease.gateway)).count();
+    if others > 0 {
+        return Err(Refusal::new(RefusalCode::InUse, format!("{others} leases of other gateways live here")));
+    }
+    Ok(())
+}

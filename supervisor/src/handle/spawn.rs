@@ -1,0 +1,213 @@
+//! Spawn: idempotent by lease id, one agent for each session, within the caps.
+
+use crate::core::lease::Lease;
+use crate::lease_task;
+use crate::link::Responder;
+use crate::owner::{Entry, Owner, Who};
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
+use acp_shared::wire;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+const ARGUMENTS_MAX: usize = 4_096;
+const COMMANDS_QUEUED_MAX: usize = 8;
+const QUOTA_RETRY_MS: u64 = 5_000;
+pub(crate) const SESSION_RETRY_MS: u64 = 500;
+
+pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, spec: Spawn, to: Responder) {
+    match reserve(owner, who, uid, spec) {
+        Ok(Reserved::Run(lease, spec)) => run(owner, *lease, *spec, to),
+        Ok(Reserved::Waits(entry)) => entry.waiting.push(to),
+        Ok(Reserved::Known(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
+        Err(refusal) => to.answer(Err(refusal)),
+    }
+}
+
+enum Reserved<'a> {
+    /// A new lease.
+    Run(Box<Lease>, Box<Spawn>),
+    /// A repetition of a spawn that is on its way.
+    Waits(&'a mut Entry),
+    /// A repetition of a spawn that is over.
+    Known(&'a mut Entry),
+}
+
+fn run(owner: &mut Owner, lease: Lease, spec: Spawn, to: Responder) {
+    let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
+    let entry = Entry {
+        lease: lease.clone(),
+        commands: Some(commands),
+        relay: None,
+        waiting: vec![to],
+        stuck: false,
+        close_at_ms: None,
+    };
+    owner.leases.insert(lease.lease_id, entry);
+    tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, spec, queue));
+}
+
+fn hex(bytes: impl AsRef<[u8]>) -> String {
+    format!("{:x}", Sha256::digest(bytes))
+}
+
+fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserved<'_>, Refusal> {
+    let Who::Gateway(gateway) = who else {
+        return Err(Refusal::new(RefusalCode::NotAuthorised, "only a gateway may spawn"));
+    };
+    let encoded = wire::encode(&spec, acp_shared::protocol::FRAME_BYTES_MAX)
+        .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
+    let spec_hash = hex(encoded);
+    if owner.leases.contains_key(&spec.lease_id) {
+        let entry = owner.visible(who, spec.lease_id).map_err(|_| conflict(&spec))?;
+        if entry.lease.spec_hash != spec_hash {
+            return Err(conflict(&spec));
+        }
+        return match (&entry.relay, &entry.commands) {
+            (None, _) if entry.lease.state.is_ended() => Ok(Reserved::Known(entry)),
+            (None, Some(_)) => Ok(Reserved::Waits(entry)),
+            // No task works on it: an answer would never come.
+            (None, None) => Err(entry.left_over()),
+            (Some(_), _) => Ok(Reserved::Known(entry)),
+        };
+    }
+    if owner.stopping {
+        return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
+    }
+    check_spec(&spec, owner.context.config.grace_max_ms)?;
+    check_caps(owner, gateway)?;
+    check_session(owner, gateway, &spec)?;
+    let argv = wire::encode(&spec.argv, acp_shared::protocol::FRAME_BYTES_MAX)
+        .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
+    let lease = new_lease(owner, gateway, uid, &spec, (hex(argv), spec_hash));
+    Ok(Reserved::Run(Box::new(lease), Box::new(spec)))
+}
+
+fn new_lease(
+    owner: &Owner,
+    gateway: GatewayInstanceId,
+    uid: u32,
+    spec: &Spawn,
+    (command_hash, spec_hash): (String, String),
+) -> Lease {
+    let context = &owner.context;
+    Lease {
+        lease_id: spec.lease_id,
+        gateway,
+        owner_uid: uid,
+        session_key: spec.session_key.clone(),
+        kind: spec.kind.clone(),
+        graces: spec.graces,
+        wrapper_root: context.wrapper_root.path().to_string_lossy().into_owned(),
+        wrapper_path: String::new(),
+        supervisor: context.me,
+        scope: context.scope.clone(),
+        bound: None,
+        command_hash,
+        spec_hash,
+        cgroup_path: None,
+        rung: context.abilities.rung().to_owned(),
+        started_at_ms: crate::context::wall_ms(),
+        ended_at_ms: None,
+        state: LeaseState::Reserved,
+        state_reason: String::new(),
+        last_evidence_json: None,
+        exit: None,
+        stdout_base: 0,
+        stdout_end: 0,
+        stdin_written: 0,
+        released: false,
+    }
+}
+
+fn conflict(spec: &Spawn) -> Refusal {
+    Refusal::new(RefusalCode::LeaseConflict, format!("lease id {} is taken by another spawn", spec.lease_id))
+}
+
+fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
+    let bad = |why: &str| Err(Refusal::new(RefusalCode::BadRequest, why));
+    if spec.argv.first().is_none_or(String::is_empty) {
+        return bad("argv names no program");
+    }
+    if spec.argv.len() > ARGUMENTS_MAX || spec.env.len() > ARGUMENTS_MAX {
+        return Err(Refusal::new(
+            RefusalCode::TooLarge,
+            format!("more than {ARGUMENTS_MAX} arguments or variables"),
+        ));
+    }
+    if !spec.cwd.starts_with('/') {
+        return bad("the working directory is not absolute");
+    }
+    let nul = |text: &String| text.contains('\0');
+    if spec.argv.iter().any(nul) || nul(&spec.cwd) || spec.env.iter().any(|(k, v)| nul(k) || nul(v)) {
+        return bad("a NUL byte in an argument, a variable or the working directory");
+    }
+    if spec.env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
+        return bad("an environment variable without a name, or with '=' in it");
+    }
+    let graces = [spec.graces.eof_ms, spec.graces.term_ms, spec.graces.kill_ms];
+    if graces.into_iter().any(|ms| ms > grace_max_ms) {
+        return Err(Refusal::new(RefusalCode::TooLarge, format!("a grace is over {grace_max_ms} ms")));
+    }
+    Ok(())
+}
+
+fn check_caps(owner: &Owner, gateway: GatewayInstanceId) -> Result<(), Refusal> {
+    let living = || owner.leases.values().filter(|e| !e.lease.state.is_ended());
+    let config = &owner.context.config;
+    let quota =
+        |what: String| Err(Refusal::new(RefusalCode::QuotaExceeded, what).retry_after(QUOTA_RETRY_MS));
+    if living().count() as u64 >= config.leases_max {
+        return quota(format!("{} leases live here, which is the limit (leases_max)", config.leases_max));
+    }
+    if living().filter(|e| e.lease.gateway == gateway).count() as u64 >= config.leases_per_gateway_max {
+        let max = config.leases_per_gateway_max;
+        return quota(format!(
+            "{max} leases of this gateway live, which is the limit (leases_per_gateway_max)"
+        ));
+    }
+    Ok(())
+}
+
+fn check_session(owner: &Owner, gateway: GatewayInstanceId, spec: &Spawn) -> Result<(), Refusal> {
+    match &spec.kind {
+        LeaseKind::Agent => {
+            let same = |e: &&Entry| {
+                e.lease.gateway == gateway
+                    && e.lease.kind == LeaseKind::Agent
+                    && e.lease.session_key == spec.session_key
+                    && !e.lease.state.is_ended()
+            };
+            owner.leases.values().find(same).map_or(Ok(()), |e| {
+                let why = format!(
+                    "session {} still has lease {} ({})",
+                    spec.session_key, e.lease.lease_id, e.lease.state
+                );
+                Err(Refusal::new(RefusalCode::SessionBusy, why).retry_after(SESSION_RETRY_MS))
+            })
+        }
+        LeaseKind::Terminal { parent_lease_id, output_bytes_max } => {
+            if *output_bytes_max > owner.context.config.terminal_bytes_max {
+                let max = owner.context.config.terminal_bytes_max;
+                return Err(Refusal::new(
+                    RefusalCode::TooLarge,
+                    format!("a terminal keeps at most {max} bytes"),
+                ));
+            }
+            let parent = owner.leases.get(parent_lease_id).filter(|e| e.lease.gateway == gateway);
+            match parent {
+                None => {
+                    Err(Refusal::new(RefusalCode::LeaseUnknown, "there is no such parent lease of yours"))
+                }
+                Some(e) if e.lease.kind != LeaseKind::Agent => {
+                    Err(Refusal::new(RefusalCode::BadRequest, "the parent lease is a terminal's"))
+                }
+                Some(e) if e.is_ending() => {
+                    Err(Refusal::new(RefusalCode::LeaseEnded, "the parent lease is ending"))
+                }
+                Some(_) => Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Status: how the supervisor is. A gateway sees the numbers of its own leases only.
+
+use crate::link::Responder;
+use crate::owner::{Entry, Owner, Who};
+use crate::relay::Relay;
+use acp_shared::protocol::{LeaseState, Reply, Status};
+use std::collections::BTreeMap;
+
+pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
+    let mine = |entry: &&Entry| match who {
+        Who::Admin => true,
+        Who::Gateway(gateway) => entry.lease.gateway == gateway,
+    };
+    let count = |state: LeaseState| {
+        let all = owner.leases.values().filter(mine).filter(|e| e.lease.state == state);
+        (state, all.count() as u64)
+    };
+    let mut gateways = BTreeMap::new();
+    for connected in owner.links.values() {
+        if let Who::Gateway(gateway) = connected.who
+            && (who == Who::Admin || who == connected.who)
+        {
+            let living = |e: &&Entry| e.lease.gateway == gateway && !e.lease.state.is_ended();
+            gateways.insert(gateway, owner.leases.values().filter(living).count() as u64);
+        }
+    }
+    let context = &owner.context;
+    let uptime_ms = context.now_ms();
+    to.answer(Ok(Reply::Status(Status {
+        pid: context.me.pid,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        supervisor_id: owner.supervisor_id.clone(),
+        state_dir: context.state_dir.to_string_lossy().into_owned(),
+        started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
+        rung: context.abilities.rung().to_owned(),
+        abilities: context.abilities.named(),
+        leases: LeaseState::ALL.map(count).to_vec(),
+        gateways: gateways.into_iter().collect(),
+        buffered_bytes: owner
+            .leases
+            .values()
+            .filter(mine)
+            .filter_map(|e| e.relay.as_ref())
+            .map(Relay::buffered_bytes)
+            .sum(),
+        warnings: owner.warnings.clone(),
+    })));
+}

@@ -1,0 +1,36 @@
+//! Attach, Input, Ack and Tail: passed to the relay of the lease, which answers.
+
+use crate::link::Responder;
+use crate::owner::{Owner, Who};
+use crate::relay::RelayCmd;
+use acp_shared::ids::LeaseId;
+
+fn pass(
+    owner: &mut Owner,
+    who: Who,
+    lease_id: LeaseId,
+    to: Responder,
+    command: impl FnOnce(Responder) -> RelayCmd,
+) {
+    match owner.streams(who, lease_id) {
+        Ok(relay) => relay.request(command(to)),
+        Err(refusal) => to.answer(Err(refusal)),
+    }
+}
+
+pub(super) fn attach(owner: &mut Owner, who: Who, lease_id: LeaseId, from: u64, to: Responder) {
+    pass(owner, who, lease_id, to, |to| RelayCmd::Attach { from, to });
+}
+
+pub(super) fn input(owner: &mut Owner, who: Who, lease_id: LeaseId, message: (u64, Vec<u8>), to: Responder) {
+    let (seq, bytes) = message;
+    pass(owner, who, lease_id, to, |to| RelayCmd::Input { seq, bytes, to });
+}
+
+pub(super) fn ack(owner: &mut Owner, who: Who, lease_id: LeaseId, offset: u64, to: Responder) {
+    pass(owner, who, lease_id, to, |to| RelayCmd::Ack { offset, to });
+}
+
+pub(super) fn tail(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
+    pass(owner, who, lease_id, to, RelayCmd::Tail);
+}

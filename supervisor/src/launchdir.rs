@@ -1,0 +1,233 @@
+//! The directory that a wrapper is started from: `<root>/<gateway>/<lease>/` with the wrapper's binary and
+//! `launch.json`. `/proc/PID/exe` of a wrapper therefore names its lease.
+//!
+//! The binary is copied once per version into the root and hard-linked from there, so that no link ever crosses a
+//! file system or meets a file of another user; where even that link fails, the lease gets a copy of its own (H22).
+
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::launch::{LAUNCH_FILE, Launch, WRAPPER_FILE};
+use sha2::{Digest, Sha256};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where the copies of the wrapper lie inside of the root.
+const VERSIONS: &str = "versions";
+
+/// Why there is nothing to launch from.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchDirError {
+    /// There is no wrapper.
+    #[error(
+        "there is no wrapper at {path}; build or install acp-wrapper beside acp-supervisor, or name it with --wrapper"
+    )]
+    NoWrapper {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why it cannot be read.
+        #[source]
+        source: io::Error,
+    },
+    /// A file or directory cannot be made.
+    #[error("cannot prepare {path}")]
+    Prepare {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The wrapper does not run where it was put.
+    #[error("{path} does not run (is the file system mounted noexec?); choose another wrapper_root")]
+    NoExec {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The root with the wrapper's copy.
+#[derive(Debug, Clone)]
+pub struct WrapperRoot {
+    root: PathBuf,
+    copy: PathBuf,
+}
+
+/// One lease's directory, complete.
+#[derive(Debug, Clone)]
+pub struct LaunchDir {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The wrapper in it.
+    pub wrapper: PathBuf,
+}
+
+fn prepare<T>(path: &Path, result: io::Result<T>) -> Result<T, LaunchDirError> {
+    result.map_err(|source| LaunchDirError::Prepare { path: path.to_owned(), source })
+}
+
+/// Makes a directory that only its owner can enter; one that is there already is made so.
+///
+/// # Errors
+/// It cannot be made, or belongs to another user.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+}
+
+impl WrapperRoot {
+    /// Copies the wrapper into `root`, if that version is not there yet, and tries whether it runs.
+    ///
+    /// # Errors
+    /// [`LaunchDirError`].
+    pub fn prepare(root: &Path, wrapper: &Path) -> Result<Self, LaunchDirError> {
+        let no_wrapper = |source| LaunchDirError::NoWrapper { path: wrapper.to_owned(), source };
+        let bytes = std::fs::read(wrapper).map_err(no_wrapper)?;
+        let hash = format!("{:x}", Sha256::digest(&bytes));
+        let dir = root.join(VERSIONS).join(hash.get(..16).unwrap_or(&hash));
+        prepare(root, private_dir(root))?;
+        prepare(&dir, private_dir(&dir))?;
+        let copy = dir.join(WRAPPER_FILE);
+        if std::fs::read(&copy).ok().as_deref() != Some(bytes.as_slice()) {
+            prepare(&copy, write_new(&copy, &bytes, 0o700))?;
+        }
+        let probe = Command::new(&copy)
+            .arg("--version")
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let failed = match probe {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(io::Error::other(format!("it ended with {status}"))),
+            Err(source) => Some(source),
+        };
+        failed.map_or_else(
+            || Ok(Self { root: root.to_owned(), copy: copy.clone() }),
+            |source| Err(LaunchDirError::NoExec { path: copy.clone(), source }),
+        )
+    }
+
+    /// The root.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where a lease's directory is.
+    #[must_use]
+    pub fn dir(&self, gateway: GatewayInstanceId, lease_id: LeaseId) -> PathBuf {
+        self.root.join(gateway.to_string()).join(lease_id.to_string())
+    }
+
+    /// Makes a lease's directory. One that a crash left behind is replaced.
+    ///
+    /// # Errors
+    /// [`LaunchDirError::Prepare`].
+    pub fn make(&self, launch: &Launch) -> Result<LaunchDir, LaunchDirError> {
+        let dir = self.dir(launch.gateway_instance_id, launch.lease_id);
+        if dir.exists() {
+            prepare(&dir, std::fs::remove_dir_all(&dir))?;
+        }
+        prepare(&dir, private_dir(&dir))?;
+        let wrapper = dir.join(WRAPPER_FILE);
+        if std::fs::hard_link(&self.copy, &wrapper).is_err() {
+            let bytes = prepare(&self.copy, std::fs::read(&self.copy))?;
+            prepare(&wrapper, write_new(&wrapper, &bytes, 0o700))?;
+        }
+        let file = dir.join(LAUNCH_FILE);
+        let json = prepare(&file, serde_json::to_vec(launch).map_err(io::Error::other))?;
+        prepare(
+            &file,
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&file)
+                .and_then(|mut f| f.write_all(&json)),
+        )?;
+        Ok(LaunchDir { dir, wrapper })
+    }
+
+    /// Removes a lease's directory.
+    pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
+        let dir = self.dir(gateway, lease_id);
+        match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, dir = %dir.display(), "cannot remove a launch directory");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Writes a file that was not there before, and gives it its name only when it is complete.
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let part = path.with_extension("part");
+    match std::fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    drop(file);
+    std::fs::rename(&part, path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    fn launch() -> Launch {
+        Launch {
+            version: acp_shared::launch::LAUNCH_VERSION,
+            lease_id: LeaseId::mint(),
+            gateway_instance_id: GatewayInstanceId::mint(),
+            argv: vec!["x".into()],
+            env: vec![("SECRET".into(), "s".into())],
+            cwd: "/".into(),
+            term_grace_ms: 1,
+            sweep_ms: 1,
+        }
+    }
+
+    #[test]
+    fn a_lease_gets_a_linked_wrapper_and_a_private_description() {
+        let dir = tempfile::tempdir().unwrap();
+        // Any program that takes --version will do.
+        let root = WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();
+        let launch = launch();
+        let made = root.make(&launch).unwrap();
+        assert!(
+            made.wrapper
+                .ends_with(format!("{}/{}/{WRAPPER_FILE}", launch.gateway_instance_id, launch.lease_id))
+        );
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&made.dir), mode(&made.dir.join(LAUNCH_FILE))), (0o700, 0o600));
+        let read: Launch =
+            serde_json::from_slice(&std::fs::read(made.dir.join(LAUNCH_FILE)).unwrap()).unwrap();
+        assert_eq!(read, launch);
+        // A crash left it behind: it is made anew.
+        root.make(&launch).unwrap();
+        root.remove(launch.gateway_instance_id, launch.lease_id);
+        assert!(!made.dir.exists());
+        WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = WrapperRoot::prepare(dir.path(), Path::new("/nonexistent/wrapper"));
+        assert!(matches!(missing, Err(LaunchDirError::NoWrapper { .. })));
+        let text = dir.path().join("text");
+        std::fs::write(&text, "no program").unwrap();
+        assert!(matches!(WrapperRoot::prepare(dir.path(), &text), Err(LaunchDirError::NoExec { .. })));
+    }
+}

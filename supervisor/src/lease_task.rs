@@ -1,0 +1,394 @@
+//! The life of one lease, from the spawn request to the verified end: a task that owns the row, the wrapper's
+//! handle and control socket, and carries out what [`crate::core::stop`] says.
+
+use crate::context::{Context, wall_ms};
+use crate::core::lease::{Lease, LeaseEvent};
+use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
+use crate::core::verify::{Claim, Verdict, verify};
+use crate::owner::Event;
+use crate::relay::{Relay, RelayCmd};
+use crate::spawn::{self, SpawnError, Started};
+use crate::sweep::{self, Target};
+use crate::sys::watch::{Child, Control};
+use crate::sys::{Signal, Sys};
+use acp_shared::launch::{ExitStatus, FromWrapper};
+use acp_shared::protocol::{LeaseState, Refusal, Spawn};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Rounds of one kill; the next one follows after [`crate::core::stop::SWEEP_MS`].
+const KILL_ROUNDS_MAX: u32 = 8;
+/// How long a wrapper whose start failed may take to clean up by itself.
+const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
+
+/// What the owner tells a lease.
+#[derive(Debug)]
+pub(crate) enum LeaseCmd {
+    /// End the tree in the orderly way.
+    Close {
+        /// Why, for the record.
+        reason: String,
+    },
+    /// End it without any more grace.
+    Hurry,
+}
+
+/// Why the wrapper's control socket is silent.
+enum Said {
+    Message(FromWrapper),
+    Closed,
+}
+
+struct Task {
+    context: Arc<Context>,
+    lease: Lease,
+    relay: Relay,
+    child: Child,
+    control: Option<Control>,
+    stop: Stop,
+    /// The wrapper has ended and was reaped.
+    wrapper_gone: bool,
+    /// The wrapper told that it was done before it ended.
+    done: bool,
+    /// The wrapper ended silently while nobody had asked for an end.
+    vanished: bool,
+}
+
+/// Runs a lease. The owner learns of every change by [`Event`]s.
+pub(crate) async fn run(
+    context: Arc<Context>,
+    mut lease: Lease,
+    spec: Spawn,
+    mut commands: mpsc::Receiver<LeaseCmd>,
+) {
+    let mut started = match spawn::start(&context, &mut lease, &spec).await {
+        Ok(started) => started,
+        Err(error) => return failed(&context, lease, None, error).await,
+    };
+    if let Err(error) = spawn::go(&context, &mut lease, &spec, &mut started).await {
+        return failed(&context, lease, Some(started), error).await;
+    }
+    let (child, control, relay) = started.into_relay(&context, &lease);
+    context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()) }).await;
+    let stop = Stop::new(lease.graces);
+    let mut task = Task {
+        context,
+        lease,
+        relay,
+        child,
+        control: Some(control),
+        stop,
+        wrapper_gone: false,
+        done: false,
+        vanished: false,
+    };
+    task.live(&mut commands).await;
+}
+
+/// A start that failed: nothing of it may stay.
+async fn failed(context: &Arc<Context>, mut lease: Lease, started: Option<Started>, error: SpawnError) {
+    let refusal = error.refusal();
+    tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
+    if let Some(started) = started {
+        // The closed control socket tells the wrapper to end; so does its own fault.
+        let Started { mut child, control, .. } = started;
+        drop(control);
+        if tokio::time::timeout(FAILED_START_GRACE, child.ended()).await.is_err() {
+            kill_child(context, &lease, &child);
+            drop(tokio::time::timeout(FAILED_START_GRACE, child.ended()).await);
+        }
+        // Nobody waits for it from now on: should it be there still, it is reaped as a stray.
+        context.forget_child(child.handle().pid());
+        if child.status().is_none() || !tree_gone(context, &mut lease).await {
+            return outlast(context, lease, refusal).await;
+        }
+    }
+    if let Some(bound) = lease.bound {
+        context.remove_root(bound.wrapper.pid);
+    }
+    end(context, &mut lease, LeaseEvent::Gone, &refusal.message).await;
+    context.tell(Event::Spawned { lease, result: Err(refusal) }).await;
+}
+
+/// Something of a failed start survives SIGKILL, or cannot be told: its lease, and with it the session (H5), stays
+/// closing until it is verified gone.
+async fn outlast(context: &Arc<Context>, mut lease: Lease, refusal: Refusal) {
+    change(&mut lease, LeaseEvent::Close, &refusal.message);
+    tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
+    if let Err(error) = context.store.save_lease(&lease).await {
+        tracing::error!(lease_id = %lease.lease_id, %error, "the closing of a lease is not recorded");
+    }
+    context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal) }).await;
+    while !tree_gone(context, &mut lease).await {
+        tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
+    }
+    if let Some(bound) = lease.bound {
+        context.remove_root(bound.wrapper.pid);
+    }
+    end(context, &mut lease, LeaseEvent::Gone, "").await;
+    context.tell(Event::Changed { lease, stuck: false }).await;
+}
+
+/// Kills the wrapper itself, our own un-reaped child.
+fn kill_child(context: &Context, lease: &Lease, child: &Child) {
+    let evidence = context.sys.evidence(child.handle());
+    let Some(process) = child.handle().record() else { return };
+    let claim = Claim { process, scope: &lease.scope, lease_id: lease.lease_id, gateway: lease.gateway };
+    if let Verdict::Owned(proof) = verify(&claim, &evidence, &context.guard(Some(process.pid)))
+        && let Err(error) = context.sys.signal(child.handle(), &proof, Signal::Kill)
+    {
+        tracing::warn!(lease_id = %lease.lease_id, %error, "cannot kill a wrapper that did not get ready");
+    }
+}
+
+/// Whether nothing of the tree is left, killing what is. What was seen last goes on record.
+async fn tree_gone(context: &Arc<Context>, lease: &mut Lease) -> bool {
+    let (target, guard) = (Target::of(lease), context.guard(lease.bound.map(|b| b.wrapper.pid)));
+    let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
+    match swept {
+        Ok(found) => {
+            lease.last_evidence_json = Some(found.json(wall_ms()));
+            found.is_gone()
+        }
+        Err(error) => {
+            tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
+            false
+        }
+    }
+}
+
+/// Records the end of a lease. Where the store fails the lease ends all the same: processes come first (H19).
+async fn end(context: &Arc<Context>, lease: &mut Lease, event: LeaseEvent, reason: &str) {
+    if lease.state != LeaseState::Closing {
+        change(lease, LeaseEvent::Close, reason);
+    }
+    let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
+    change(lease, event, &reason);
+    lease.ended_at_ms = Some(wall_ms());
+    if let Err(error) = context.store.save_lease(lease).await {
+        tracing::error!(lease_id = %lease.lease_id, %error, "the end of a lease is not recorded");
+    }
+    context.wrapper_root.remove(lease.gateway, lease.lease_id);
+}
+
+fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
+    let from = lease.state;
+    match lease.apply(event, reason) {
+        Ok(()) => {
+            tracing::info!(lease_id = %lease.lease_id, session_key = %lease.session_key, %from, to = %lease.state, reason, "lease");
+        }
+        Err(error) => tracing::error!(lease_id = %lease.lease_id, %error, "a lease took an impossible turn"),
+    }
+}
+
+async fn hear(control: Option<&Control>) -> Said {
+    let Some(control) = control else { return std::future::pending().await };
+    match control.recv().await {
+        Ok(Some((message, _))) => Said::Message(message),
+        Ok(None) => Said::Closed,
+        Err(error) => {
+            tracing::warn!(%error, "a wrapper's control socket");
+            Said::Closed
+        }
+    }
+}
+
+impl Task {
+    async fn live(&mut self, commands: &mut mpsc::Receiver<LeaseCmd>) {
+        loop {
+            let wake = self.stop.wake_at_ms().map(|at| self.context.instant(at));
+            let input = tokio::select! {
+                said = hear(self.control.as_ref()) => self.on_said(said).await,
+                status = self.child.ended(), if !self.wrapper_gone => self.on_wrapper_ended(status).await,
+                command = commands.recv() => self.on_command(command).await,
+                () = sleep_until(wake) => Some(Input::Tick),
+            };
+            if let Some(input) = input
+                && self.step(input).await
+            {
+                return;
+            }
+        }
+    }
+
+    async fn on_command(&mut self, command: Option<LeaseCmd>) -> Option<Input> {
+        match command {
+            Some(LeaseCmd::Close { reason }) => {
+                self.begin_close(&reason).await;
+                Some(Input::Begin)
+            }
+            // The owner is gone: so are we, soon.
+            Some(LeaseCmd::Hurry) | None => {
+                self.begin_close("the supervisor ends").await;
+                Some(Input::Hurry)
+            }
+        }
+    }
+
+    async fn on_said(&mut self, said: Said) -> Option<Input> {
+        match said {
+            Said::Message(FromWrapper::AdapterExited { status }) => {
+                self.adapter_ended(status).await;
+                self.begin_close(&format!("the adapter ended: {status}")).await;
+                Some(Input::AdapterGone)
+            }
+            Said::Message(FromWrapper::Done { status, survivors }) => {
+                if !survivors.is_empty() {
+                    tracing::warn!(lease_id = %self.lease.lease_id, ?survivors, "the wrapper could not end these");
+                }
+                self.done = true;
+                self.adapter_ended(status).await;
+                None
+            }
+            Said::Message(
+                FromWrapper::Hello { .. }
+                | FromWrapper::Running
+                | FromWrapper::ExecFailed { .. }
+                | FromWrapper::SetupFailed { .. },
+            ) => None,
+            Said::Closed => {
+                self.control = None;
+                None
+            }
+        }
+    }
+
+    async fn adapter_ended(&mut self, status: ExitStatus) {
+        if self.lease.exit.is_none() {
+            self.lease.exit = Some(status);
+            self.relay.tell(RelayCmd::AdapterEnded(status)).await;
+        }
+    }
+
+    async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
+        self.wrapper_gone = true;
+        self.context.forget_child(self.child.handle().pid());
+        // Its last words may still lie in the socket.
+        while let Some(control) = self.control.take() {
+            if let Said::Message(message) = hear(Some(&control)).await {
+                self.control = Some(control);
+                self.on_said(Said::Message(message)).await;
+            }
+        }
+        self.vanished = !self.done && self.lease.state != LeaseState::Closing;
+        if !self.done {
+            tracing::warn!(lease_id = %self.lease.lease_id, %status, "a wrapper ended without a word");
+        }
+        self.adapter_ended(ExitStatus::Unknown).await;
+        self.begin_close(&format!("its wrapper ended without a word ({status})")).await;
+        Some(Input::WrapperGone)
+    }
+
+    /// The row says so before anything is done to the tree; where the store fails it is done all the same.
+    async fn begin_close(&mut self, reason: &str) {
+        if self.lease.state == LeaseState::Closing {
+            return;
+        }
+        change(&mut self.lease, LeaseEvent::Close, reason);
+        if let Err(error) = self.context.store.save_lease(&self.lease).await {
+            tracing::error!(lease_id = %self.lease.lease_id, %error, "the closing of a lease is not recorded");
+        }
+        self.relay.tell(RelayCmd::State(LeaseState::Closing)).await;
+        self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
+    }
+
+    /// One step of the escalation; whether the lease is over.
+    async fn step(&mut self, input: Input) -> bool {
+        let mut actions = self.stop.step(self.context.now_ms(), input);
+        let mut next = 0;
+        while let Some(action) = actions.get(next).copied() {
+            next += 1;
+            match action {
+                Action::CloseStdin => self.relay.tell(RelayCmd::CloseStdin).await,
+                Action::Terminate => self.terminate(),
+                Action::Kill => {
+                    if self.kill().await {
+                        actions.extend(self.stop.step(self.context.now_ms(), Input::TreeGone));
+                    }
+                }
+                Action::NameSurvivors => self.name_survivors().await,
+                Action::Finish => {
+                    self.finish().await;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// SIGTERM to the wrapper, which passes it on to the whole tree.
+    fn terminate(&self) {
+        let Some(bound) = self.lease.bound else { return };
+        let handle = self.child.handle();
+        let claim = Claim {
+            process: bound.wrapper,
+            scope: &self.lease.scope,
+            lease_id: self.lease.lease_id,
+            gateway: self.lease.gateway,
+        };
+        for signal in [Signal::Term, Signal::Cont] {
+            let evidence = self.context.sys.evidence(handle);
+            match verify(&claim, &evidence, &self.context.guard(Some(bound.wrapper.pid))) {
+                Verdict::Owned(proof) => {
+                    if let Err(error) = self.context.sys.signal(handle, &proof, signal) {
+                        tracing::warn!(lease_id = %self.lease.lease_id, %error, ?signal, "not sent");
+                    }
+                }
+                other @ (Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_)) => {
+                    tracing::debug!(lease_id = %self.lease.lease_id, why = other.why(), "no signal");
+                }
+            }
+        }
+    }
+
+    /// SIGKILL to what is left; whether the tree is verified gone.
+    async fn kill(&mut self) -> bool {
+        let gone = tree_gone(&self.context, &mut self.lease).await;
+        if gone && !self.wrapper_gone {
+            // It was killed just now: collect it.
+            let collected = tokio::time::timeout(Duration::from_millis(200), self.child.ended()).await;
+            self.wrapper_gone = collected.is_ok();
+            if self.wrapper_gone {
+                self.context.forget_child(self.child.handle().pid());
+            }
+        }
+        gone && self.wrapper_gone
+    }
+
+    async fn name_survivors(&mut self) {
+        let (target, guard) =
+            (Target::of(&self.lease), self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)));
+        let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;
+        let names = found
+            .map(|found| found.members.iter().map(|m| format!("{} ({})", m.pid, m.name)).collect::<Vec<_>>());
+        let names = names.unwrap_or_default().join(", ");
+        self.lease.state_reason = format!("{}; SIGKILL did not end: {names}", self.lease.state_reason);
+        tracing::error!(lease_id = %self.lease.lease_id, survivors = names, "a lease cannot be closed");
+        self.context.store.post_lease(&self.lease);
+        self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: true }).await;
+    }
+
+    async fn finish(&mut self) {
+        self.adapter_ended(ExitStatus::Unknown).await;
+        let totals = self.relay.finish().await;
+        self.lease.stdout_base = totals.stdout_base;
+        self.lease.stdout_end = totals.stdout_end;
+        self.lease.stdin_written = totals.stdin_written;
+        if let Some(bound) = self.lease.bound {
+            self.context.remove_root(bound.wrapper.pid);
+        }
+        let event = if self.vanished { LeaseEvent::Lose } else { LeaseEvent::Gone };
+        let reason = self.lease.state_reason.clone();
+        end(&self.context, &mut self.lease, event, &reason).await;
+        self.relay.tell(RelayCmd::State(self.lease.state)).await;
+        self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
+    }
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

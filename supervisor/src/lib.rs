@@ -1,0 +1,33 @@
+//! Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
+//!
+//! [`core`] decides and looks at nothing; [`sys`] is the port to the system; the drivers beside them carry out what
+//! was decided. Every process tree belongs to a durable lease ([`core::lease`]), nothing is signalled without a
+//! [`core::verify::Verified`], and output is never dropped before it is acknowledged ([`relay`]).
+
+pub mod app;
+mod cli;
+pub mod config;
+pub mod context;
+pub mod core;
+mod handle;
+pub mod launchdir;
+mod lease_task;
+pub mod link;
+pub mod owner;
+pub mod reaper;
+pub mod relay;
+pub mod server;
+pub mod spawn;
+pub mod store;
+mod strays;
+pub mod sweep;
+pub mod sys;
+mod upkeep;
+
+use std::process::ExitCode;
+
+/// What the binary does.
+#[must_use]
+pub fn main() -> ExitCode {
+    cli::main()
+}

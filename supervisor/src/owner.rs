@@ -1,0 +1,539 @@
+//! The single owner of the lease table and of the connections. Everything that can wake it is one [`Event`];
+//! nothing in here waits: work goes to the tasks of leases and relays, and comes back as an event.
+
+use crate::context::Context;
+use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
+use crate::core::lease::Lease;
+use crate::core::verify::Guard;
+use crate::handle;
+use crate::lease_task::LeaseCmd;
+use crate::link::{Link, LinkId, Responder};
+use crate::relay::{self, Relay};
+use crate::sys::Sys;
+use crate::sys::linux::Handle;
+use acp_shared::conn::Peer;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::protocol::{
+    Hello, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient, Welcome,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Everything that can wake the owner.
+#[derive(Debug)]
+pub enum Event {
+    /// A client said who it is.
+    Hello {
+        /// What it said.
+        hello: Hello,
+        /// The version that both will speak.
+        version: u16,
+        /// What the kernel says of it.
+        peer: Peer,
+        /// Its connection.
+        link: Link,
+        /// The answer.
+        answer: oneshot::Sender<Result<Welcome, Refusal>>,
+    },
+    /// A client asks for something.
+    Request {
+        /// What it asks.
+        body: Request,
+        /// The duty to answer.
+        to: Responder,
+    },
+    /// A connection ended.
+    Unlinked(LinkId),
+    /// A spawn is over, one way or the other.
+    Spawned {
+        /// The lease as it is now.
+        lease: Lease,
+        /// Its relay, or what the gateway is told.
+        result: Result<Relay, Refusal>,
+    },
+    /// A lease changed.
+    Changed {
+        /// The lease as it is now.
+        lease: Lease,
+        /// Something of its tree survives SIGKILL: its end is not waited for.
+        stuck: bool,
+    },
+    /// News for a gateway, wherever it is connected now.
+    News {
+        /// Whose.
+        gateway: GatewayInstanceId,
+        /// What.
+        notice: Notice,
+    },
+    /// Time passed.
+    Tick,
+    /// The supervisor is to end; a second one leaves no grace.
+    Stop,
+}
+
+/// One lease in the table.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The row as its task last told it.
+    pub(crate) lease: Lease,
+    /// To its task, while it lives.
+    pub(crate) commands: Option<mpsc::Sender<LeaseCmd>>,
+    /// To its streams, while they are kept.
+    pub(crate) relay: Option<Relay>,
+    /// Who waits for the spawn.
+    pub(crate) waiting: Vec<Responder>,
+    /// Something of its tree survives SIGKILL.
+    pub(crate) stuck: bool,
+    /// The end was asked for, and waits for the terminals until then.
+    pub(crate) close_at_ms: Option<(u64, String)>,
+}
+
+impl Entry {
+    /// The lease as people and programs see it.
+    pub(crate) fn info(&self) -> LeaseInfo {
+        let mut info = self.lease.info();
+        if let Some(relay) = &self.relay {
+            relay.describe(&mut info);
+        }
+        info
+    }
+
+    /// Why nothing can be had of a lease that has not ended and that no task of this supervisor works on.
+    pub(crate) fn left_over(&self) -> Refusal {
+        let why = format!(
+            "lease {} is left over ({}) and not verified gone yet; the sweep looks at it again",
+            self.lease.lease_id, self.lease.state
+        );
+        Refusal::new(RefusalCode::SessionBusy, why).retry_after(handle::spawn::SESSION_RETRY_MS)
+    }
+
+    /// Whether its end was asked for or has come.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.close_at_ms.is_some() || self.lease.state == LeaseState::Closing || self.lease.state.is_ended()
+    }
+}
+
+/// Who is behind a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Gateway(GatewayInstanceId),
+    Admin,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) link: Link,
+    pub(crate) who: Who,
+    pub(crate) uid: u32,
+    epoch: u64,
+    /// Its process, if the kernel says which it is.
+    process: Option<(i32, Arc<Handle>)>,
+}
+
+/// How long connections may take to read the last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The longest machine id; systemd's have 33 bytes.
+const MACHINE_ID_BYTES_MAX: usize = 256;
+/// The deadline of an end that the lease's task was told of: the owner has nothing more to do about it.
+const TOLD: u64 = u64::MAX;
+/// How long an agent's end waits for its terminals beyond their own graces, in milliseconds.
+const TERMINALS_SLACK_MS: u64 = 1_000;
+
+/// The owner.
+#[derive(Debug)]
+pub struct Owner {
+    pub(crate) context: Arc<Context>,
+    pub(crate) supervisor_id: String,
+    pub(crate) policy: Policy,
+    pub(crate) leases: BTreeMap<LeaseId, Entry>,
+    pub(crate) links: HashMap<LinkId, Connected>,
+    installations: HashMap<GatewayInstanceId, Installation>,
+    detached_at_ms: HashMap<GatewayInstanceId, u64>,
+    pub(crate) stopping: bool,
+    hurried: bool,
+    /// When leases that no task holds are looked at again, and whether that is being done.
+    pub(crate) sweep_at_ms: u64,
+    pub(crate) sweeping: Arc<AtomicBool>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Owner {
+    /// An owner of what the store held. Every lease in it has ended or is beyond this supervisor's reach.
+    #[must_use]
+    pub fn new(
+        context: Arc<Context>,
+        policy: Policy,
+        leases: Vec<Lease>,
+        installations: Vec<Installation>,
+        warnings: Vec<String>,
+    ) -> Self {
+        let entry = |lease: Lease| {
+            (
+                lease.lease_id,
+                Entry {
+                    lease,
+                    commands: None,
+                    relay: None,
+                    waiting: Vec::new(),
+                    stuck: false,
+                    close_at_ms: None,
+                },
+            )
+        };
+        Self {
+            context,
+            supervisor_id: uuid::Uuid::now_v7().to_string(),
+            policy,
+            leases: leases.into_iter().map(entry).collect(),
+            links: HashMap::new(),
+            installations: installations.into_iter().map(|i| (i.gateway, i)).collect(),
+            detached_at_ms: HashMap::new(),
+            stopping: false,
+            hurried: false,
+            sweep_at_ms: 0,
+            sweeping: Arc::default(),
+            warnings,
+        }
+    }
+
+    /// Takes events until the supervisor has ended: asked to stop, and every tree gone or named.
+    pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        while let Some(event) = events.recv().await {
+            self.on(event);
+            if self.stopping && self.leases.values().all(|e| e.commands.is_none() || e.stuck) {
+                break;
+            }
+        }
+        let ending = Refusal::new(RefusalCode::ShuttingDown, "the supervisor has ended");
+        for connected in self.links.values() {
+            connected.link.refuse(ending.clone());
+        }
+        // The last words, among them the answer to a Shutdown, are written before the program ends.
+        let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
+        drop(tokio::time::timeout(LAST_WORDS, said).await);
+    }
+
+    fn on(&mut self, event: Event) {
+        match event {
+            Event::Hello { hello, version, peer, link, answer } => {
+                // A client that went away in the meantime is noticed by its own task.
+                let _ = answer.send(self.hello(&hello, version, peer, link));
+            }
+            Event::Request { body, to } => self.request(body, to),
+            Event::Unlinked(id) => self.unlink(id),
+            Event::Spawned { lease, result } => self.spawned(lease, result),
+            Event::Changed { lease, stuck } => self.changed(lease, stuck),
+            Event::News { gateway, notice } => self.tell(gateway, notice),
+            Event::Tick => self.tick(),
+            Event::Stop => self.stop(),
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello, version: u16, peer: Peer, link: Link) -> Result<Welcome, Refusal> {
+        if self.stopping {
+            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
+        }
+        if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
+            // An agent has its supervisor's user, but must not end or drive what is supervised here (H9).
+            return Err(Refusal::new(
+                RefusalCode::NotAuthorised,
+                "the supervisor does not take orders from the trees in its care",
+            ));
+        }
+        let (who, epoch) = match &hello.role {
+            Role::Admin => {
+                self.policy.admin(peer.uid, peer.gid)?;
+                (Who::Admin, 0)
+            }
+            Role::Gateway { instance_id, epoch, home } => {
+                self.policy.gateway(peer.uid, peer.gid)?;
+                if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
+                    return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
+                }
+                self.admit_gateway(*instance_id, *epoch, home, peer)?;
+                (Who::Gateway(*instance_id), *epoch)
+            }
+        };
+        tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
+        // Opened after the peer connected: should its number be another's by now, the connection has ended.
+        let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
+        self.links.insert(link.id(), Connected { link, who, uid: peer.uid, epoch, process });
+        Ok(Welcome {
+            version,
+            features: Vec::new(),
+            pid: self.context.me.pid,
+            supervisor_id: self.supervisor_id.clone(),
+            credit_bytes: self.context.config.credit_bytes,
+        })
+    }
+
+    fn admit_gateway(
+        &mut self,
+        gateway: GatewayInstanceId,
+        epoch: u64,
+        home: &acp_shared::protocol::Home,
+        peer: Peer,
+    ) -> Result<(), Refusal> {
+        let uid = peer.uid;
+        let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
+        let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
+            let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
+            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.holds_number(process));
+            Living { epoch: c.epoch, elsewhere }
+        });
+        let known = self.installations.get(&gateway);
+        let Admitted { installation, supersedes } = admit(known, living, gateway, uid, home, epoch)
+            .inspect_err(
+                |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
+            )?;
+        if known != Some(&installation) {
+            let (store, row) = (self.context.store.clone(), installation.clone());
+            tokio::spawn(async move {
+                if let Err(error) = store.save_installation(&row).await {
+                    tracing::error!(%error, gateway = %row.gateway, "what is known of a gateway is not recorded");
+                }
+            });
+            self.installations.insert(gateway, installation);
+        }
+        self.detached_at_ms.remove(&gateway);
+        let old: Vec<LinkId> =
+            self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
+        for id in old {
+            // Its unread frames are nobody's any more: the link is no longer known (H5).
+            if let Some(connected) = self.links.remove(&id)
+                && supersedes
+            {
+                connected.link.refuse(Refusal::new(
+                    RefusalCode::EpochStale,
+                    "a newer connection of this gateway took over",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, body: Request, to: Responder) {
+        let Some(connected) = self.links.get(&to.link().id()) else {
+            to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway took over");
+            return;
+        };
+        let (who, uid) = (connected.who, connected.uid);
+        handle::dispatch(self, who, uid, body, to);
+    }
+
+    fn unlink(&mut self, id: LinkId) {
+        let Some(connected) = self.links.remove(&id) else { return };
+        tracing::info!(who = ?connected.who, "disconnected");
+        if let Who::Gateway(gateway) = connected.who {
+            self.detached_at_ms.insert(gateway, self.context.now_ms());
+        }
+    }
+
+    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>) {
+        let id = lease.lease_id;
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        let waiting = std::mem::take(&mut entry.waiting);
+        entry.lease = lease;
+        let answer = match result {
+            Ok(relay) => {
+                entry.relay = Some(relay);
+                Ok(Reply::Spawned(entry.info()))
+            }
+            Err(refusal) => {
+                entry.commands = None;
+                if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
+                    // Nothing was done, not even on record: the same spawn may come again.
+                    self.leases.remove(&id);
+                }
+                Err(refusal)
+            }
+        };
+        for to in waiting {
+            to.answer(answer.clone());
+        }
+    }
+
+    fn changed(&mut self, lease: Lease, stuck: bool) {
+        let (id, gateway, state) = (lease.lease_id, lease.gateway, lease.state);
+        let reason = lease.state_reason.clone();
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        let news = entry.lease.state != state;
+        entry.lease = lease;
+        entry.stuck = stuck;
+        if state.is_ended() {
+            entry.commands = None;
+        }
+        let parent = entry.lease.parent();
+        if parent.is_some() && state.is_ended() {
+            self.trim_tails(gateway);
+        }
+        if news {
+            self.tell(gateway, Notice::LeaseChanged { lease_id: id, state, reason });
+            self.close_terminals(id, "its agent is ending");
+        }
+        if let Some(parent) = parent {
+            self.close_when_alone(parent);
+        }
+    }
+
+    /// Tells a gateway, if it is connected.
+    fn tell(&self, gateway: GatewayInstanceId, notice: Notice) {
+        for connected in self.links.values().filter(|c| c.who == Who::Gateway(gateway)) {
+            connected.link.tell(ToClient::Notice(notice.clone()));
+        }
+    }
+
+    fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &Entry)> {
+        self.leases.iter().filter(move |(_, e)| e.lease.parent() == Some(of) && e.commands.is_some())
+    }
+
+    fn close_terminals(&mut self, of: LeaseId, reason: &str) {
+        if self.leases.get(&of).is_some_and(Entry::is_ending) {
+            let ids: Vec<LeaseId> = self.terminals(of).map(|(id, _)| *id).collect();
+            for id in ids {
+                self.close(id, reason);
+            }
+        }
+    }
+
+    /// Ends a lease: its terminals first.
+    pub(crate) fn close(&mut self, id: LeaseId, reason: &str) {
+        let now = self.context.now_ms();
+        let wait = self.terminals(id).map(|(_, e)| e.lease.graces).map(|g| {
+            g.eof_ms.saturating_add(g.term_ms).saturating_add(g.kill_ms).saturating_add(TERMINALS_SLACK_MS)
+        });
+        let until = now.saturating_add(wait.max().unwrap_or(0));
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        if entry.is_ending() || entry.commands.is_none() {
+            return;
+        }
+        entry.close_at_ms = Some((until, reason.to_owned()));
+        self.close_terminals(id, "its agent is ending");
+        self.close_when_alone(id);
+    }
+
+    /// The end of an agent that waited for its terminals.
+    fn close_when_alone(&mut self, id: LeaseId) {
+        let now = self.context.now_ms();
+        let asked = self.leases.get(&id).and_then(|entry| entry.close_at_ms.clone());
+        let Some((until, reason)) = asked.filter(|(until, _)| *until != TOLD) else { return };
+        if now < until && self.terminals(id).next().is_some() {
+            return;
+        }
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        let command = LeaseCmd::Close { reason };
+        // A full queue means that it was told before.
+        if let Some(commands) = &entry.commands
+            && commands.try_send(command).is_ok()
+        {
+            entry.close_at_ms = Some((TOLD, String::new()));
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.context.now_ms();
+        let grace = self.context.config.detached_grace_ms;
+        let away: Vec<GatewayInstanceId> = self
+            .detached_at_ms
+            .iter()
+            .filter(|(_, at)| now.saturating_sub(**at) >= grace)
+            .map(|(g, _)| *g)
+            .collect();
+        for gateway in away {
+            self.detached_at_ms.remove(&gateway);
+            self.close_all(|lease| lease.gateway == gateway, "its gateway did not come back");
+        }
+        let waits =
+            |e: &Entry| e.commands.is_some() && matches!(e.close_at_ms, Some((until, _)) if until != TOLD);
+        let waiting: Vec<LeaseId> = self.leases.iter().filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
+        for id in waiting {
+            self.close_when_alone(id);
+        }
+        self.expire();
+        self.sweep(now);
+    }
+
+    fn close_all(&mut self, which: impl Fn(&Lease) -> bool, reason: &str) {
+        let ids: Vec<LeaseId> = self
+            .leases
+            .iter()
+            .filter(|(_, e)| e.commands.is_some() && which(&e.lease))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.close(id, reason);
+        }
+    }
+
+    /// Begins the end, or, the second time, hurries it.
+    pub(crate) fn stop(&mut self) {
+        if self.stopping && !self.hurried {
+            self.hurried = true;
+            tracing::warn!("asked to end twice: no more grace");
+            for commands in self.leases.values().filter_map(|e| e.commands.as_ref()) {
+                // A full queue means that it is ending already.
+                drop(commands.try_send(LeaseCmd::Hurry));
+            }
+            return;
+        }
+        if !self.stopping {
+            tracing::info!("ending: every lease is closed in order");
+        }
+        self.stopping = true;
+        self.close_all(|_| true, "the supervisor ends");
+    }
+
+    /// The lease, if this client may see it.
+    pub(crate) fn visible(&mut self, who: Who, id: LeaseId) -> Result<&mut Entry, Refusal> {
+        let may_see = |entry: &&mut Entry| match who {
+            Who::Admin => true,
+            Who::Gateway(gateway) => entry.lease.gateway == gateway,
+        };
+        self.leases.get_mut(&id).filter(may_see).ok_or_else(|| {
+            Refusal::new(RefusalCode::LeaseUnknown, format!("there is no lease {id} of yours"))
+        })
+    }
+
+    /// The streams of a lease: living ones, or what is kept of them.
+    pub(crate) fn streams(&mut self, who: Who, id: LeaseId) -> Result<Relay, Refusal> {
+        let context = Arc::clone(&self.context);
+        let entry = self.visible(who, id)?;
+        if let Some(relay) = &entry.relay {
+            return Ok(relay.clone());
+        }
+        let ended = |what: &str| Err(Refusal::new(RefusalCode::LeaseEnded, format!("lease {id} {what}")));
+        if !entry.lease.state.is_ended() {
+            if entry.commands.is_none() {
+                return Err(entry.left_over());
+            }
+            return Err(
+                Refusal::new(RefusalCode::Busy, format!("lease {id} is being spawned")).retry_after(50)
+            );
+        }
+        if entry.lease.released || entry.lease.parent().is_some() {
+            return ended("has ended and nothing of its streams is kept");
+        }
+        if entry.lease.exit.is_none() {
+            // Nobody saw its end. To say "nothing was written" here could make a gateway send a prompt twice (H6).
+            return ended("lost its streams when its supervisor died; what was written to it is not known");
+        }
+        let relay = relay::agent::archive(&entry.lease, context.limits(entry.lease.gateway));
+        entry.relay = Some(relay.clone());
+        Ok(relay)
+    }
+
+    /// Who is never signalled for the sake of a lease.
+    pub(crate) fn guard(&self, lease: &Lease) -> Guard {
+        self.context.guard(lease.bound.map(|b| b.wrapper.pid))
+    }
+}
+
+async fn all_ended(ends: impl Iterator<Item = CancellationToken>) {
+    for end in ends {
+        end.cancelled().await;
+    }
+}

@@ -1,0 +1,434 @@
+//! The relay of an agent: stdout with offsets and back-pressure, numbered stdin, the tail of stderr.
+
+use super::budget::Share;
+use super::kept::{Kept, Place, Spool};
+use super::stderr::Stderr;
+use super::{Gauges, Limits, Pipes, Reader, Relay, RelayCmd, Totals, totals_of};
+use crate::core::lease::Lease;
+use crate::core::ring::{Ring, sendable};
+use crate::core::stdin::{Offer, Stdin};
+use crate::link::{Link, Responder};
+use acp_shared::ids::LeaseId;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{Attached, LeaseState, Notice, OUTPUT_BYTES_MAX, Refusal, RefusalCode, Reply};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc::{self, OwnedPermit};
+
+const READ_BYTES: usize = 64 * 1024;
+const BUSY_RETRY_MS: u64 = 50;
+
+struct Agent {
+    lease_id: LeaseId,
+    limits: Limits,
+    gauges: Arc<Gauges>,
+    share: Share,
+    state: LeaseState,
+    stdin: Option<pipe::Sender>,
+    stdout: Option<pipe::Receiver>,
+    stderr: Option<pipe::Receiver>,
+    kept: Kept,
+    input: Stdin,
+    waiting: BTreeMap<u64, Vec<Responder>>,
+    reader: Option<Reader>,
+    exit: Option<ExitStatus>,
+    said: Stderr,
+    ended: bool,
+    buffer: Vec<u8>,
+}
+
+/// What woke the relay.
+enum Wake {
+    Command(Option<RelayCmd>),
+    Stdout,
+    Stderr,
+    Stdin,
+    Room(Option<OwnedPermit<Notice>>),
+    ReaderGone,
+}
+
+/// Starts the relay of an agent that runs.
+#[must_use]
+pub fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes) -> Relay {
+    let (relay, queue) = Relay::new();
+    let kept = Kept::Memory(Ring::new(limits.ring_bytes_max));
+    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept);
+    agent.stdin = Some(pipes.stdin);
+    agent.stdout = Some(pipes.stdout);
+    agent.stderr = Some(pipes.stderr);
+    tokio::spawn(agent.run(queue));
+    relay
+}
+
+/// Starts the relay of an agent that has ended, possibly under an earlier supervisor: what is in its spool can
+/// still be read and acknowledged (H1).
+#[must_use]
+pub fn archive(lease: &Lease, limits: Limits) -> Relay {
+    let (relay, queue) = Relay::new();
+    let totals = totals_of(lease);
+    let kept = Spool::find(&limits.spool_dir, lease.lease_id)
+        .map_or_else(|| Kept::Memory(Ring::ended_at(totals.stdout_end)), Kept::Disk);
+    let mut agent = Agent::new(lease.lease_id, limits, Arc::clone(&relay.gauges), kept);
+    // What was acknowledged stays so; the spool may be older than the row.
+    let _ = agent.kept.ack(totals.stdout_base);
+    agent.input.restore(totals.stdin_written);
+    agent.state = lease.state;
+    agent.exit = lease.exit.or(Some(ExitStatus::Unknown));
+    agent.ended = true;
+    agent.publish();
+    tokio::spawn(agent.run(queue));
+    relay
+}
+
+async fn readable(pipe: Option<&pipe::Receiver>) {
+    match pipe {
+        // An error shows again when the pipe is read.
+        Some(pipe) => drop(pipe.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn writable(pipe: Option<&pipe::Sender>) {
+    match pipe {
+        Some(pipe) => drop(pipe.writable().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn room(link: Option<Link>) -> Option<OwnedPermit<Notice>> {
+    match link {
+        Some(link) => link.output().clone().reserve_owned().await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn gone(link: Option<&Link>) {
+    match link {
+        Some(link) => link.end().cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Agent {
+    fn new(lease_id: LeaseId, limits: Limits, gauges: Arc<Gauges>, kept: Kept) -> Self {
+        let input = Stdin::new(limits.stdin_bytes_max, limits.stdin_hashes_max);
+        let said = Stderr::new(lease_id, limits.stderr_bytes_max);
+        let share = Share::new(Arc::clone(&limits.budget));
+        Self {
+            lease_id,
+            limits,
+            gauges,
+            share,
+            state: LeaseState::Open,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            kept,
+            input,
+            waiting: BTreeMap::new(),
+            reader: None,
+            exit: None,
+            said,
+            ended: false,
+            buffer: vec![0; READ_BYTES],
+        }
+    }
+
+    async fn run(mut self, mut queue: mpsc::Receiver<RelayCmd>) {
+        loop {
+            let read = self.room();
+            let to = self.reader.as_ref().filter(|_| self.has_news()).map(|r| r.link.clone());
+            let wake = tokio::select! {
+                command = queue.recv() => Wake::Command(command),
+                () = readable(self.stdout.as_ref().filter(|_| read > 0)) => Wake::Stdout,
+                permit = room(to) => Wake::Room(permit),
+                () = writable(self.stdin.as_ref().filter(|_| self.input.next().is_some())) => Wake::Stdin,
+                () = readable(self.stderr.as_ref()) => Wake::Stderr,
+                () = gone(self.reader.as_ref().map(|r| &r.link)) => Wake::ReaderGone,
+            };
+            match wake {
+                // The owner has ended: what is on disk stays for the next supervisor.
+                Wake::Command(None) => return,
+                Wake::Command(Some(RelayCmd::Release)) => break,
+                Wake::Command(Some(command)) => self.on_command(command),
+                Wake::Stdout => self.read_stdout(read),
+                Wake::Stderr => self.read_stderr(),
+                Wake::Stdin => self.write_stdin(),
+                Wake::Room(Some(permit)) => self.send(permit),
+                Wake::Room(None) | Wake::ReaderGone => self.reader = None,
+            }
+            self.publish();
+            if self.ended && self.kept.base() == self.kept.end() && self.reader.is_none() && self.spooled() {
+                // Everything is acknowledged: the file may go, the totals stay.
+                let end = self.kept.end();
+                std::mem::replace(&mut self.kept, Kept::Memory(Ring::ended_at(end))).discard();
+            }
+        }
+        self.kept.discard();
+    }
+
+    const fn spooled(&self) -> bool {
+        matches!(self.kept, Kept::Disk(_))
+    }
+
+    fn room(&mut self) -> usize {
+        let place = Place {
+            dir: &self.limits.spool_dir,
+            lease_id: self.lease_id,
+            bytes_max: self.limits.spool_bytes_max,
+        };
+        let closing = self.state == LeaseState::Closing;
+        // Each agent may have one piece in memory, whatever the others hold; so its reader keeps it going.
+        if self.kept.memory_bytes() >= READ_BYTES as u64 && self.share.is_spent() {
+            if !closing {
+                return 0;
+            }
+            self.kept.spool(&place);
+        }
+        self.kept.room(closing, READ_BYTES, &place)
+    }
+
+    fn publish(&mut self) {
+        self.gauges.set(self.totals());
+        self.share.set(self.kept.memory_bytes() + self.input.queued_bytes() as u64);
+    }
+
+    fn totals(&self) -> Totals {
+        Totals {
+            stdout_base: self.kept.base(),
+            stdout_end: self.kept.end(),
+            stdin_written: self.input.written(),
+        }
+    }
+
+    fn sendable(&self, reader: &Reader) -> usize {
+        sendable(self.kept.base(), reader.sent, self.kept.end(), self.limits.credit_bytes, OUTPUT_BYTES_MAX)
+    }
+
+    /// Whether the reader is owed output, or the news of the end after all output.
+    fn has_news(&self) -> bool {
+        self.reader
+            .as_ref()
+            .is_some_and(|reader| self.sendable(reader) > 0 || self.owes_exit(reader).is_some())
+    }
+
+    fn owes_exit(&self, reader: &Reader) -> Option<ExitStatus> {
+        // Its last words say why it ended: they are read first.
+        let read = self.stdout.is_none() && self.stderr.is_none();
+        let complete = read && reader.sent == self.kept.end() && !reader.told_exit;
+        self.exit.filter(|_| complete)
+    }
+
+    fn send(&mut self, permit: OwnedPermit<Notice>) {
+        let Some(mut reader) = self.reader.take() else { return };
+        match self.sendable(&reader) {
+            0 => {
+                if let Some(status) = self.owes_exit(&reader) {
+                    reader.told_exit = true;
+                    permit.send(Notice::Exited {
+                        lease_id: self.lease_id,
+                        status,
+                        end_offset: self.kept.end(),
+                        stdin_written: self.input.written(),
+                        stderr_tail: self.said.text(),
+                    });
+                }
+            }
+            count => match self.kept.read(reader.sent, count) {
+                Ok(bytes) => {
+                    let offset = reader.sent;
+                    reader.sent += bytes.len() as u64;
+                    permit.send(Notice::Output { lease_id: self.lease_id, offset, bytes });
+                }
+                Err(error) => {
+                    tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
+                    reader.link.end().cancel();
+                    return;
+                }
+            },
+        }
+        self.reader = Some(reader);
+    }
+
+    fn read_stdout(&mut self, room: usize) {
+        let Some(pipe) = &self.stdout else { return };
+        let space = self.buffer.get_mut(..room).unwrap_or_default();
+        match pipe.try_read(space) {
+            Ok(0) => self.stdout = None,
+            Ok(count) => {
+                let bytes = self.buffer.get(..count).unwrap_or_default();
+                if let Err(error) = self.kept.push(bytes) {
+                    self.lose_output(&error);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => self.lose_output(&error),
+        }
+    }
+
+    /// Output can no longer be kept: it is said, and the pipe is closed rather than silently emptied.
+    fn lose_output(&mut self, error: &io::Error) {
+        tracing::error!(%error, lease_id = %self.lease_id, "output of an ending agent is cut off here");
+        self.stdout = None;
+    }
+
+    fn read_stderr(&mut self) {
+        let Some(pipe) = &self.stderr else { return };
+        match pipe.try_read(&mut self.buffer) {
+            Ok(count) if count > 0 => self.said.push(self.buffer.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => self.stderr = None,
+        }
+    }
+
+    fn write_stdin(&mut self) {
+        while let (Some(pipe), Some(bytes)) = (&self.stdin, self.input.next()) {
+            let count = if bytes.is_empty() { Ok(0) } else { pipe.try_write(bytes) };
+            match count {
+                Ok(count) => {
+                    if let Some(seq) = self.input.wrote(count) {
+                        for to in self.waiting.remove(&seq).into_iter().flatten() {
+                            to.answer(Ok(Reply::Written { seq }));
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.close_stdin("the adapter has closed its standard input"),
+            }
+        }
+    }
+
+    fn close_stdin(&mut self, why: &str) {
+        self.stdin = None;
+        self.input.abandon();
+        for to in std::mem::take(&mut self.waiting).into_values().flatten() {
+            to.refuse(RefusalCode::LeaseEnded, why);
+        }
+    }
+
+    fn on_command(&mut self, command: RelayCmd) {
+        match command {
+            RelayCmd::Attach { from, to } => self.attach(from, to),
+            RelayCmd::Input { seq, bytes, to } => self.on_input(seq, bytes, to),
+            RelayCmd::Ack { offset, to } => to.answer(match self.kept.ack(offset) {
+                Ok(()) => Ok(Reply::Done),
+                Err(out) => Err(Refusal::new(RefusalCode::OffsetUnavailable, out.to_string())),
+            }),
+            RelayCmd::Tail(to) => {
+                to.refuse(RefusalCode::BadRequest, "this lease is an agent's; attach to it instead")
+            }
+            RelayCmd::CloseStdin => self.close_stdin("the lease is closing"),
+            RelayCmd::State(state) => self.state = state,
+            RelayCmd::AdapterEnded(status) => {
+                self.exit = Some(status);
+                self.close_stdin("the adapter has ended");
+            }
+            RelayCmd::TreeGone(answer) => {
+                self.finish();
+                // A lease task that went away has no use for the totals; the gauges have them too.
+                let _ = answer.send(self.totals());
+            }
+            RelayCmd::Release => {}
+        }
+    }
+
+    fn attach(&mut self, from: u64, to: Responder) {
+        // The client's committed offset acknowledges what is before it.
+        if let Err(out) = self.kept.ack(from) {
+            to.refuse(RefusalCode::OffsetUnavailable, out.to_string());
+            return;
+        }
+        let link = to.link().clone();
+        to.answer(Ok(Reply::Attached(Attached {
+            state: self.state,
+            stdout_base: self.kept.base(),
+            stdout_end: self.kept.end(),
+            stdout_eof: self.stdout.is_none(),
+            stdin_written: self.input.written(),
+            stdin_accepted: self.input.accepted(),
+            exit: self.exit,
+        })));
+        self.reader = Some(Reader { link, sent: self.kept.base(), told_exit: false });
+    }
+
+    fn on_input(&mut self, seq: u64, bytes: Vec<u8>, to: Responder) {
+        let hash = Sha256::digest(&bytes).into();
+        if self.stdin.is_none() && seq > self.input.accepted() {
+            to.refuse(RefusalCode::LeaseEnded, "the adapter no longer takes input");
+            return;
+        }
+        let large = self.input.queued_bytes() + bytes.len() > READ_BYTES;
+        if large && seq > self.input.accepted() && self.share.is_spent() {
+            to.answer(Err(Refusal::new(
+                RefusalCode::Busy,
+                "the streams of this gateway hold all their memory",
+            )
+            .retry_after(BUSY_RETRY_MS)));
+            return;
+        }
+        match self.input.offer(seq, hash, bytes) {
+            Offer::Accepted => {
+                self.waiting.entry(seq).or_default().push(to);
+                self.write_stdin();
+            }
+            Offer::Pending if self.stdin.is_some() => self.waiting.entry(seq).or_default().push(to),
+            Offer::Pending => {
+                to.refuse(RefusalCode::LeaseEnded, "the adapter ended before this message was written")
+            }
+            Offer::Written => to.answer(Ok(Reply::Written { seq })),
+            Offer::Conflict => {
+                to.refuse(RefusalCode::SeqConflict, format!("input {seq} was sent before with other bytes"));
+            }
+            Offer::Forgotten => to.refuse(
+                RefusalCode::SeqConflict,
+                format!("input {seq} was written so long ago that it can no longer be compared"),
+            ),
+            Offer::Gap { expected } => {
+                to.refuse(RefusalCode::SeqGap, format!("input {seq} came where {expected} is due"));
+            }
+            Offer::Busy => {
+                to.answer(Err(Refusal::new(RefusalCode::Busy, "the adapter reads its input too slowly")
+                    .retry_after(BUSY_RETRY_MS)))
+            }
+        }
+    }
+
+    /// The tree is gone: what is left in the pipes is all there will ever be.
+    fn finish(&mut self) {
+        while let Some(pipe) = &self.stdout {
+            // The pipe itself is asked: what the runtime has not noticed yet is there all the same.
+            match rustix::io::read(pipe, &mut self.buffer) {
+                Ok(count) if count > 0 => {
+                    let bytes = self.buffer.get(..count).unwrap_or_default();
+                    if let Err(error) = self.kept.push(bytes) {
+                        self.lose_output(&error);
+                    }
+                }
+                // Still open: held by a process outside of the tree, which is not waited for.
+                Ok(_) | Err(_) => self.stdout = None,
+            }
+        }
+        while self.stderr.is_some() {
+            let before = self.said.total();
+            self.read_stderr();
+            if self.said.total() == before {
+                self.stderr = None;
+            }
+        }
+        self.close_stdin("the lease has ended");
+        self.exit = self.exit.or(Some(ExitStatus::Unknown));
+        self.ended = true;
+        if self.kept.base() < self.kept.end() {
+            let place = Place {
+                dir: &self.limits.spool_dir,
+                lease_id: self.lease_id,
+                bytes_max: self.limits.spool_bytes_max,
+            };
+            self.kept.spool(&place);
+        }
+        self.buffer = Vec::new();
+    }
+}

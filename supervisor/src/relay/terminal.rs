@@ -1,0 +1,136 @@
+//! The relay of a terminal (H16): its one pipe is always drained, the last bytes are kept.
+
+use super::{Gauges, Relay, RelayCmd, Totals};
+use crate::core::tail::Tail;
+use acp_shared::ids::LeaseId;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{self, Notice, RefusalCode, Reply};
+use std::io;
+use std::sync::Arc;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
+
+const READ_BYTES: usize = 64 * 1024;
+
+/// Called once, when the command has ended and its output is complete.
+pub type OnExit = Box<dyn FnOnce(Notice) + Send>;
+
+struct Terminal {
+    lease_id: LeaseId,
+    gauges: Arc<Gauges>,
+    output: Option<pipe::Receiver>,
+    tail: Tail,
+    end: u64,
+    exit: Option<ExitStatus>,
+    on_exit: Option<OnExit>,
+    buffer: Vec<u8>,
+}
+
+/// Starts the relay of a terminal.
+#[must_use]
+pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exit: OnExit) -> Relay {
+    let (relay, queue) = Relay::new();
+    let terminal = Terminal {
+        lease_id,
+        gauges: Arc::clone(&relay.gauges),
+        output: Some(output),
+        tail: Tail::new(bytes_max),
+        end: 0,
+        exit: None,
+        on_exit: Some(on_exit),
+        buffer: vec![0; READ_BYTES],
+    };
+    tokio::spawn(terminal.run(queue));
+    relay
+}
+
+impl Terminal {
+    async fn run(mut self, mut queue: mpsc::Receiver<RelayCmd>) {
+        loop {
+            let readable = async {
+                match &self.output {
+                    Some(pipe) => drop(pipe.readable().await),
+                    None => std::future::pending().await,
+                }
+            };
+            let command = tokio::select! {
+                command = queue.recv() => Some(command),
+                () = readable => None,
+            };
+            match command {
+                Some(None | Some(RelayCmd::Release)) => return,
+                Some(Some(command)) => self.on_command(command),
+                None => drop(self.read()),
+            }
+            self.gauges.set(self.totals());
+            self.tell_exit();
+        }
+    }
+
+    /// Takes one piece; whether there was one.
+    fn read(&mut self) -> bool {
+        let Some(pipe) = &self.output else { return false };
+        match pipe.try_read(&mut self.buffer) {
+            Ok(count) if count > 0 => {
+                self.tail.push(self.buffer.get(..count).unwrap_or_default());
+                self.end += count as u64;
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(_) | Err(_) => {
+                self.output = None;
+                false
+            }
+        }
+    }
+
+    /// Takes one piece once the tree is gone. The pipe itself is asked: what the runtime has not noticed yet is there
+    /// all the same.
+    fn read_last(&mut self) -> bool {
+        let Some(pipe) = &self.output else { return false };
+        let count = rustix::io::read(pipe, &mut self.buffer).unwrap_or(0);
+        self.tail.push(self.buffer.get(..count).unwrap_or_default());
+        self.end += count as u64;
+        count > 0
+    }
+
+    const fn totals(&self) -> Totals {
+        Totals { stdout_base: self.end, stdout_end: self.end, stdin_written: 0 }
+    }
+
+    fn tell_exit(&mut self) {
+        let (Some(status), None) = (self.exit, &self.output) else { return };
+        if let Some(tell) = self.on_exit.take() {
+            tell(Notice::Exited {
+                lease_id: self.lease_id,
+                status,
+                end_offset: self.end,
+                stdin_written: 0,
+                stderr_tail: String::new(),
+            });
+        }
+    }
+
+    fn on_command(&mut self, command: RelayCmd) {
+        match command {
+            RelayCmd::Tail(to) => to.answer(Ok(Reply::Tail(protocol::Tail {
+                bytes: self.tail.bytes(),
+                truncated: self.tail.truncated(),
+                exit: self.exit.filter(|_| self.output.is_none()),
+            }))),
+            RelayCmd::Attach { to, .. } | RelayCmd::Input { to, .. } | RelayCmd::Ack { to, .. } => {
+                to.refuse(RefusalCode::BadRequest, "this lease is a terminal's; ask for its tail instead");
+            }
+            RelayCmd::AdapterEnded(status) => self.exit = Some(status),
+            RelayCmd::TreeGone(answer) => {
+                while self.read_last() {}
+                self.output = None;
+                self.exit = self.exit.or(Some(ExitStatus::Unknown));
+                self.buffer = Vec::new();
+                // A lease task that went away has no use for the totals; the gauges have them too.
+                let _ = answer.send(self.totals());
+            }
+            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release => {}
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Starting a process tree so that at no instant a living process has no lease, or a lease names a wrong pid:
+//! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, let go. Each arrow of the protocol is
+//! a [`Step`]; a crash after any of them leaves nothing running that no lease names.
+
+use crate::context::Context;
+use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
+use crate::core::stop::WRAPPER_HEADSTART_MS;
+use crate::launchdir::{LaunchDir, LaunchDirError};
+use crate::relay::{self, Pipes, Relay};
+use crate::store::StoreError;
+use crate::sys::linux::{self, Handle};
+use crate::sys::watch::{Child, Control, ControlError};
+use crate::sys::{OpenError, Sys};
+use acp_shared::launch::{
+    ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
+};
+use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
+use rustix::process::Resource;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::unix::pipe;
+
+/// The steps of a start, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The lease is made durable, without a pid.
+    Reserve,
+    /// The wrapper and its description are written.
+    Prepare,
+    /// The wrapper is started.
+    Start,
+    /// The wrapper reports a blocked adapter.
+    Hello,
+    /// Both are verified to be what the wrapper says.
+    Verify,
+    /// The lease is made durable with both pids.
+    Bind,
+    /// The adapter is let go, and has called exec.
+    Go,
+}
+
+/// Why a start failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The lease cannot be made durable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is nothing to start from.
+    #[error(transparent)]
+    LaunchDir(#[from] LaunchDirError),
+    /// The system refused.
+    #[error("cannot {what}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The control socket failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The wrapper could not set things up.
+    #[error("the wrapper could not {stage}: {error}")]
+    Setup {
+        /// What it was doing.
+        stage: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The adapter could not be started.
+    #[error("{program} could not be started ({stage}: {error})")]
+    Exec {
+        /// The program.
+        program: String,
+        /// Which call failed.
+        stage: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The wrapper ended or said something else.
+    #[error("the wrapper ended or broke its protocol at {0:?}")]
+    Wrapper(Step),
+    /// What the wrapper said is not what the system says.
+    #[error("the processes are not what the wrapper says: {0}")]
+    Mismatch(&'static str),
+    /// It took too long.
+    #[error("the wrapper did not get ready in time")]
+    Timeout,
+    /// The lease was no longer in the state for it.
+    #[error(transparent)]
+    Illegal(#[from] Illegal),
+}
+
+impl SpawnError {
+    /// What the gateway is told.
+    #[must_use]
+    pub fn refusal(&self) -> Refusal {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        let code = match self {
+            Self::Store(_) => RefusalCode::StoreUnavailable,
+            Self::LaunchDir(_)
+            | Self::Io { .. }
+            | Self::Control(_)
+            | Self::Setup { .. }
+            | Self::Exec { .. }
+            | Self::Wrapper(_)
+            | Self::Mismatch(_)
+            | Self::Timeout
+            | Self::Illegal(_) => RefusalCode::SpawnFailed,
+        };
+        Refusal::new(code, message)
+    }
+}
+
+fn doing(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
+    move |source| SpawnError::Io { what, source }
+}
+
+/// A wrapper that was started, from its first instant on.
+#[derive(Debug)]
+pub struct Started {
+    /// The wrapper.
+    pub child: Child,
+    /// Its control socket.
+    pub control: Control,
+    /// The supervisor's ends of the adapter's pipes.
+    ours: Ends,
+    /// The adapter's ends, until the wrapper has them.
+    theirs: [OwnedFd; 3],
+}
+
+#[derive(Debug)]
+enum Ends {
+    Agent(Pipes),
+    Terminal(pipe::Receiver),
+}
+
+/// Makes the lease durable and starts its wrapper (steps 1 to 3). Nothing of the adapter exists yet.
+///
+/// # Errors
+/// [`SpawnError`]; no process was started.
+pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> Result<Started, SpawnError> {
+    context.store.save_lease(lease).await?;
+    let launch = launch(lease, spec);
+    let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
+    let (their_control, our_control) = linux::control_pair().map_err(doing("make the control socket"))?;
+    if context.abilities.scm_pidfd {
+        linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
+    }
+    let at = Arc::clone(context);
+    let (made, handle) = tokio::task::spawn_blocking(move || {
+        let made = at.wrapper_root.make(&launch)?;
+        let handle = exec(&at, &made, &launch, their_control)?;
+        Ok::<(LaunchDir, Arc<Handle>), SpawnError>((made, handle))
+    })
+    .await
+    .unwrap_or_else(|e| Err(doing("start the wrapper")(io::Error::other(e))))?;
+    lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
+    let pid = handle.pid();
+    let watched = Child::new(Arc::clone(&context.sys), handle)
+        .map_err(doing("watch the wrapper"))
+        .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
+    // Where nobody holds it, it ends with its control socket, and is reaped as a stray.
+    let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
+    Ok(Started { child, control, ours, theirs })
+}
+
+fn launch(lease: &Lease, spec: &Spawn) -> Launch {
+    let markers = [
+        (ENV_LEASE_ID.to_owned(), lease.lease_id.to_string()),
+        (ENV_GATEWAY_INSTANCE_ID.to_owned(), lease.gateway.to_string()),
+    ];
+    let given = spec.env.iter().filter(|(name, _)| name != ENV_LEASE_ID && name != ENV_GATEWAY_INSTANCE_ID);
+    Launch {
+        version: LAUNCH_VERSION,
+        lease_id: lease.lease_id,
+        gateway_instance_id: lease.gateway,
+        argv: spec.argv.clone(),
+        env: given.cloned().chain(markers).collect(),
+        cwd: spec.cwd.clone(),
+        term_grace_ms: lease.graces.term_ms,
+        sweep_ms: lease.graces.kill_ms.max(WRAPPER_HEADSTART_MS),
+    }
+}
+
+fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], Ends)> {
+    let pair = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from);
+    match kind {
+        LeaseKind::Agent => {
+            let ((in_read, in_write), (out_read, out_write), (err_read, err_write)) =
+                (pair()?, pair()?, pair()?);
+            let pipes = Pipes {
+                stdin: pipe::Sender::from_owned_fd(in_write)?,
+                stdout: pipe::Receiver::from_owned_fd(out_read)?,
+                stderr: pipe::Receiver::from_owned_fd(err_read)?,
+            };
+            Ok(([in_read, out_write, err_write], Ends::Agent(pipes)))
+        }
+        LeaseKind::Terminal { .. } => {
+            let (read, write) = pair()?;
+            let nothing = OwnedFd::from(std::fs::File::open("/dev/null")?);
+            let second = write.try_clone()?;
+            Ok(([nothing, write, second], Ends::Terminal(pipe::Receiver::from_owned_fd(read)?)))
+        }
+    }
+}
+
+/// How often a wrapper that is "busy" is tried again: another thread may hold its file open for writing for the
+/// moment between its fork and exec.
+const BUSY_TRIES_MAX: u32 = 20;
+
+fn exec(
+    context: &Context,
+    made: &LaunchDir,
+    launch: &Launch,
+    control: OwnedFd,
+) -> Result<Arc<Handle>, SpawnError> {
+    let mut command = Command::new(&made.wrapper);
+    command
+        .arg0(WRAPPER_FILE)
+        .env_clear()
+        .env(ENV_LEASE_ID, launch.lease_id.to_string())
+        .env(ENV_GATEWAY_INSTANCE_ID, launch.gateway_instance_id.to_string())
+        .stdin(Stdio::from(control))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut tries = 0;
+    let pid = loop {
+        let started = context.start_child(|| {
+            let child = command.spawn()?;
+            i32::try_from(child.id()).map_err(io::Error::other)
+        });
+        match started {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES_MAX => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => break other.map_err(doing("start the wrapper"))?,
+        }
+    };
+    // The child is not reaped, so its number is surely its own.
+    let number = rustix::process::Pid::from_raw(pid);
+    if let Err(error) = rustix::process::prlimit(number, Resource::Nofile, context.descriptors) {
+        tracing::warn!(%error, "a wrapper keeps the supervisor's limit on open files");
+    }
+    context.sys.open_child(pid).map_err(|error| {
+        // Nobody holds it: it ends with its control socket, and is reaped as a stray.
+        context.forget_child(pid);
+        match error {
+            OpenError::Gone => SpawnError::Wrapper(Step::Start),
+            OpenError::Io(source) => doing("open the wrapper")(source),
+        }
+    })
+}
+
+/// Lets the adapter be forked, verifies and binds both, and lets it go (steps 4 to 7).
+///
+/// # Errors
+/// [`SpawnError`]. The wrapper may still be there: the caller closes its control socket, which ends it, and looks.
+pub async fn go(
+    context: &Arc<Context>,
+    lease: &mut Lease,
+    spec: &Spawn,
+    started: &mut Started,
+) -> Result<(), SpawnError> {
+    let within = Duration::from_millis(context.config.spawn_ms);
+    tokio::time::timeout(within, steps(context, lease, spec, started))
+        .await
+        .unwrap_or(Err(SpawnError::Timeout))
+}
+
+async fn steps(
+    context: &Arc<Context>,
+    lease: &mut Lease,
+    spec: &Spawn,
+    started: &mut Started,
+) -> Result<(), SpawnError> {
+    let fds = [started.theirs[0].as_fd(), started.theirs[1].as_fd(), started.theirs[2].as_fd()];
+    started.control.send(&ToWrapper::Launch, &fds)?;
+    let (wrapper_pid, adapter_pid, sender) = match started.control.recv().await? {
+        Some((FromWrapper::Hello { wrapper_pid, adapter_pid }, sender)) => (wrapper_pid, adapter_pid, sender),
+        Some((FromWrapper::SetupFailed { errno, stage }, _)) => {
+            return Err(SpawnError::Setup { stage, error: io::Error::from_raw_os_error(errno) });
+        }
+        Some(_) | None => return Err(SpawnError::Wrapper(Step::Hello)),
+    };
+    let sender = sender.as_ref().and_then(|fd| linux::pidfs_inode(fd.as_fd()));
+    let bound = verify(context, started.child.handle(), wrapper_pid, adapter_pid, sender)?;
+    lease.bound = Some(bound);
+    lease.apply(LeaseEvent::Bind, "both processes are known")?;
+    context.add_root(bound.wrapper.pid);
+    context.store.save_lease(lease).await?;
+    started.control.send(&ToWrapper::Go, &[])?;
+    match started.control.recv().await? {
+        Some((FromWrapper::Running, _)) => {}
+        Some((FromWrapper::ExecFailed { errno, stage }, _)) => {
+            let program = spec.argv.first().cloned().unwrap_or_default();
+            return Err(SpawnError::Exec { program, stage, error: io::Error::from_raw_os_error(errno) });
+        }
+        Some(_) | None => return Err(SpawnError::Wrapper(Step::Go)),
+    }
+    lease.apply(LeaseEvent::Run, "the adapter runs")?;
+    context.store.post_lease(lease);
+    Ok(())
+}
+
+/// Whether both processes are what the wrapper says. The adapter is blocked and its parent is our own un-reaped
+/// child, so neither number can have changed hands.
+fn verify(
+    context: &Context,
+    wrapper: &Handle,
+    wrapper_pid: i32,
+    adapter_pid: i32,
+    sender: Option<u64>,
+) -> Result<Bound, SpawnError> {
+    let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
+    check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
+    if let (Some(sender), Some(child)) = (sender, wrapper.inode()) {
+        check(sender == child, "another process speaks for the wrapper")?;
+    }
+    let w = context.sys.evidence(wrapper);
+    check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
+    let adapter =
+        context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch("there is no such adapter"))?;
+    let a = context.sys.evidence(&adapter);
+    check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
+    check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
+    check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;
+    let records = wrapper.record().zip(adapter.record());
+    let (wrapper, adapter) = records.ok_or(SpawnError::Mismatch("their start times cannot be read"))?;
+    Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
+}
+
+impl Started {
+    /// The adapter runs: its streams get their relay, and our copies of its ends are closed.
+    #[must_use]
+    pub fn into_relay(self, context: &Arc<Context>, lease: &Lease) -> (Child, Control, Relay) {
+        let relay = match (self.ours, &lease.kind) {
+            (Ends::Agent(pipes), _) => {
+                relay::agent::start(lease.lease_id, context.limits(lease.gateway), pipes)
+            }
+            (Ends::Terminal(output), kind) => {
+                let asked = match kind {
+                    LeaseKind::Terminal { output_bytes_max, .. } => *output_bytes_max,
+                    LeaseKind::Agent => 0,
+                };
+                let bytes_max = crate::config::size(asked.min(context.config.terminal_bytes_max));
+                let (events, gateway) = (context.events.clone(), lease.gateway);
+                let on_exit = Box::new(move |notice| {
+                    let news = crate::owner::Event::News { gateway, notice };
+                    tokio::spawn(async move { drop(events.send(news).await) });
+                });
+                relay::terminal::start(lease.lease_id, output, bytes_max, on_exit)
+            }
+        };
+        drop(self.theirs);
+        (self.child, self.control, relay)
+    }
+}

@@ -1,0 +1,82 @@
+//! Orphans of dead wrappers come to this process, their nearest subreaper. Nothing else can be among its children:
+//! it starts wrappers only, and had no child when it became subreaper. So a child that is no wrapper belongs to a
+//! tree that has lost its root: it is killed while it runs, and reaped when it is dead.
+
+use crate::context::Context;
+use crate::core::verify::{Kin, Verdict, verify_member};
+use crate::sweep;
+use crate::sys::linux::Linux;
+use crate::sys::{Signal, Sys};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often it looks even without a SIGCHLD, since several of them may be one.
+const LOOK: Duration = Duration::from_secs(2);
+/// Pause after each look: a burst of dying children is one look.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Looks after strays for as long as the program runs.
+pub(crate) async fn watch(context: Arc<Context>) {
+    let mut children = match signal(SignalKind::child()) {
+        Ok(children) => Some(children),
+        Err(error) => {
+            tracing::warn!(%error, "SIGCHLD cannot be received; strays are looked for now and then");
+            None
+        }
+    };
+    loop {
+        let told = async {
+            match &mut children {
+                Some(children) => drop(children.recv().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = told => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let at = Arc::clone(&context);
+        let looked = context.blocking(move |sys| {
+            look(&at, sys);
+            Ok(())
+        });
+        if let Err(error) = looked.await {
+            tracing::warn!(%error, "cannot look for strays");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn look(context: &Context, sys: &Linux) {
+    for pid in context.strays() {
+        match sys.reap_stray(pid) {
+            Ok(true) => {
+                tracing::debug!(pid, "reaped a stray");
+                continue;
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(pid, %error, "no stray after all");
+                continue;
+            }
+        }
+        let (handle, evidence) = sweep::look(sys, pid);
+        let guard = context.guard(None);
+        // Which lease it was of can no longer be told; that it was of one is proven by its parent being us.
+        let verdict = verify_member(
+            LeaseId::mint(),
+            GatewayInstanceId::mint(),
+            Kin::ChildOf(context.me.pid),
+            &evidence,
+            &guard,
+        );
+        if let (Verdict::Owned(proof), Some(handle)) = (verdict, handle) {
+            tracing::warn!(pid, exe = evidence.exe, "a stray of a dead wrapper is killed");
+            if let Err(error) = sys.signal(&handle, &proof, Signal::Kill) {
+                tracing::warn!(pid, %error, "cannot be killed");
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Finding the whole tree of a lease and ending it: each process is opened, its evidence is read through the
+//! handle, [`crate::core::verify`] decides, and the signal goes through the same handle.
+
+use crate::core::lease::{Bound, Lease, ProcessRecord, Scope};
+use crate::core::tree::{Proc, descendants, may_be_marked};
+use crate::core::verify::{
+    Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, verify, verify_member,
+};
+use crate::sys::{OpenError, Signal, SignalError, Sys};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+
+/// What of a lease its processes are found by.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Its gateway.
+    pub gateway: GatewayInstanceId,
+    /// Where its pids have their meaning.
+    pub scope: Scope,
+    /// The tree, if it was bound.
+    pub bound: Option<Bound>,
+    /// When the supervisor that spawned it started: nothing of the tree is older.
+    pub not_before_ticks: u64,
+}
+
+impl Target {
+    /// From a lease.
+    #[must_use]
+    pub fn of(lease: &Lease) -> Self {
+        Self {
+            lease_id: lease.lease_id,
+            gateway: lease.gateway,
+            scope: lease.scope.clone(),
+            bound: lease.bound,
+            not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
+        }
+    }
+
+    fn claim(&self, process: ProcessRecord) -> Claim<'_> {
+        Claim { process, scope: &self.scope, lease_id: self.lease_id, gateway: self.gateway }
+    }
+}
+
+/// A verified process of the tree.
+#[derive(Debug)]
+pub struct Member<H> {
+    /// Its number, for people.
+    pub pid: i32,
+    /// Its name, for people.
+    pub name: String,
+    handle: Arc<H>,
+    proof: Verified,
+    leads_group: bool,
+}
+
+/// What was found of a tree.
+#[derive(Debug)]
+pub struct Found<H> {
+    /// Verified processes, parents before children.
+    pub members: Vec<Member<H>>,
+    /// Why something of it cannot be told, if that is so.
+    pub unknown: Option<&'static str>,
+}
+
+impl<H> Found<H> {
+    /// The numbers, children first.
+    #[must_use]
+    pub fn pids(&self) -> Vec<i32> {
+        self.members.iter().rev().map(|m| m.pid).collect()
+    }
+
+    /// What was found, as JSON, for the record.
+    #[must_use]
+    pub fn json(&self, at_ms: u64) -> String {
+        let tree: Vec<_> =
+            self.members.iter().map(|m| serde_json::json!({ "pid": m.pid, "name": m.name })).collect();
+        serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
+    }
+
+    /// Whether the tree is verified gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.members.is_empty() && self.unknown.is_none()
+    }
+}
+
+/// Looks at one recorded process. The handle comes with the evidence that was read through it.
+pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    let nothing = |life| Evidence {
+        handle: None,
+        pid,
+        scope: sys.here(),
+        life,
+        start_ticks: None,
+        ppid: None,
+        pgid: None,
+        sid: None,
+        inode: None,
+        marker: Marker::Unreadable,
+        exe: None,
+        own_child: false,
+    };
+    match sys.open(pid) {
+        Ok(handle) => {
+            let evidence = sys.evidence(&handle);
+            (Some(handle), evidence)
+        }
+        Err(OpenError::Gone) => (None, nothing(Life::Gone)),
+        Err(OpenError::Io(_)) => (None, nothing(Life::Unreadable)),
+    }
+}
+
+struct Search<'a, S: Sys> {
+    sys: &'a S,
+    target: &'a Target,
+    guard: &'a Guard,
+    names: HashMap<i32, &'a Proc>,
+    found: Found<S::Handle>,
+    seen: HashSet<i32>,
+}
+
+impl<S: Sys> Search<'_, S> {
+    fn root(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = look(self.sys, process.pid);
+        let verdict = verify(&self.target.claim(process), &evidence, self.guard);
+        let leads_group = evidence.pgid == Some(process.pid);
+        self.take(process.pid, handle, leads_group, verdict);
+    }
+
+    fn member(&mut self, pid: i32, kin: Kin) {
+        let (handle, evidence) = look(self.sys, pid);
+        if let Kin::ChildOf(parent) = kin {
+            // The parent's number means the verified parent only if it was not reaped until now.
+            let parent = self.found.members.iter().find(|m| m.pid == parent);
+            if !parent.is_some_and(|m| self.sys.holds_number(&m.handle)) {
+                return;
+            }
+        }
+        let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
+        // A group of ours holds nobody else: who is in it descends from us. A marker alone does not say as much.
+        let leads_group = kin != Kin::Marked && evidence.pgid == Some(pid);
+        self.take(pid, handle, leads_group, verdict);
+    }
+
+    fn take(&mut self, pid: i32, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
+        match (verdict, handle) {
+            (Verdict::Owned(proof), Some(handle)) => {
+                self.seen.insert(pid);
+                let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
+                self.found.members.push(Member { pid, name, handle, proof, leads_group });
+            }
+            (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
+            (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
+        }
+    }
+
+    fn walk_down(&mut self, snapshot: &[Proc]) {
+        let roots: Vec<i32> = self.found.members.iter().map(|m| m.pid).collect();
+        for (pid, parent) in descendants(snapshot, &roots) {
+            if !self.seen.contains(&pid) {
+                self.member(pid, Kin::ChildOf(parent));
+            }
+        }
+    }
+}
+
+/// Finds what is left of a tree: its recorded processes, their descendants, and what carries its marker. A hint on
+/// markers (from [`markers`]) saves reading every environment for each of many leases.
+pub fn find<S: Sys>(
+    sys: &S,
+    target: &Target,
+    guard: &Guard,
+    snapshot: &[Proc],
+    marked: &[i32],
+) -> Found<S::Handle> {
+    let mut search = Search {
+        sys,
+        target,
+        guard,
+        names: snapshot.iter().map(|p| (p.pid, p)).collect(),
+        found: Found { members: Vec::new(), unknown: None },
+        seen: HashSet::new(),
+    };
+    if sys.here().as_ref() != Some(&target.scope) {
+        // Its numbers mean nothing here: verify says the same of each of them.
+        return search.found;
+    }
+    for process in target.bound.iter().flat_map(|b| [b.wrapper, b.adapter]) {
+        search.root(process);
+    }
+    search.walk_down(snapshot);
+    for pid in marked {
+        if !search.seen.contains(pid) {
+            search.member(*pid, Kin::Marked);
+        }
+    }
+    search.walk_down(snapshot);
+    search.found
+}
+
+/// Which running processes say that they belong to which lease.
+#[must_use]
+pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> HashMap<String, Vec<i32>> {
+    let mut by_lease: HashMap<String, Vec<i32>> = HashMap::new();
+    for pid in may_be_marked(snapshot, not_before_ticks) {
+        if let Marker::Pair { lease, .. } = sys.peek_marker(pid) {
+            by_lease.entry(lease).or_default().push(pid);
+        }
+    }
+    by_lease
+}
+
+/// Finds the tree of one lease from a fresh snapshot.
+///
+/// # Errors
+/// The process list cannot be read.
+pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<Found<S::Handle>> {
+    let snapshot = sys.snapshot()?;
+    let marked = markers(sys, &snapshot, target.not_before_ticks);
+    let marked = marked.get(&target.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
+    Ok(find(sys, target, guard, &snapshot, marked))
+}
+
+/// Sends a signal to every verified process, children first; SIGKILL goes to whole groups where the leader is
+/// verified. Returns the processes that could not be signalled, with the reason.
+pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
+    let mut failed = Vec::new();
+    for member in found.members.iter().rev() {
+        if signal == Signal::Kill && member.leads_group {
+            // The kernel ends a group at once, even one that forks as fast as it can. What is missed here is
+            // signalled one by one.
+            drop(sys.signal_group(&member.handle, &member.proof, signal));
+        }
+        match sys.signal(&member.handle, &member.proof, signal) {
+            Ok(()) | Err(SignalError::Gone) => {}
+            Err(SignalError::Foreign) => failed.push((member.pid, "it belongs to another user")),
+            Err(SignalError::WrongProof) => {
+                failed.push((member.pid, "it is not the process that was verified"))
+            }
+            Err(SignalError::Io(_)) => failed.push((member.pid, "the kernel refused")),
+        }
+    }
+    failed
+}
+
+/// Kills a tree until nothing of it is found in two scans one after the other, at most `rounds_max` times.
+///
+/// # Errors
+/// The process list cannot be read; nothing was signalled in that round.
+pub fn kill<S: Sys>(
+    sys: &S,
+    target: &Target,
+    guard: &Guard,
+    rounds_max: u32,
+) -> io::Result<Found<S::Handle>> {
+    let mut empty = 0;
+    let mut found = find_now(sys, target, guard)?;
+    for _ in 0..rounds_max {
+        if found.is_gone() {
+            empty += 1;
+            if empty == 2 {
+                break;
+            }
+        } else {
+            empty = 0;
+            for (pid, why) in signal_all(sys, &found, Signal::Kill) {
+                tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");
+            }
+        }
+        found = find_now(sys, target, guard)?;
+    }
+    Ok(found)
+}

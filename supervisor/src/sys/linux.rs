@@ -1,0 +1,478 @@
+//! Linux: pidfds, pidfs inodes and `/proc` directory handles. The only file of this package with `unsafe` in it,
+//! for two system calls that no crate wraps.
+
+#![expect(
+    unsafe_code,
+    reason = "pidfd_send_signal with flags, and recvmsg with SCM_PIDFD, have no safe wrapper"
+)]
+
+use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::tree::{Proc, parse_stat};
+use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
+use crate::sys::{Abilities, OpenError, Signal, SignalError, Sys};
+use acp_shared::launch::ExitStatus;
+use nix::libc;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use std::collections::HashSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PIDFS_MAGIC: i64 = 0x5049_4446;
+const SO_PASSPIDFD: libc::c_int = 76;
+const SCM_PIDFD: libc::c_int = 4;
+const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 4;
+/// The largest environment that is read, in bytes; a longer one counts as unreadable.
+const ENVIRON_BYTES_MAX: usize = 4 * 1024 * 1024;
+const STAT_BYTES_MAX: usize = 4096;
+/// How far up the line of a process is followed.
+const GENERATIONS_MAX: usize = 4096;
+
+/// This machine.
+#[derive(Debug)]
+pub struct Linux {
+    next_handle: AtomicU64,
+    here: Option<Scope>,
+}
+
+/// An open process.
+#[derive(Debug)]
+pub struct Handle {
+    id: HandleId,
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+    dir: Option<OwnedFd>,
+    own_child: bool,
+}
+
+impl Handle {
+    /// Its number.
+    #[must_use]
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The pidfd, where the kernel gives one.
+    #[must_use]
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What identifies the process, for the record; `None` when its start time cannot be read.
+    #[must_use]
+    pub fn record(&self) -> Option<ProcessRecord> {
+        let start_ticks = self.stat()?.start_ticks;
+        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
+    }
+
+    /// Its inode in pidfs.
+    #[must_use]
+    pub fn inode(&self) -> Option<u64> {
+        self.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()))
+    }
+
+    fn stat(&self) -> Option<Proc> {
+        parse_stat(&read_at(self.dir.as_ref()?.as_fd(), "stat", STAT_BYTES_MAX).ok()?)
+    }
+
+    fn marker(&self) -> Marker {
+        let Some(dir) = &self.dir else { return Marker::Unreadable };
+        read_at(dir.as_fd(), "environ", ENVIRON_BYTES_MAX)
+            .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
+    }
+
+    fn reaped(&self) -> Option<bool> {
+        let fd = self.pidfd.as_ref()?;
+        match raw_signal(fd.as_fd(), 0, 0) {
+            Ok(()) | Err(Errno::PERM) => Some(false),
+            Err(Errno::SRCH) => Some(true),
+            Err(_) => None,
+        }
+    }
+}
+
+/// The inode of a pidfd, if the kernel keeps pidfds in pidfs.
+#[must_use]
+pub fn pidfs_inode(fd: BorrowedFd<'_>) -> Option<u64> {
+    if rustix::fs::fstatfs(fd).ok()?.f_type != PIDFS_MAGIC {
+        return None;
+    }
+    Some(rustix::fs::fstat(fd).ok()?.st_ino)
+}
+
+fn read_at(dir: BorrowedFd<'_>, name: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let fd = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::new();
+    let mut piece = vec![0u8; 4096];
+    loop {
+        match rustix::io::read(&fd, &mut piece) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes.extend_from_slice(piece.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if bytes.len() > bytes_max {
+            return Err(io::Error::from(Errno::FBIG));
+        }
+    }
+}
+
+fn raw_signal(fd: BorrowedFd<'_>, signal: libc::c_int, flags: libc::c_uint) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open for the whole call, the info pointer is null, which the call allows, and the
+    // kernel touches no other memory of ours.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            flags,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn last_errno() -> Errno {
+    io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+const fn number(signal: Signal) -> libc::c_int {
+    match signal {
+        Signal::Term => libc::SIGTERM,
+        Signal::Cont => libc::SIGCONT,
+        Signal::Kill => libc::SIGKILL,
+    }
+}
+
+fn signal_error(errno: Errno) -> SignalError {
+    match errno {
+        Errno::SRCH => SignalError::Gone,
+        Errno::PERM => SignalError::Foreign,
+        other => SignalError::Io(other.into()),
+    }
+}
+
+fn read_text(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Linux {
+    /// Reads where it runs.
+    #[must_use]
+    pub fn new() -> Self {
+        let here = read_text("/proc/sys/kernel/random/boot_id")
+            .zip(rustix::fs::stat("/proc/self/ns/pid").ok())
+            .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino });
+        Self { next_handle: AtomicU64::new(1), here }
+    }
+
+    /// Opens a child that this process has just made and not reaped, so that its number is surely its own.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
+        self.open_as(pid, true).map(Arc::new)
+    }
+
+    /// This process, for the record.
+    #[must_use]
+    pub fn myself(&self) -> Option<ProcessRecord> {
+        let pid = i32::try_from(std::process::id()).ok()?;
+        self.open_as(pid, true).ok()?.record()
+    }
+
+    fn open_as(&self, pid: i32, own_child: bool) -> Result<Handle, OpenError> {
+        let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(OpenError::Gone)?;
+        let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+            Ok(fd) => Some(fd),
+            // EINVAL: the number is a thread's, not a process's.
+            Err(Errno::SRCH | Errno::INVAL) => return Err(OpenError::Gone),
+            Err(Errno::NOSYS | Errno::PERM) => None,
+            Err(errno) => return Err(OpenError::Io(errno.into())),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
+            Ok(fd) => Some(fd),
+            Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => None,
+            Err(errno) => return Err(OpenError::Io(errno.into())),
+        };
+        if pidfd.is_none() && dir.is_none() {
+            return Err(OpenError::Gone);
+        }
+        let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        let handle = Handle { id, pid, pidfd, dir, own_child };
+        // The directory was opened after the pidfd. Had the process been reaped in between, the two could be of
+        // different processes.
+        if handle.reaped() == Some(true) { Err(OpenError::Gone) } else { Ok(handle) }
+    }
+
+    /// Collects the exit status of an own child, if it has ended.
+    ///
+    /// # Errors
+    /// It is no child of this process, or was collected before.
+    pub fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
+        let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
+            (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
+            (None, Some(pid)) => WaitId::Pid(pid),
+            (None, None) => return Err(Errno::CHILD.into()),
+        };
+        let status = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => ExitStatus::Exited(code),
+            (None, Some(signal)) => ExitStatus::Signaled(signal),
+            (None, None) => ExitStatus::Unknown,
+        }))
+    }
+
+    /// The children of this process, dead ones too. Those of all threads, since the kernel keeps them apart.
+    #[must_use]
+    pub fn children(&self) -> Vec<i32> {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let pids: Vec<String> = lists.collect();
+        pids.iter()
+            .flat_map(|list| list.split_ascii_whitespace())
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    }
+
+    /// Collects a child whose exit status nobody wants; whether it was dead.
+    ///
+    /// # Errors
+    /// It is no child of this process.
+    pub fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+        let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
+    }
+
+    /// Whether a process runs somewhere below one of `roots`. `None` when its line broke while it was read.
+    #[must_use]
+    pub fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
+        let mut at = pid;
+        for _ in 0..GENERATIONS_MAX {
+            if roots.contains(&at) {
+                return Some(true);
+            }
+            if at <= 1 {
+                return Some(false);
+            }
+            match std::fs::read(format!("/proc/{at}/stat")).ok().and_then(|stat| parse_stat(&stat)) {
+                Some(stat) => at = stat.ppid,
+                // Hidden from this process, so of another user: none of the trees that it started.
+                None if self.open(at).is_ok() => return Some(false),
+                None => return None,
+            }
+        }
+        None
+    }
+
+    /// Tries what the kernel can do.
+    #[must_use]
+    pub fn probe(&self) -> Abilities {
+        let me = i32::try_from(std::process::id()).ok().and_then(|pid| self.open_as(pid, false).ok());
+        let pidfd = me.as_ref().and_then(Handle::pidfd);
+        let group = pidfd.map(|fd| raw_signal(fd, 0, PIDFD_SIGNAL_PROCESS_GROUP));
+        Abilities {
+            pidfd: pidfd.is_some(),
+            pidfs_inode: pidfd.and_then(pidfs_inode).is_some(),
+            // Not a leader is an answer; an unknown flag is none.
+            pidfd_group: matches!(group, Some(Ok(()) | Err(Errno::SRCH | Errno::PERM))),
+            scm_pidfd: control_pair().is_ok_and(|(_, ours)| pass_pidfd(ours.as_fd()).is_ok()),
+            proc_list: self.snapshot().is_ok_and(|list| !list.is_empty()),
+            subreaper: false,
+        }
+    }
+}
+
+impl Sys for Linux {
+    type Handle = Handle;
+
+    fn here(&self) -> Option<Scope> {
+        self.here.clone()
+    }
+
+    fn open(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
+        self.open_as(pid, false).map(Arc::new)
+    }
+
+    fn evidence(&self, handle: &Handle) -> Evidence {
+        let stat = handle.stat();
+        let marker = handle.marker();
+        let exe = handle.dir.as_ref().and_then(|dir| {
+            let path = rustix::fs::readlinkat(dir, "exe", Vec::new()).ok()?;
+            Some(path.to_string_lossy().into_owned())
+        });
+        // Read last: what was read above is of a process that still held its number then.
+        let life = match (handle.reaped(), &stat) {
+            (Some(true), _) => Life::Gone,
+            (_, Some(stat)) if stat.zombie => Life::Zombie,
+            (_, Some(_)) => Life::Running,
+            (Some(false), None) => Life::Unreadable,
+            (None, None) => Life::Gone,
+        };
+        Evidence {
+            handle: Some(handle.id),
+            pid: handle.pid,
+            scope: self.here.clone(),
+            life,
+            start_ticks: stat.as_ref().map(|s| s.start_ticks),
+            ppid: stat.as_ref().map(|s| s.ppid),
+            pgid: stat.as_ref().map(|s| s.pgid),
+            sid: stat.as_ref().map(|s| s.sid),
+            inode: handle.inode(),
+            marker,
+            exe,
+            own_child: handle.own_child,
+        }
+    }
+
+    fn peek_marker(&self, pid: i32) -> Marker {
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
+    }
+
+    fn holds_number(&self, handle: &Handle) -> bool {
+        handle.reaped().map_or_else(|| handle.stat().is_some(), |reaped| !reaped)
+    }
+
+    fn snapshot(&self) -> io::Result<Vec<Proc>> {
+        let mut list = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|text| text.parse::<i32>().ok()) else { continue };
+            // A process that ended since it was listed is no longer of interest.
+            let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
+            list.extend(parse_stat(&stat));
+        }
+        Ok(list)
+    }
+
+    fn signal(&self, handle: &Handle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
+        if proof.handle() != handle.id {
+            return Err(SignalError::WrongProof);
+        }
+        // A /proc directory is as good as a pidfd here: both name a process, not a number.
+        let fd = handle.pidfd.as_ref().or(handle.dir.as_ref()).ok_or(SignalError::Gone)?;
+        raw_signal(fd.as_fd(), number(signal), 0).map_err(signal_error)
+    }
+
+    fn signal_group(&self, handle: &Handle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
+        if proof.handle() != handle.id {
+            return Err(SignalError::WrongProof);
+        }
+        let fd = handle.pidfd.as_ref().ok_or(SignalError::Gone)?;
+        raw_signal(fd.as_fd(), number(signal), PIDFD_SIGNAL_PROCESS_GROUP).map_err(signal_error)
+    }
+
+    fn own_line(&self) -> HashSet<i32> {
+        let mut line = HashSet::new();
+        let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
+        while pid > 0 && line.insert(pid) {
+            let stat = std::fs::read(format!("/proc/{pid}/stat")).ok();
+            pid = stat.and_then(|bytes| parse_stat(&bytes)).map_or(0, |s| s.ppid);
+        }
+        line
+    }
+}
+
+/// A pair of connected packet sockets for one wrapper: first its end (blocking), then ours (not blocking).
+///
+/// # Errors
+/// The process is out of descriptors.
+pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let (theirs, ours) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((theirs, ours))
+}
+
+/// Asks the kernel to send a pidfd of the sender with each packet.
+///
+/// # Errors
+/// The kernel is older than 6.5.
+pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
+    // SAFETY: the option is an int, `on` lives through the call, and `size` is its size.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSPIDFD, (&raw const on).cast(), size)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends one packet with descriptors.
+///
+/// # Errors
+/// The peer is gone.
+pub fn send_with_fds(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::NOBUFS.into());
+    }
+    rustix::net::sendmsg(socket, &[io::IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Room for the control data of one packet, aligned as its header wants.
+#[repr(C, align(8))]
+struct ControlSpace([u8; 128]);
+
+/// Receives one packet, without waiting, and a pidfd of its sender where [`pass_pidfd`] was asked. Nothing left to
+/// receive is a count of 0.
+///
+/// # Errors
+/// `WouldBlock` when nothing is there yet.
+pub fn recv_with_pidfd(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = ControlSpace([0; 128]);
+    let mut piece = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
+    // SAFETY: a msghdr of zeroes is a valid empty one.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut piece;
+    header.msg_iovlen = 1;
+    header.msg_control = space.0.as_mut_ptr().cast();
+    header.msg_controllen = size_of::<ControlSpace>();
+    // SAFETY: the header points at `piece` and `space`, which outlive the call, with their true sizes.
+    let got = unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT)
+    };
+    let count = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    let mut sender = None;
+    // SAFETY: the header is as the kernel filled it in; the macros stay within `msg_controllen` bytes of `space`.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    while !control.is_null() {
+        // SAFETY: `control` is not null and points at a whole header inside of `space`, which is aligned for it.
+        let (level, kind, len) =
+            unsafe { ((*control).cmsg_level, (*control).cmsg_type, (*control).cmsg_len) };
+        // SAFETY: plain arithmetic on a constant.
+        let wanted = unsafe { libc::CMSG_LEN(4) } as usize;
+        if level == libc::SOL_SOCKET && kind == SCM_PIDFD && len >= wanted {
+            // SAFETY: the message carries one int, which is a descriptor that the kernel made for us just now and
+            // nothing else owns.
+            let fd = unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned() };
+            if fd >= 0 {
+                // SAFETY: as above: a fresh descriptor, owned by nobody else.
+                sender = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        // SAFETY: both pointers belong to the same filled-in header.
+        control = unsafe { libc::CMSG_NXTHDR(&raw const header, control) };
+    }
+    if header.msg_flags & libc::MSG_TRUNC != 0 {
+        return Err(Errno::MSGSIZE.into());
+    }
+    Ok((count, sender))
+}

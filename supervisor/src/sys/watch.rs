@@ -1,0 +1,130 @@
+//! Waiting for what the kernel says, without a thread for each wait.
+
+use crate::sys::linux::{self, Handle, Linux};
+use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, ToWrapper};
+use acp_shared::wire::{self, WireError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::net::unix::pipe;
+
+/// How often a child is asked for where the kernel has no pidfds.
+const POLL: Duration = Duration::from_millis(50);
+
+/// An own child, to be waited for and collected once.
+#[derive(Debug)]
+pub struct Child {
+    sys: Arc<Linux>,
+    handle: Arc<Handle>,
+    /// The pidfd becomes readable when the process ends, as a pipe does when data comes.
+    ready: Option<pipe::Receiver>,
+    status: Option<ExitStatus>,
+}
+
+impl Child {
+    /// Watches a child of this process.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn new(sys: Arc<Linux>, handle: Arc<Handle>) -> io::Result<Self> {
+        let ready = match handle.pidfd() {
+            Some(fd) => Some(pipe::Receiver::from_owned_fd_unchecked(fd.try_clone_to_owned()?)?),
+            None => None,
+        };
+        Ok(Self { sys, handle, ready, status: None })
+    }
+
+    /// The handle.
+    #[must_use]
+    pub const fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// How it ended, if it has and was collected.
+    #[must_use]
+    pub const fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// Waits until it has ended and collects it. Safe to cancel; once it has returned it returns at once again.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut woken = false;
+        loop {
+            if let Some(status) = self.status {
+                return status;
+            }
+            match self.sys.collect(&self.handle) {
+                Ok(Some(status)) => self.status = Some(status),
+                Err(_) => self.status = Some(ExitStatus::Unknown),
+                Ok(None) => match &self.ready {
+                    // Readable and not to be collected happens only while a tracer holds on to it.
+                    Some(ready) if !woken => {
+                        woken = true;
+                        drop(ready.readable().await);
+                    }
+                    Some(_) | None => tokio::time::sleep(POLL).await,
+                },
+            }
+        }
+    }
+}
+
+/// Why the control socket of a wrapper gave no message.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The socket failed.
+    #[error("the wrapper's control socket failed")]
+    Io(#[from] io::Error),
+    /// The wrapper said something else.
+    #[error("the wrapper broke its protocol")]
+    Wire(#[from] WireError),
+}
+
+/// The supervisor's end of a wrapper's control socket.
+#[derive(Debug)]
+pub struct Control {
+    /// A packet socket; for the runtime it behaves as a datagram socket does.
+    socket: UnixDatagram,
+}
+
+impl Control {
+    /// Takes over a connected, non-blocking packet socket.
+    ///
+    /// # Errors
+    /// The runtime cannot watch it.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?;
+        Ok(Self { socket })
+    }
+
+    /// The next message with a pidfd of its sender, where the kernel gives one; `None` when the wrapper has closed
+    /// its end. Safe to cancel.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn recv(&self) -> Result<Option<(FromWrapper, Option<OwnedFd>)>, ControlError> {
+        let mut packet = vec![0u8; CONTROL_BYTES_MAX];
+        let got = self
+            .socket
+            .async_io(Interest::READABLE, || linux::recv_with_pidfd(self.socket.as_fd(), &mut packet))
+            .await;
+        let (count, sender) = match got {
+            Ok((0, _)) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            other => other?,
+        };
+        Ok(Some((wire::decode(packet.get(..count).unwrap_or_default())?, sender)))
+    }
+
+    /// Sends a message with descriptors. The messages are few and small: the socket never fills.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn send(&self, message: &ToWrapper, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        let packet = wire::encode(message, CONTROL_BYTES_MAX)?;
+        Ok(linux::send_with_fds(self.socket.as_fd(), &packet, fds)?)
+    }
+}

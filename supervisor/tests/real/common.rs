@@ -1,0 +1,382 @@
+//! A supervisor process in a directory of its own, and clients that speak its protocol.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
+use acp_shared::conn::{self, Conn, ConnError};
+use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{
+    Attached, Graces, Hello, Home, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply,
+    Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
+};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long anything may take: the machine may be busy.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Graces that make tests quick.
+pub(crate) const QUICK: Graces = Graces { eof_ms: 300, term_ms: 400, kill_ms: 5_000 };
+
+/// Waits until something holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The wrapper beside the supervisor under test, built if this package was built alone.
+pub(crate) fn wrapper() -> &'static Path {
+    static WRAPPER: OnceLock<PathBuf> = OnceLock::new();
+    WRAPPER.get_or_init(|| {
+        let path = Path::new(env!("CARGO_BIN_EXE_acp-supervisor")).with_file_name("acp-wrapper");
+        if !path.exists() {
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "-q", "-p", "acp-wrapper"])
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status()
+                .unwrap();
+            assert!(built.success() && path.exists(), "cannot build acp-wrapper at {}", path.display());
+        }
+        path
+    })
+}
+
+/// Whether a process runs (a zombie does not).
+pub(crate) fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Every running process whose environment names this lease.
+pub(crate) fn marked(lease_id: LeaseId) -> Vec<i32> {
+    let needle = format!("OPENCLAW_ACPX_LEASE_ID={lease_id}");
+    let pids =
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|b| *b == 0).any(|entry| entry == needle.as_bytes()) && runs(*pid)
+    })
+    .collect()
+}
+
+/// Sends a signal to a process that the test knows to be its own.
+pub(crate) fn kill(pid: i32, signal: Signal) {
+    let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    assert!(runs(pid));
+    pidfd_send_signal(&pidfd, signal).unwrap();
+}
+
+/// A supervisor process. It is killed with the value, and its trees with it.
+pub(crate) struct Host {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) config: String,
+    child: Option<Child>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        Self::with_config("reap_term_ms = 300")
+    }
+
+    pub(crate) fn with_config(config: &str) -> Self {
+        let mut host = Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), child: None };
+        host.start();
+        host
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.state_dir().join("supervisor.sock")
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let config = self.dir.path().join("supervisor.toml");
+        std::fs::write(&config, &self.config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
+        command.arg("--wrapper").arg(wrapper()).arg("--config").arg(config);
+        command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
+        command
+    }
+
+    /// Starts the supervisor and waits until it says that it is ready.
+    pub(crate) fn start(&mut self) {
+        let mut child = self.command().stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: serde_json::Value = serde_json::from_str(&line).expect("a ready line");
+        assert_eq!(ready["event"], "ready", "{line}");
+        assert_eq!(ready["pid"], child.id());
+        assert_eq!(ready["socket"], self.socket().canonicalize().unwrap().to_str().unwrap());
+        self.child = Some(child);
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// SIGKILL, as a crash would be.
+    pub(crate) fn crash(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, and the exit code.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        kill(self.pid(), Signal::TERM);
+        self.wait()
+    }
+
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        let mut child = self.child.take().unwrap();
+        let mut code = None;
+        eventually("the supervisor ends", || {
+            code = child.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code()
+    }
+
+    /// Runs an admin command.
+    pub(crate) fn cli(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.args(args).arg("--state-dir").arg(self.state_dir()).output().unwrap()
+    }
+
+    /// Runs an admin command with `--json`.
+    pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
+        let mut with = args.to_vec();
+        with.push("--json");
+        let output = self.cli(&with);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// A gateway's state as it would keep it.
+    pub(crate) fn gateway(&self) -> Identity {
+        Identity {
+            socket: self.socket(),
+            id: GatewayInstanceId::mint(),
+            epoch: 1,
+            home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// One gateway installation.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) socket: PathBuf,
+    pub(crate) id: GatewayInstanceId,
+    pub(crate) epoch: u64,
+    pub(crate) home: Home,
+}
+
+impl Identity {
+    pub(crate) fn hello(&self) -> Hello {
+        Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            features: vec![],
+            role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
+        }
+    }
+
+    pub(crate) async fn try_connect(&self) -> Result<Client, ConnError> {
+        let (conn, welcome) = conn::open(&self.socket, self.hello(), DEADLINE).await?;
+        Ok(Client { conn, welcome, next: 1, notices: VecDeque::new(), replies: VecDeque::new() })
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        // A connection that was just dropped may still be living in the supervisor's eyes.
+        loop {
+            match self.try_connect().await {
+                Err(ConnError::Refused(refusal)) if refusal.code == RefusalCode::InstanceBusy => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                other => return other.unwrap(),
+            }
+        }
+    }
+}
+
+/// An open connection of a gateway.
+pub(crate) struct Client {
+    pub(crate) conn: Conn<ToClient, ToSupervisor>,
+    pub(crate) welcome: Welcome,
+    next: u64,
+    pub(crate) notices: VecDeque<Notice>,
+    replies: VecDeque<(u64, Result<Reply, Refusal>)>,
+}
+
+impl Client {
+    pub(crate) async fn send(&mut self, body: Request) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.conn.sender.send(&ToSupervisor::Request { id, body }).await.unwrap();
+        id
+    }
+
+    async fn recv(&mut self) {
+        let message =
+            tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("an answer in time");
+        match message.unwrap().expect("an open connection") {
+            ToClient::Reply { id, result } => self.replies.push_back((id, result)),
+            ToClient::Notice(notice) => self.notices.push_back(notice),
+            other @ (ToClient::Welcome(_) | ToClient::Refused(_)) => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub(crate) async fn reply(&mut self, id: u64) -> Result<Reply, Refusal> {
+        loop {
+            if let Some(at) = self.replies.iter().position(|(got, _)| *got == id) {
+                return self.replies.remove(at).unwrap().1;
+            }
+            self.recv().await;
+        }
+    }
+
+    pub(crate) async fn call(&mut self, body: Request) -> Result<Reply, Refusal> {
+        let id = self.send(body).await;
+        self.reply(id).await
+    }
+
+    pub(crate) async fn notice(&mut self) -> Notice {
+        loop {
+            if let Some(notice) = self.notices.pop_front() {
+                return notice;
+            }
+            self.recv().await;
+        }
+    }
+
+    pub(crate) async fn spawn(&mut self, spec: &Spawn) -> LeaseInfo {
+        match self.call(Request::Spawn(spec.clone())).await.unwrap() {
+            Reply::Spawned(info) => info,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn attach(&mut self, lease_id: LeaseId, from_offset: u64) -> Attached {
+        match self.call(Request::Attach { lease_id, from_offset }).await.unwrap() {
+            Reply::Attached(attached) => attached,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn input(
+        &mut self,
+        lease_id: LeaseId,
+        seq: u64,
+        bytes: &[u8],
+    ) -> Result<Reply, Refusal> {
+        self.call(Request::Input { lease_id, seq, bytes: bytes.to_vec() }).await
+    }
+
+    pub(crate) async fn ack(&mut self, lease_id: LeaseId, offset: u64) {
+        assert_eq!(self.call(Request::Ack { lease_id, offset }).await, Ok(Reply::Done));
+    }
+
+    pub(crate) async fn close(&mut self, lease_id: LeaseId) {
+        let reply = self.call(Request::CloseLease { lease_id, reason: "test".into() }).await;
+        assert!(matches!(reply, Ok(Reply::Closing { .. })), "{reply:?}");
+    }
+
+    /// The next piece of output of a lease; other news is dropped.
+    pub(crate) async fn output(&mut self, lease: LeaseId) -> (u64, Vec<u8>) {
+        loop {
+            if let Notice::Output { lease_id, offset, bytes } = self.notice().await
+                && lease_id == lease
+            {
+                return (offset, bytes);
+            }
+        }
+    }
+
+    /// Output from `offset` on until `count` bytes are there; asserts that nothing is missing or repeated.
+    pub(crate) async fn read(&mut self, lease: LeaseId, offset: u64, count: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            let (at, bytes) = self.output(lease).await;
+            assert_eq!(at, offset + all.len() as u64, "output out of order");
+            all.extend(bytes);
+        }
+        all
+    }
+
+    /// Waits for the end of the adapter's output.
+    pub(crate) async fn exited(&mut self, lease: LeaseId) -> (ExitStatus, u64, String) {
+        loop {
+            if let Notice::Exited { lease_id, status, end_offset, stderr_tail, .. } = self.notice().await
+                && lease_id == lease
+            {
+                return (status, end_offset, stderr_tail);
+            }
+        }
+    }
+
+    /// Waits until a lease is in this state and returns why.
+    pub(crate) async fn state(&mut self, lease: LeaseId, want: LeaseState) -> String {
+        loop {
+            if let Notice::LeaseChanged { lease_id, state, reason } = self.notice().await
+                && lease_id == lease
+                && state == want
+            {
+                return reason;
+            }
+        }
+    }
+
+    pub(crate) async fn leases(&mut self) -> Vec<LeaseInfo> {
+        match self.call(Request::ListLeases).await.unwrap() {
+            Reply::Leases(leases) => leases,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// An agent that runs `argv` in `/`.
+pub(crate) fn agent(argv: &[&str]) -> Spawn {
+    Spawn {
+        lease_id: LeaseId::mint(),
+        session_key: SessionKey::parse(&format!("agent:test:acp:{}", LeaseId::mint())).unwrap(),
+        kind: LeaseKind::Agent,
+        argv: argv.iter().map(|s| (*s).to_owned()).collect(),
+        env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
+        cwd: "/".into(),
+        graces: QUICK,
+    }
+}
+
+/// An agent that runs a shell script.
+pub(crate) fn script(text: &str) -> Spawn {
+    agent(&["/bin/sh", "-c", text])
+}
+
+/// A terminal of an agent that runs a shell script.
+pub(crate) fn terminal(parent: &Spawn, text: &str, output_bytes_max: u64) -> Spawn {
+    let kind = LeaseKind::Terminal { parent_lease_id: parent.lease_id, output_bytes_max };
+    Spawn { kind, session_key: parent.session_key.clone(), ..script(text) }
+}

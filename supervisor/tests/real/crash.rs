@@ -1,0 +1,232 @@
+//! Nothing outlives its lease, whatever is killed; and nothing else is touched.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::protocol::{LeaseState, RefusalCode, Request};
+use rustix::process::Signal;
+use std::process::{Child, Command};
+
+const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+
+/// A process that says it belongs to a lease, as one of another gateway would.
+struct Decoy(Child);
+
+impl Decoy {
+    fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("300").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
+        Self(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+}
+
+impl Drop for Decoy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_leaves_no_process() {
+    let mut host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let specs = [agent(&["cat"]), script(STUBBORN)];
+    for spec in &specs {
+        gateway.spawn(spec).await;
+    }
+    eventually("the grandchild is there", || marked(specs[1].lease_id).len() >= 4);
+    host.crash();
+    for spec in &specs {
+        eventually("the tree is gone", || marked(spec.lease_id).is_empty());
+    }
+    host.start();
+    let leases = host.json(&["leases", "list"]);
+    for lease in leases.as_array().unwrap() {
+        assert_eq!(lease["state"], "lost", "{lease}");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = script(STUBBORN);
+    let info = gateway.spawn(&spec).await;
+    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    let before = marked(spec.lease_id);
+    // The wrapper first, held still, so that it cannot clean up.
+    kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    host.crash();
+    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    let left = marked(spec.lease_id);
+    assert!(!left.is_empty(), "of {before:?} escapees remain");
+    let foreign = Decoy::new(spec.lease_id, GatewayInstanceId::mint());
+    let other = Decoy::new(LeaseId::mint(), identity.id);
+
+    host.start();
+    let gone = left.iter().all(|pid| !runs(*pid));
+    assert!(gone, "everything is gone before the first connection");
+    assert!(runs(foreign.pid()) && runs(other.pid()), "strangers live");
+    let mut gateway = identity.connect().await;
+    let info = gateway.leases().await.remove(0);
+    assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
+}
+
+#[tokio::test]
+async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped() {
+    let mut host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    host.crash();
+    assert!(runs(info.wrapper_pid.unwrap()));
+    host.start();
+    assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()));
+}
+
+#[tokio::test]
+async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
+    let mut host = Host::new();
+    let mut identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    gateway.spawn(&spec).await;
+    let mut copy = Host::with_config("reap_every_ms = 200");
+    copy.crash();
+    for name in ["supervisor.db", "supervisor.db-wal", "supervisor.db-shm"] {
+        let from = host.state_dir().join(name);
+        if from.exists() {
+            std::fs::copy(from, copy.state_dir().join(name)).unwrap();
+        }
+    }
+    copy.start();
+    assert_eq!(marked(spec.lease_id).len(), 2);
+    let lines = copy.json(&["leases", "reap", "--dry-run"]);
+    assert_eq!(lines[0]["action"], "leave", "{lines}");
+    assert_eq!(lines[0]["why"], "the supervisor that spawned it lives");
+    assert!(copy.cli(&["leases", "reap", "--yes"]).status.success());
+    assert_eq!(marked(spec.lease_id).len(), 2);
+
+    // Who asks the copy for that lease gets an answer.
+    identity.socket = copy.socket();
+    let mut astray = identity.connect().await;
+    let lease_id = spec.lease_id;
+    for body in [Request::Spawn(spec), Request::Attach { lease_id, from_offset: 0 }] {
+        assert_eq!(astray.call(body).await.unwrap_err().code, RefusalCode::SessionBusy);
+    }
+    // Once its supervisor is dead the lease is swept without anybody's asking.
+    host.crash();
+    eventually("the copy sees that the lease is over", || {
+        copy.json(&["leases", "list"])[0]["state"] == "lost"
+    });
+}
+
+#[tokio::test]
+async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let file = host.dir.path().join("pid");
+    let path = file.to_str().unwrap();
+    let spec = script(&format!(
+        "setsid env -i sh -c 'echo $$ > {path}.tmp; mv {path}.tmp {path}; trap \"\" TERM; sleep 300; :' & sleep 300"
+    ));
+    let info = gateway.spawn(&spec).await;
+    eventually("the stray is there", || file.exists());
+    let stray: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert!(runs(stray) && !marked(spec.lease_id).contains(&stray));
+    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    gateway.state(spec.lease_id, LeaseState::Lost).await;
+    eventually("the stray is gone", || !runs(stray));
+    eventually("and reaped", || !std::path::Path::new(&format!("/proc/{stray}")).exists());
+    // Other leases were never in danger.
+    let other = agent(&["cat"]);
+    gateway.spawn(&other).await;
+    assert_eq!(marked(other.lease_id).len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_not_known_of_a_lost_lease_is_not_said() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    gateway.spawn(&spec).await;
+    gateway.input(spec.lease_id, 1, b"x").await.unwrap();
+    host.crash();
+    host.start();
+    let mut gateway = identity.connect().await;
+    let request = acp_shared::protocol::Request::Attach { lease_id: spec.lease_id, from_offset: 0 };
+    let refusal = gateway.call(request).await.unwrap_err();
+    assert_eq!(refusal.code, acp_shared::protocol::RefusalCode::LeaseEnded);
+    assert_eq!(gateway.leases().await.remove(0).exit, None);
+}
+
+/// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
+#[tokio::test]
+async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    for round in 0..12u64 {
+        let mut gateway = identity.connect().await;
+        let specs: Vec<_> =
+            (0..6).map(|i| if i % 2 == 0 { agent(&["cat"]) } else { script(STUBBORN) }).collect();
+        for spec in &specs {
+            gateway.send(acp_shared::protocol::Request::Spawn(spec.clone())).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(round * 7)).await;
+        host.crash();
+        for spec in &specs {
+            eventually("nothing of it runs", || marked(spec.lease_id).is_empty());
+        }
+        host.start();
+    }
+    let leases = host.json(&["leases", "list"]);
+    assert!(!leases.as_array().unwrap().is_empty());
+    for lease in leases.as_array().unwrap() {
+        assert!(["lost", "closed"].contains(&lease["state"].as_str().unwrap()), "{lease}");
+    }
+    let wrappers =
+        std::fs::read_dir(host.state_dir().join("wrappers").join(identity.id.to_string())).unwrap();
+    assert_eq!(wrappers.count(), 0, "launch directories are removed");
+}
+
+#[tokio::test]
+async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    for round in 0..20u64 {
+        let spec = script(STUBBORN);
+        let id = gateway.send(acp_shared::protocol::Request::Spawn(spec.clone())).await;
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(round * 2);
+        while std::time::Instant::now() < until {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let path = format!("{}/acp-wrapper", spec.lease_id);
+        for pid in marked(spec.lease_id) {
+            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let ppid = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            if exe.to_string_lossy().contains(&path) && ppid.contains(&format!("PPid:\t{}\n", host.pid())) {
+                kill(pid, Signal::KILL);
+            }
+        }
+        let spawned = gateway.reply(id).await.is_ok();
+        let kept = spawned && marked(spec.lease_id).iter().any(|pid| runs(*pid));
+        if kept {
+            gateway.close(spec.lease_id).await;
+        }
+        eventually("nothing of it runs", || marked(spec.lease_id).is_empty());
+    }
+    let ended = |lease: &acp_shared::protocol::LeaseInfo| lease.state.is_ended();
+    let mut all = false;
+    while !all {
+        all = gateway.leases().await.iter().all(ended);
+    }
+}

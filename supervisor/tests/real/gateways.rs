@@ -1,0 +1,112 @@
+//! Several gateways under one supervisor.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{DEADLINE, Host, agent, eventually, runs};
+use acp_shared::conn::ConnError;
+use acp_shared::protocol::{FRAME_BYTES_MAX, Home, RefusalCode, Reply, Request, ToClient, ToSupervisor};
+use acp_shared::wire;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+#[tokio::test]
+async fn a_gateway_sees_and_commands_its_own_only() {
+    let host = Host::new();
+    let (first, second) = (host.gateway(), host.gateway());
+    let (mut a, mut b) = (first.connect().await, second.connect().await);
+    let (of_a, of_b) = (agent(&["cat"]), agent(&["cat"]));
+    a.spawn(&of_a).await;
+    b.spawn(&of_b).await;
+    assert_eq!(a.leases().await.iter().map(|l| l.lease_id).collect::<Vec<_>>(), [of_a.lease_id]);
+    let lease_id = of_b.lease_id;
+    for body in [
+        Request::Attach { lease_id, from_offset: 0 },
+        Request::Input { lease_id, seq: 1, bytes: b"x".to_vec() },
+        Request::Ack { lease_id, offset: 0 },
+        Request::Tail { lease_id },
+        Request::CloseLease { lease_id, reason: "x".into() },
+        Request::Release { lease_id },
+        Request::Verify { lease_id },
+    ] {
+        assert_eq!(a.call(body.clone()).await.unwrap_err().code, RefusalCode::LeaseUnknown, "{body:?}");
+    }
+    // Even its id is not told apart from any other that is taken.
+    let taken = acp_shared::protocol::Spawn { lease_id, ..agent(&["cat"]) };
+    assert_eq!(a.call(Request::Spawn(taken)).await.unwrap_err().code, RefusalCode::LeaseConflict);
+    assert_eq!(a.call(Request::Reap { dry_run: true }).await.unwrap_err().code, RefusalCode::NotAuthorised);
+    assert_eq!(b.input(lease_id, 1, b"y").await, Ok(Reply::Written { seq: 1 }));
+    let all = host.json(&["leases", "list"]);
+    assert_eq!(all.as_array().unwrap().len(), 2);
+}
+
+fn refused(result: Result<crate::common::Client, ConnError>) -> RefusalCode {
+    match result {
+        Err(ConnError::Refused(refusal)) => refusal.code,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("connected"),
+    }
+}
+
+#[tokio::test]
+async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
+    let host = Host::new();
+    let mut identity = host.gateway();
+    identity.epoch = 5;
+    let mut old = identity.connect().await;
+    for epoch in [5, 4] {
+        identity.epoch = epoch;
+        assert_eq!(refused(identity.try_connect().await), RefusalCode::InstanceBusy);
+    }
+    let spec = agent(&["cat"]);
+    old.spawn(&spec).await;
+    identity.epoch = 6;
+    let mut new = identity.connect().await;
+    // The old connection is told and ended; what it still sends has no effect.
+    drop(
+        old.conn
+            .sender
+            .send(&acp_shared::protocol::ToSupervisor::Request {
+                id: 99,
+                body: Request::CloseLease { lease_id: spec.lease_id, reason: "late".into() },
+            })
+            .await,
+    );
+    let last = tokio::time::timeout(DEADLINE, old.conn.receiver.recv()).await.unwrap().unwrap();
+    assert!(matches!(last, Some(ToClient::Refused(refusal)) if refusal.code == RefusalCode::EpochStale));
+    let info = new.leases().await.remove(0);
+    assert_eq!(info.state, acp_shared::protocol::LeaseState::Open);
+}
+
+#[tokio::test]
+async fn h15_a_copied_state_directory_is_recognised_after_a_restart_too() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    drop(identity.connect().await);
+    host.stop();
+    host.start();
+    let mut copy = identity.clone();
+    copy.home = Home { ino: 99, ..copy.home };
+    copy.epoch = 9;
+    assert_eq!(refused(copy.try_connect().await), RefusalCode::CloneDetected);
+    drop(identity.connect().await);
+}
+
+/// A gateway that dies between its Hello and the answer is gone like any other: its leases do not wait for ever.
+#[tokio::test]
+async fn a_gateway_that_leaves_before_it_is_welcomed_has_left() {
+    let host = Host::with_config("detached_grace_ms = 200");
+    let mut identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let info = gateway.spawn(&agent(&["cat"])).await;
+    drop(gateway);
+    identity.epoch += 1;
+    let hello = ToSupervisor::Hello(identity.hello());
+    let frame = wire::encode_frame(&hello, FRAME_BYTES_MAX).unwrap();
+    let mut stream = UnixStream::connect(host.socket()).unwrap();
+    // Nothing can be written to it any more: the welcome fails.
+    stream.shutdown(Shutdown::Read).unwrap();
+    stream.write_all(&frame).unwrap();
+    eventually("the lease ends", || !runs(info.adapter_pid.unwrap()));
+    drop(stream);
+}

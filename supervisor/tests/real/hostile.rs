@@ -1,0 +1,148 @@
+//! Clients that do not keep to the protocol: they are cut off, and others are served throughout.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{DEADLINE, Host, agent, script};
+use acp_shared::conn::{self, ConnError};
+use acp_shared::protocol::{FRAME_BYTES_MAX, RefusalCode, Reply, Request, ToClient, ToSupervisor};
+use acp_shared::wire;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Writes bytes and returns what comes back until the supervisor closes.
+fn throw(host: &Host, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(host.socket()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    // It may close before it has read everything.
+    let _ = stream.write_all(bytes);
+    let mut back = Vec::new();
+    let _ = stream.read_to_end(&mut back);
+    back
+}
+
+#[tokio::test]
+async fn malformed_oversized_slow_and_short_clients_are_cut_off() {
+    let host = Host::with_config("handshake_ms = 300");
+    let mut good = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    good.spawn(&spec).await;
+    let hello = wire::encode_frame(&ToSupervisor::Hello(host.gateway().hello()), FRAME_BYTES_MAX).unwrap();
+    let mut trailing = hello.clone();
+    trailing[3] += 1;
+    trailing.push(0);
+    let cases: [(&str, Vec<u8>); 7] = [
+        ("garbage", vec![0xff; 4096]),
+        ("an oversized frame", (u32::try_from(FRAME_BYTES_MAX).unwrap() + 1).to_be_bytes().to_vec()),
+        ("no message in a frame", vec![0, 0, 0, 1, 0xee]),
+        ("half a frame", hello[..hello.len() / 2].to_vec()),
+        ("trailing bytes", trailing),
+        ("nothing", vec![]),
+        (
+            "a huge length of a string inside",
+            vec![0, 0, 0, 12, 0, 1, 1, 1, 253, 255, 255, 255, 255, 255, 255, 255],
+        ),
+    ];
+    for (name, bytes) in cases {
+        let back = throw(&host, &bytes);
+        assert!(back.is_empty(), "{name}: {back:?}");
+        assert!(matches!(good.call(Request::Status).await, Ok(Reply::Status(_))), "after {name}");
+    }
+    drop(UnixStream::connect(host.socket()).unwrap());
+    assert_eq!(good.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
+}
+
+#[tokio::test]
+async fn a_request_before_hello_and_a_second_hello_are_refused() {
+    let host = Host::new();
+    let request = ToSupervisor::Request { id: 1, body: Request::Status };
+    let mut conn = conn::connect::<ToClient, ToSupervisor>(&host.socket()).await.unwrap();
+    conn.sender.send(&request).await.unwrap();
+    let answer = conn.receiver.recv().await.unwrap();
+    assert!(matches!(answer, Some(ToClient::Refused(r)) if r.code == RefusalCode::BadRequest));
+
+    let identity = host.gateway();
+    let mut client = identity.connect().await;
+    client.conn.sender.send(&ToSupervisor::Hello(identity.hello())).await.unwrap();
+    let answer = client.conn.receiver.recv().await.unwrap();
+    assert!(matches!(answer, Some(ToClient::Refused(r)) if r.code == RefusalCode::BadRequest));
+    assert!(client.conn.receiver.recv().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn another_version_is_refused_in_words() {
+    let host = Host::new();
+    let mut hello = host.gateway().hello();
+    (hello.version_min, hello.version_max) = (100, 200);
+    match conn::open(&host.socket(), hello, DEADLINE).await {
+        Err(ConnError::Refused(refusal)) => {
+            assert_eq!(refusal.code, RefusalCode::VersionUnsupported);
+            assert!(refusal.message.contains("upgrade the supervisor"), "{}", refusal.message);
+        }
+        other => panic!("{:?}", other.map(|(_, welcome)| welcome)),
+    }
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_come_free_again() {
+    let host = Host::with_config("connections_max = 3\nhandshake_ms = 400");
+    let mut good = host.gateway().connect().await;
+    let idle: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(host.socket()).unwrap()).collect();
+    assert!(matches!(good.call(Request::Status).await, Ok(Reply::Status(_))));
+    // The idle ones are cut off after the handshake's time.
+    let mut other = host.gateway();
+    other.epoch = 2;
+    let until = std::time::Instant::now() + DEADLINE;
+    loop {
+        match other.try_connect().await {
+            Ok(_) => break,
+            Err(_) => assert!(std::time::Instant::now() < until),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(idle);
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
+    let host = Host::with_config("requests_in_flight_max = 50");
+    let identity = host.gateway();
+    let mut deaf = identity.connect().await;
+    let mut good = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    deaf.spawn(&spec).await;
+    let mut sent = 0;
+    // It writes until the supervisor closes, and reads nothing.
+    while sent < 1_000_000 {
+        let request = ToSupervisor::Request { id: 1_000 + sent, body: Request::ListLeases };
+        match tokio::time::timeout(DEADLINE, deaf.conn.sender.send(&request)).await.unwrap() {
+            Ok(()) => sent += 1,
+            Err(_) => break,
+        }
+    }
+    assert!(sent < 1_000_000, "it was never cut off");
+    assert!(matches!(good.call(Request::Status).await, Ok(Reply::Status(_))));
+    let mut again = identity;
+    again.epoch = 2;
+    assert_eq!(again.connect().await.leases().await.len(), 1, "its lease lives on");
+}
+
+/// H9: an agent has the user of its supervisor, and the socket within reach; it is refused all the same, in disguise
+/// too.
+#[tokio::test]
+async fn h9_an_agent_cannot_command_its_supervisor() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let (binary, state_dir) = (env!("CARGO_BIN_EXE_acp-supervisor"), host.state_dir());
+    let command = format!("{binary} leases list --state-dir {}", state_dir.display());
+    // The second one has left its session, its parents and the marker behind.
+    for text in [command.clone(), format!("(setsid env -i {command} &) & exec sleep 1")] {
+        let spec = script(&text);
+        gateway.spawn(&spec).await;
+        gateway.attach(spec.lease_id, 0).await;
+        let (_, end, said) = gateway.exited(spec.lease_id).await;
+        assert_eq!(end, 0, "it was told of leases");
+        assert!(said.contains("does not take orders"), "{said}");
+    }
+    assert_eq!(host.json(&["leases", "list"]).as_array().unwrap().len(), 2);
+}

@@ -1,0 +1,258 @@
+//! Streams of an agent: offsets, numbers, back-pressure, reconnection, and what an ended agent still said.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, eventually, marked, runs, script};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
+
+#[tokio::test]
+async fn what_goes_in_comes_out_with_offsets() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    assert_eq!(info.state, LeaseState::Open);
+    assert!(runs(info.adapter_pid.unwrap()) && runs(info.wrapper_pid.unwrap()));
+    let attached = gateway.attach(spec.lease_id, 0).await;
+    assert_eq!((attached.stdout_base, attached.stdin_written, attached.exit), (0, 0, None));
+    assert_eq!(gateway.input(spec.lease_id, 1, b"hello\n").await, Ok(Reply::Written { seq: 1 }));
+    assert_eq!(gateway.read(spec.lease_id, 0, 6).await, b"hello\n");
+    assert_eq!(gateway.input(spec.lease_id, 2, b"world\n").await, Ok(Reply::Written { seq: 2 }));
+    assert_eq!(gateway.read(spec.lease_id, 6, 6).await, b"world\n");
+    gateway.ack(spec.lease_id, 12).await;
+    let info = gateway.leases().await.remove(0);
+    assert_eq!((info.stdout_acked, info.stdout_end, info.stdin_written), (12, 12, 2));
+    // End of file ends cat; nothing of it stays.
+    gateway.close(spec.lease_id).await;
+    assert_eq!(gateway.exited(spec.lease_id).await.1, 12);
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert!(marked(spec.lease_id).is_empty());
+}
+
+#[tokio::test]
+async fn input_numbers_are_written_once_and_compared() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    let id = spec.lease_id;
+    let code = |result: Result<Reply, acp_shared::protocol::Refusal>| result.map_err(|refusal| refusal.code);
+    for (seq, bytes, want) in [
+        (0, "x", Err(RefusalCode::SeqGap)),
+        (2, "x", Err(RefusalCode::SeqGap)),
+        (1, "a", Ok(Reply::Written { seq: 1 })),
+        (1, "a", Ok(Reply::Written { seq: 1 })),
+        (1, "b", Err(RefusalCode::SeqConflict)),
+        (3, "x", Err(RefusalCode::SeqGap)),
+        (2, "", Ok(Reply::Written { seq: 2 })),
+        (3, "c", Ok(Reply::Written { seq: 3 })),
+        (1, "a", Ok(Reply::Written { seq: 1 })),
+    ] {
+        assert_eq!(code(gateway.input(id, seq, bytes.as_bytes()).await), want, "{seq} {bytes}");
+    }
+    gateway.close(id).await;
+    assert_eq!(gateway.exited(id).await.1, 2, "only a and c were written");
+}
+
+#[tokio::test]
+async fn a_full_ring_makes_the_agent_wait_and_loses_nothing() {
+    const TOTAL: usize = 400_000;
+    let host = Host::with_config("ring_bytes_max = 8192\ncredit_bytes = 4096");
+    let mut gateway = host.gateway().connect().await;
+    let spec = script("seq -w 1 50000; sleep 60");
+    gateway.spawn(&spec).await;
+    let mut end = 0;
+    // Nobody reads: the ring fills and stays full.
+    loop {
+        let now = gateway.leases().await.remove(0).stdout_end;
+        if now == 8192 && now == end {
+            break;
+        }
+        end = now;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(gateway.welcome.credit_bytes, 4096);
+    gateway.attach(spec.lease_id, 0).await;
+    let mut all = Vec::new();
+    while all.len() < 50_000 * 6 {
+        let (offset, bytes) = gateway.output(spec.lease_id).await;
+        assert_eq!(offset, all.len() as u64);
+        assert!(bytes.len() <= 4096, "more than the credit came at once");
+        all.extend(bytes);
+        gateway.ack(spec.lease_id, all.len() as u64).await;
+        assert!(all.len() < TOTAL);
+    }
+    let want: String = (1..=50_000).map(|i| format!("{i:05}\n")).collect();
+    assert!(all == want.as_bytes());
+}
+
+#[tokio::test]
+async fn output_beyond_the_credit_waits_and_never_starves_replies() {
+    let host = Host::with_config("ring_bytes_max = 65536\ncredit_bytes = 4096");
+    let mut gateway = host.gateway().connect().await;
+    let spec = script("yes | head -c 20000; exec cat");
+    gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    assert_eq!(gateway.read(spec.lease_id, 0, 4096).await.len(), 4096);
+    // Without an acknowledgement nothing more comes, and everything else goes on.
+    assert_eq!(gateway.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
+    assert!(matches!(gateway.call(Request::Status).await, Ok(Reply::Status(_))));
+    assert!(gateway.notices.is_empty(), "{:?}", gateway.notices);
+    gateway.ack(spec.lease_id, 1000).await;
+    assert_eq!(gateway.read(spec.lease_id, 4096, 1000).await.len(), 1000);
+}
+
+#[tokio::test]
+async fn a_new_connection_goes_on_from_the_committed_offset() {
+    let host = Host::new();
+    let mut identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.input(spec.lease_id, 1, b"0123456789").await.unwrap();
+    assert_eq!(gateway.read(spec.lease_id, 0, 10).await, b"0123456789");
+    gateway.ack(spec.lease_id, 4).await;
+    drop(gateway);
+
+    identity.epoch = 2;
+    let mut gateway = identity.connect().await;
+    let attached = gateway.attach(spec.lease_id, 6).await;
+    assert_eq!((attached.stdout_base, attached.stdout_end, attached.stdin_written), (6, 10, 1));
+    assert_eq!(gateway.read(spec.lease_id, 6, 4).await, b"6789");
+    // A client behind what it had acknowledged sees the gap in the answer (H7).
+    let attached = gateway.attach(spec.lease_id, 0).await;
+    assert_eq!(attached.stdout_base, 6);
+    assert_eq!(gateway.output(spec.lease_id).await, (6, b"6789".to_vec()));
+    let ahead = gateway.call(Request::Attach { lease_id: spec.lease_id, from_offset: 11 }).await.unwrap_err();
+    assert_eq!(ahead.code, RefusalCode::OffsetUnavailable);
+    // The agent never noticed, and the numbers go on.
+    assert_eq!(gateway.input(spec.lease_id, 1, b"0123456789").await, Ok(Reply::Written { seq: 1 }));
+    assert_eq!(gateway.input(spec.lease_id, 2, b"ab").await, Ok(Reply::Written { seq: 2 }));
+    assert_eq!(gateway.read(spec.lease_id, 10, 2).await, b"ab");
+    assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
+}
+
+#[tokio::test]
+async fn h1_the_output_of_an_ended_agent_can_still_be_had() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = script("echo last words; echo oops >&2; exit 7");
+    gateway.spawn(&spec).await;
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    let info = gateway.leases().await.remove(0);
+    assert_eq!(
+        (info.state, info.exit, info.stdout_end),
+        (LeaseState::Closed, Some(ExitStatus::Exited(7)), 11)
+    );
+
+    let attached = gateway.attach(spec.lease_id, 0).await;
+    assert_eq!(
+        (attached.stdout_eof, attached.exit, attached.stdout_end),
+        (true, Some(ExitStatus::Exited(7)), 11)
+    );
+    assert_eq!(gateway.read(spec.lease_id, 0, 11).await, b"last words\n");
+    let (status, end, stderr) = gateway.exited(spec.lease_id).await;
+    assert_eq!((status, end, stderr.as_str()), (ExitStatus::Exited(7), 11, "oops\n"));
+    drop(gateway);
+
+    // The next supervisor has it too.
+    assert_eq!(host.stop(), Some(0));
+    host.start();
+    let mut gateway = identity.connect().await;
+    let attached = gateway.attach(spec.lease_id, 5).await;
+    assert_eq!((attached.state, attached.stdout_base, attached.stdout_end), (LeaseState::Closed, 5, 11));
+    assert_eq!(gateway.read(spec.lease_id, 5, 6).await, b"words\n");
+    assert_eq!(gateway.exited(spec.lease_id).await.0, ExitStatus::Exited(7));
+    assert_eq!(gateway.call(Request::Release { lease_id: spec.lease_id }).await, Ok(Reply::Done));
+    let refusal =
+        gateway.call(Request::Attach { lease_id: spec.lease_id, from_offset: 5 }).await.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::LeaseEnded);
+    let spool = host.state_dir().join("spool");
+    eventually("the spool is gone", || std::fs::read_dir(&spool).unwrap().next().is_none());
+}
+
+#[tokio::test]
+async fn h1_a_closing_agent_is_drained_beyond_the_ring() {
+    let host = Host::with_config("ring_bytes_max = 4096\ncredit_bytes = 4096");
+    let mut gateway = host.gateway().connect().await;
+    // It talks on after end of file, more than the ring and the pipe can hold.
+    let spec = script("cat; seq -w 1 50000; echo end");
+    gateway.spawn(&spec).await;
+    gateway.close(spec.lease_id).await;
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    let end = 50_000 * 6 + 4;
+    let info = gateway.leases().await.remove(0);
+    assert_eq!((info.stdout_end, info.exit), (end, Some(ExitStatus::Exited(0))));
+    gateway.attach(spec.lease_id, 0).await;
+    let mut all = Vec::new();
+    loop {
+        match gateway.notice().await {
+            Notice::Output { offset, bytes, .. } => {
+                assert_eq!(offset, all.len() as u64);
+                all.extend(bytes);
+                gateway.ack(spec.lease_id, all.len() as u64).await;
+            }
+            Notice::Exited { end_offset, .. } => {
+                assert_eq!(end_offset, end);
+                break;
+            }
+            Notice::LeaseChanged { .. } => {}
+        }
+    }
+    let want: String = (1..=50_000).map(|i| format!("{i:05}\n")).chain(["end\n".into()]).collect();
+    assert!(all == want.as_bytes());
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_read_makes_its_sender_wait() {
+    let host = Host::with_config("stdin_bytes_max = 100000");
+    let mut gateway = host.gateway().connect().await;
+    let spec = script("sleep 60");
+    gateway.spawn(&spec).await;
+    let big = vec![b'x'; 90_000];
+    // More than a pipe holds: not written, so not answered.
+    let first = gateway.send(Request::Input { lease_id: spec.lease_id, seq: 1, bytes: big.clone() }).await;
+    let busy = gateway.input(spec.lease_id, 2, &big).await.unwrap_err();
+    assert_eq!((busy.code, busy.retry_after_ms.is_some()), (RefusalCode::Busy, true));
+    assert_eq!(gateway.leases().await.remove(0).stdin_written, 0);
+    gateway.close(spec.lease_id).await;
+    assert_eq!(gateway.reply(first).await.unwrap_err().code, RefusalCode::LeaseEnded);
+}
+
+/// The agents of one gateway share its memory; those of another have their own, and everybody gets on.
+#[tokio::test]
+async fn the_memory_of_a_gateway_is_bounded_and_its_own() {
+    const MAX: u64 = 200_000;
+    let host = Host::with_config(&format!("gateway_bytes_max = {MAX}"));
+    let (mut a, mut b) = (host.gateway().connect().await, host.gateway().connect().await);
+    let (first, second, other) = (script("yes"), script("yes"), script("yes"));
+    a.spawn(&first).await;
+    a.spawn(&second).await;
+    b.spawn(&other).await;
+    for (gateway, agents) in [(&mut a, 2), (&mut b, 1)] {
+        let mut held = 0;
+        let until = std::time::Instant::now() + crate::common::DEADLINE;
+        while held < MAX {
+            assert!(std::time::Instant::now() < until, "{held}");
+            held = gateway.leases().await.iter().map(|l| l.stdout_end - l.stdout_acked).sum();
+        }
+        // What was being read when the limit was reached is kept too.
+        assert!(held <= MAX + agents * 2 * 65_536, "{held}");
+    }
+    a.attach(first.lease_id, 0).await;
+    let mut got = 0;
+    while got < 3_000_000 {
+        let (offset, bytes) = a.output(first.lease_id).await;
+        assert_eq!(offset, got);
+        got += bytes.len() as u64;
+        a.ack(first.lease_id, got).await;
+    }
+    // A small message gets through, a large one waits.
+    assert_eq!(b.input(other.lease_id, 1, b"x").await, Ok(acp_shared::protocol::Reply::Written { seq: 1 }));
+    let large = b.input(other.lease_id, 2, &[0; 100_000]).await.unwrap_err();
+    assert_eq!(large.code, RefusalCode::Busy);
+}

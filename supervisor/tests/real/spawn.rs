@@ -1,0 +1,183 @@
+//! Spawning: idempotence, conflicts, failures that leave nothing.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, eventually, marked, script};
+use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Spawn};
+
+#[tokio::test]
+async fn a_repeated_spawn_is_the_same_spawn() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    // Both at once: the second one waits for the first.
+    let (first, second) =
+        (gateway.send(Request::Spawn(spec.clone())).await, gateway.send(Request::Spawn(spec.clone())).await);
+    let first = gateway.reply(first).await.unwrap();
+    assert_eq!(gateway.reply(second).await.unwrap(), first);
+    assert_eq!(gateway.call(Request::Spawn(spec.clone())).await.unwrap(), first);
+    let other = Spawn { argv: vec!["cat".into(), "-u".into()], ..spec.clone() };
+    assert_eq!(gateway.call(Request::Spawn(other)).await.unwrap_err().code, RefusalCode::LeaseConflict);
+    assert_eq!(marked(spec.lease_id).len(), 2, "one wrapper, one adapter");
+
+    gateway.close(spec.lease_id).await;
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    match gateway.call(Request::Spawn(spec)).await.unwrap() {
+        Reply::Spawned(info) => assert_eq!(info.state, LeaseState::Closed, "it is not started again"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn h5_one_agent_for_each_session() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let first = script("trap '' TERM; while :; do sleep 1; done");
+    let second = Spawn { session_key: first.session_key.clone(), ..agent(&["cat"]) };
+    gateway.spawn(&first).await;
+    let busy = |reply: Result<Reply, _>| reply.map_err(|refusal: acp_shared::protocol::Refusal| refusal.code);
+    assert_eq!(busy(gateway.call(Request::Spawn(second.clone())).await), Err(RefusalCode::SessionBusy));
+    gateway.close(first.lease_id).await;
+    // Closing is not gone.
+    assert_eq!(busy(gateway.call(Request::Spawn(second.clone())).await), Err(RefusalCode::SessionBusy));
+    gateway.state(first.lease_id, LeaseState::Closed).await;
+    assert_eq!(gateway.spawn(&second).await.state, LeaseState::Open);
+}
+
+#[tokio::test]
+async fn a_failed_start_says_why_and_leaves_nothing() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let missing = agent(&["/nonexistent/agent"]);
+    let not_executable = agent(&["/etc/passwd"]);
+    let no_cwd = Spawn { cwd: "/nonexistent".into(), ..agent(&["cat"]) };
+    for (spec, part) in
+        [(missing, "No such file"), (not_executable, "Permission denied"), (no_cwd, "No such file")]
+    {
+        let refusal = gateway.call(Request::Spawn(spec.clone())).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::SpawnFailed);
+        assert!(refusal.message.contains(part), "{}", refusal.message);
+        let info = gateway.leases().await.into_iter().find(|l| l.lease_id == spec.lease_id).unwrap();
+        assert_eq!(info.state, LeaseState::Closed, "{info:?}");
+        assert!(info.state_reason.contains(part), "{info:?}");
+        eventually("nothing is left", || marked(spec.lease_id).is_empty());
+    }
+    // The session is free again.
+    let launches =
+        host.state_dir().join("wrappers").join(gateway.leases().await[0].gateway_instance_id.to_string());
+    assert_eq!(std::fs::read_dir(launches).unwrap().count(), 0, "launch directories are removed");
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_before_anything_happens() {
+    let host = Host::with_config("leases_per_gateway_max = 1\ngrace_max_ms = 60000");
+    let mut gateway = host.gateway().connect().await;
+    let good = agent(&["cat"]);
+    let with = |change: &dyn Fn(&mut Spawn)| {
+        let mut spec = agent(&["cat"]);
+        change(&mut spec);
+        spec
+    };
+    for (spec, want) in [
+        (with(&|s| s.argv.clear()), RefusalCode::BadRequest),
+        (with(&|s| s.argv = vec![String::new()]), RefusalCode::BadRequest),
+        (with(&|s| s.argv.push("a\0b".into())), RefusalCode::BadRequest),
+        (with(&|s| s.cwd = "relative".into()), RefusalCode::BadRequest),
+        (with(&|s| s.env.push(("A=B".into(), "x".into()))), RefusalCode::BadRequest),
+        (with(&|s| s.graces.term_ms = 60_001), RefusalCode::TooLarge),
+        (with(&|s| s.argv = vec!["x".into(); 5_000]), RefusalCode::TooLarge),
+    ] {
+        assert_eq!(gateway.call(Request::Spawn(spec.clone())).await.unwrap_err().code, want, "{spec:?}");
+    }
+    assert!(gateway.leases().await.is_empty());
+    gateway.spawn(&good).await;
+    let over = gateway.call(Request::Spawn(agent(&["cat"]))).await.unwrap_err();
+    assert_eq!((over.code, over.retry_after_ms.is_some()), (RefusalCode::QuotaExceeded, true));
+}
+
+#[tokio::test]
+async fn the_environment_is_what_was_asked_for_and_the_markers() {
+    let host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let forged = ("OPENCLAW_ACPX_LEASE_ID".to_owned(), "forged".to_owned());
+    let spec = Spawn { env: vec![("A".into(), "1 2".into()), forged], ..agent(&["/usr/bin/env"]) };
+    gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    let (_, end, _) = {
+        let all = gateway.output(spec.lease_id).await.1;
+        let mut lines: Vec<String> = String::from_utf8(all).unwrap().lines().map(str::to_owned).collect();
+        lines.sort();
+        let want = [
+            "A=1 2".to_owned(),
+            format!("OPENCLAW_ACPX_LEASE_ID={}", spec.lease_id),
+            format!("OPENCLAW_GATEWAY_INSTANCE_ID={}", identity.id),
+        ];
+        assert_eq!(lines, want);
+        gateway.exited(spec.lease_id).await
+    };
+    assert!(end > 0);
+}
+
+#[tokio::test]
+async fn many_spawns_at_once() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let specs: Vec<Spawn> = (0..40).map(|_| agent(&["cat"])).collect();
+    let mut ids = Vec::new();
+    for spec in &specs {
+        ids.push(gateway.send(Request::Spawn(spec.clone())).await);
+    }
+    for id in ids {
+        assert!(matches!(gateway.reply(id).await, Ok(Reply::Spawned(_))));
+    }
+    assert!(gateway.leases().await.iter().all(|l| l.state == LeaseState::Open));
+    for spec in &specs {
+        gateway.close(spec.lease_id).await;
+    }
+    for spec in &specs {
+        eventually("closed", || marked(spec.lease_id).is_empty());
+    }
+}
+
+/// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.
+#[tokio::test]
+async fn a_start_without_descriptors_leaves_nothing() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    // What is opened once and kept is open from now on.
+    let warm = agent(&["cat"]);
+    gateway.spawn(&warm).await;
+    gateway.close(warm.lease_id).await;
+    gateway.state(warm.lease_id, LeaseState::Closed).await;
+    let pid = rustix::process::Pid::from_raw(host.pid());
+    let resource = rustix::process::Resource::Nofile;
+    let before = rustix::process::getrlimit(resource);
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count() as u64;
+    let (mut failed, mut ids) = (0, Vec::new());
+    for free in 0..24 {
+        let limit = rustix::process::Rlimit { current: Some(open() + free), ..before };
+        rustix::process::prlimit(pid, resource, limit).unwrap();
+        let spec = agent(&["cat"]);
+        let result = gateway.call(Request::Spawn(spec.clone())).await;
+        rustix::process::prlimit(pid, resource, before).unwrap();
+        failed += u32::from(result.is_err());
+        if result.is_ok() {
+            gateway.close(spec.lease_id).await;
+        }
+        ids.push(spec.lease_id);
+    }
+    assert!((1..24).contains(&failed), "{failed}");
+    for lease_id in ids {
+        eventually("nothing runs", || marked(lease_id).is_empty());
+    }
+    eventually("no child is left, dead or alive", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", host.pid())).unwrap().flatten();
+        let lists = tasks.map(|t| std::fs::read_to_string(t.path().join("children")).unwrap_or_default());
+        lists.collect::<String>().trim().is_empty()
+    });
+    let until = std::time::Instant::now() + crate::common::DEADLINE;
+    while gateway.leases().await.iter().any(|l| !l.state.is_ended()) {
+        assert!(std::time::Instant::now() < until, "{:?}", gateway.leases().await);
+    }
+}

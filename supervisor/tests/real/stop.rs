@@ -1,0 +1,153 @@
+//! The orderly end of a tree, and of the supervisor.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
+use rustix::process::Signal;
+
+/// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
+const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+
+#[tokio::test]
+async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = script(STUBBORN);
+    gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.read(spec.lease_id, 0, 3).await;
+    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    gateway.close(spec.lease_id).await;
+    gateway.close(spec.lease_id).await;
+    let (status, end, _) = gateway.exited(spec.lease_id).await;
+    assert_eq!((status, end), (ExitStatus::Signaled(9), 3));
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert!(marked(spec.lease_id).is_empty());
+    gateway.close(spec.lease_id).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = script("setsid sleep 300 & exit 3");
+    gateway.spawn(&spec).await;
+    let reason = gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert_eq!(reason, "the adapter ended: exit code 3");
+    assert!(marked(spec.lease_id).is_empty());
+    assert_eq!(gateway.leases().await.remove(0).exit, Some(ExitStatus::Exited(3)));
+}
+
+#[tokio::test]
+async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = script(STUBBORN);
+    let info = gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.read(spec.lease_id, 0, 3).await;
+    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    let reason = gateway.state(spec.lease_id, LeaseState::Lost).await;
+    assert!(reason.starts_with("its wrapper ended without a word"), "{reason}");
+    assert!(marked(spec.lease_id).is_empty());
+    assert!(runs(host.pid()));
+}
+
+#[tokio::test]
+async fn sigterm_ends_every_lease_and_then_the_supervisor() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (cat, stubborn) = (agent(&["cat"]), script(STUBBORN));
+    gateway.spawn(&cat).await;
+    gateway.spawn(&stubborn).await;
+    assert_eq!(host.stop(), Some(0));
+    assert!(marked(cat.lease_id).is_empty() && marked(stubborn.lease_id).is_empty());
+    assert!(!host.socket().exists());
+    host.start();
+    let mut gateway = identity.connect().await;
+    assert!(gateway.leases().await.iter().all(|l| l.state == LeaseState::Closed));
+}
+
+#[tokio::test]
+async fn a_second_signal_leaves_no_grace() {
+    let mut host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let mut spec = script(STUBBORN);
+    spec.graces.eof_ms = 200_000;
+    gateway.spawn(&spec).await;
+    kill(host.pid(), Signal::INT);
+    gateway.state(spec.lease_id, LeaseState::Closing).await;
+    kill(host.pid(), Signal::INT);
+    assert_eq!(host.wait(), Some(0));
+    assert!(marked(spec.lease_id).is_empty());
+}
+
+#[tokio::test]
+async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others() {
+    let mut host = Host::new();
+    let (mine, theirs) = (host.gateway(), host.gateway());
+    let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
+    let (of_a, of_b) = (agent(&["cat"]), agent(&["cat"]));
+    a.spawn(&of_a).await;
+    b.spawn(&of_b).await;
+    let here = host.state_dir().to_str().unwrap().to_owned();
+    let down = |state_dir: &str| Request::Shutdown { state_dir: state_dir.to_owned() };
+    assert_eq!(a.call(down("/tmp")).await.unwrap_err().code, RefusalCode::NotAuthorised);
+    assert_eq!(a.call(down(&here)).await.unwrap_err().code, RefusalCode::InUse);
+    b.close(of_b.lease_id).await;
+    b.state(of_b.lease_id, LeaseState::Closed).await;
+    assert_eq!(a.call(down(&here)).await, Ok(Reply::Done));
+    assert_eq!(host.wait(), Some(0));
+    assert!(marked(of_a.lease_id).is_empty());
+}
+
+#[tokio::test]
+async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
+    let host = Host::with_config("detached_grace_ms = 600");
+    let (mut away, other) = (host.gateway(), host.gateway());
+    let (mut gateway, mut watcher) = (away.connect().await, other.connect().await);
+    let (spec, kept) = (agent(&["cat"]), agent(&["cat"]));
+    gateway.spawn(&spec).await;
+    watcher.spawn(&kept).await;
+    drop(gateway);
+    eventually("the lease ends", || marked(spec.lease_id).is_empty());
+    assert_eq!(marked(kept.lease_id).len(), 2);
+    away.epoch = 2;
+    let mut gateway = away.connect().await;
+    let info = gateway.leases().await.remove(0);
+    assert_eq!(info.state_reason, "its gateway did not come back");
+    // A short absence changes nothing.
+    drop(watcher);
+    let mut watcher = other.connect().await;
+    assert!(
+        matches!(watcher.call(Request::ListLeases).await, Ok(Reply::Leases(l)) if l[0].state == LeaseState::Open)
+    );
+    assert!(!watcher.notices.iter().any(|n| matches!(n, Notice::LeaseChanged { .. })));
+}
+
+/// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
+#[tokio::test]
+async fn ended_leases_are_kept_up_to_a_number() {
+    let host = Host::with_config("ended_per_gateway_max = 2");
+    let mut gateway = host.gateway().connect().await;
+    let mut ids = Vec::new();
+    for text in ["echo unread", "true", "true", "true", "true"] {
+        let spec = script(text);
+        gateway.spawn(&spec).await;
+        gateway.state(spec.lease_id, LeaseState::Closed).await;
+        ids.push(spec.lease_id);
+    }
+    let want = [ids[0], ids[3], ids[4]];
+    let until = std::time::Instant::now() + crate::common::DEADLINE;
+    loop {
+        let left: Vec<_> = gateway.leases().await.iter().map(|l| l.lease_id).collect();
+        if left == want {
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{left:?}");
+    }
+}

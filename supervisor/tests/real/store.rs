@@ -1,0 +1,47 @@
+//! The lease store when the disk does not play along.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, eventually, marked};
+use acp_shared::protocol::{LeaseState, RefusalCode, Request};
+
+/// Holds the write lock of the store: every commit of the supervisor fails while this lives.
+#[expect(clippy::disallowed_methods, reason = "the test plays a disk that fails")]
+fn block(host: &Host) -> rusqlite::Connection {
+    let connection = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn without_a_store_nothing_is_spawned_and_everything_can_still_be_ended() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let (living, next) = (agent(&["cat"]), agent(&["cat"]));
+    gateway.spawn(&living).await;
+    let blocked = block(&host);
+    let refusal = gateway.call(Request::Spawn(next.clone())).await.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
+    assert!(marked(next.lease_id).is_empty());
+    // H19: processes come before records.
+    gateway.close(living.lease_id).await;
+    eventually("the tree is gone", || marked(living.lease_id).is_empty());
+    drop(blocked);
+    // Nothing was done the first time, so the same spawn is a new one.
+    assert_eq!(gateway.spawn(&next).await.state, LeaseState::Open);
+}
+
+#[tokio::test]
+async fn a_newer_store_is_refused_and_nothing_of_it_is_touched() {
+    let mut host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    gateway.spawn(&spec).await;
+    host.crash();
+    eventually("the tree is gone", || marked(spec.lease_id).is_empty());
+    block(&host).execute_batch("ROLLBACK; PRAGMA user_version = 99").unwrap();
+    let output = host.command().output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(error["message"].as_str().unwrap().contains("newer version"), "{error}");
+}

@@ -1,0 +1,111 @@
+//! Terminals (H16): one pipe, a tail, no back-pressure, and an end with their agent.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Client, Host, agent, marked, terminal};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Tail};
+
+async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail {
+    match gateway.call(Request::Tail { lease_id }).await.unwrap() {
+        Reply::Tail(tail) => tail,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_last_bytes_of_both_streams_are_kept() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let parent = agent(&["cat"]);
+    gateway.spawn(&parent).await;
+    let spec = terminal(&parent, "seq 1 100000; echo err >&2; echo out; cat; exit 4", 8);
+    gateway.spawn(&spec).await;
+    let (status, end, _) = gateway.exited(spec.lease_id).await;
+    assert_eq!(status, ExitStatus::Exited(4));
+    let want = Tail { bytes: b"err\nout\n".to_vec(), truncated: true, exit: Some(status) };
+    assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
+    assert_eq!(end, 588_895 + 8);
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
+    assert_eq!(gateway.call(Request::Release { lease_id: spec.lease_id }).await, Ok(Reply::Done));
+    let after = gateway.call(Request::Tail { lease_id: spec.lease_id }).await.unwrap_err();
+    assert_eq!(after.code, RefusalCode::LeaseEnded);
+}
+
+#[tokio::test]
+async fn a_terminal_ends_with_its_agent_and_before_it() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let parent = agent(&["cat"]);
+    gateway.spawn(&parent).await;
+    let spec = terminal(&parent, "trap '' TERM; while :; do sleep 1; done", 100);
+    gateway.spawn(&spec).await;
+    let listed = host.json(&["leases", "show", &spec.lease_id.to_string()]);
+    assert_eq!(
+        (&listed["kind"], &listed["parent_lease_id"]),
+        (&"terminal".into(), &parent.lease_id.to_string().into())
+    );
+    gateway.close(parent.lease_id).await;
+    let late = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
+    assert_eq!(late.code, RefusalCode::LeaseEnded);
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    gateway.state(parent.lease_id, LeaseState::Closed).await;
+    assert!(marked(spec.lease_id).is_empty() && marked(parent.lease_id).is_empty());
+}
+
+#[tokio::test]
+async fn a_terminal_ends_when_its_agent_crashes() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let parent = agent(&["cat"]);
+    let info = gateway.spawn(&parent).await;
+    let spec = terminal(&parent, "sleep 300", 100);
+    gateway.spawn(&spec).await;
+    crate::common::kill(info.adapter_pid.unwrap(), rustix::process::Signal::KILL);
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert!(marked(spec.lease_id).is_empty());
+}
+
+#[tokio::test]
+async fn terminals_need_a_living_agent_of_the_same_gateway() {
+    let host = Host::with_config("terminal_bytes_max = 5000");
+    let (mut a, mut b) = (host.gateway().connect().await, host.gateway().connect().await);
+    let parent = agent(&["cat"]);
+    a.spawn(&parent).await;
+    let code = |r: Result<Reply, acp_shared::protocol::Refusal>| r.unwrap_err().code;
+    assert_eq!(code(b.call(Request::Spawn(terminal(&parent, "true", 9))).await), RefusalCode::LeaseUnknown);
+    assert_eq!(
+        code(a.call(Request::Spawn(terminal(&agent(&["x"]), "true", 9))).await),
+        RefusalCode::LeaseUnknown
+    );
+    assert_eq!(code(a.call(Request::Spawn(terminal(&parent, "true", 5001))).await), RefusalCode::TooLarge);
+    let spec = terminal(&parent, "sleep 300", 9);
+    a.spawn(&spec).await;
+    let lease_id = spec.lease_id;
+    for body in
+        [Request::Attach { lease_id, from_offset: 0 }, Request::Input { lease_id, seq: 1, bytes: vec![] }]
+    {
+        assert_eq!(code(a.call(body).await), RefusalCode::BadRequest);
+    }
+    assert_eq!(code(a.call(Request::Tail { lease_id: parent.lease_id }).await), RefusalCode::BadRequest);
+}
+
+/// A gateway that runs commands and never releases what they printed keeps only so much of it.
+#[tokio::test]
+async fn what_ended_terminals_printed_is_bounded() {
+    let host = Host::with_config("tails_bytes_max = 10000");
+    let mut gateway = host.gateway().connect().await;
+    let parent = agent(&["cat"]);
+    gateway.spawn(&parent).await;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let spec = terminal(&parent, "seq 1 100000", 4_500);
+        gateway.spawn(&spec).await;
+        gateway.state(spec.lease_id, LeaseState::Closed).await;
+        ids.push(spec.lease_id);
+    }
+    for (lease_id, kept) in ids.into_iter().zip([false, false, true, true]) {
+        assert_eq!(gateway.call(Request::Tail { lease_id }).await.is_ok(), kept, "{lease_id}");
+    }
+}
