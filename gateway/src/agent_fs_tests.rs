@@ -1,0 +1,295 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+struct Place {
+    _dir: tempfile::TempDir,
+    /// The root, without links.
+    root: PathBuf,
+    /// A directory beside it, with a secret in it.
+    outside: PathBuf,
+    roots: Roots,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let (root, outside) = (base.join("root"), base.join("outside"));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("secret"), "secret").unwrap();
+        let roots = Roots::open(std::slice::from_ref(&root)).unwrap();
+        Self { _dir: dir, root, outside, roots }
+    }
+
+    fn path(&self, below: &str) -> String {
+        self.root.join(below).to_str().unwrap().to_owned()
+    }
+
+    fn read(&self, below: &str) -> Result<String, i64> {
+        let result = self.roots.read(&self.path(below), None, None).map_err(|error| error.code)?;
+        let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+        Ok(result["content"].as_str().unwrap().to_owned())
+    }
+
+    fn write(&self, below: &str, content: &str) -> Result<String, i64> {
+        self.roots.write(&self.path(below), content).map_err(|error| error.code)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(&self.root)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let place = Place::new();
+    assert_eq!(place.write("a.txt", "\u{e9}\n"), Ok("{}".to_owned()));
+    assert_eq!(place.read("a.txt"), Ok("\u{e9}\n".to_owned()));
+    assert_eq!(place.write("new/deep/er/b.txt", "b"), Ok("{}".to_owned()));
+    assert_eq!(place.read("new/deep/er/b.txt"), Ok("b".to_owned()));
+    assert_eq!(place.read("new/../a.txt"), Ok("\u{e9}\n".to_owned()), "inside is inside");
+    assert_eq!(place.read("none.txt"), Err(NOT_FOUND));
+    assert_eq!(place.names(), ["a.txt", "new"], "no temporary file is left");
+}
+
+#[test]
+fn lines_count_from_one() {
+    let text = "one\ntwo\r\nthree";
+    for (line, limit, want) in [
+        (None, None, text),
+        (Some(0), None, text),
+        (Some(1), Some(1), "one\n"),
+        (Some(2), Some(1), "two\r\n"),
+        (Some(2), None, "two\r\nthree"),
+        (Some(3), Some(9), "three"),
+        (Some(4), None, ""),
+        (Some(u64::MAX), Some(u64::MAX), ""),
+        (None, Some(0), ""),
+        (None, Some(2), "one\ntwo\r\n"),
+    ] {
+        assert_eq!(slice(text, line, limit), want, "{line:?} {limit:?}");
+    }
+}
+
+#[test]
+fn the_mode_of_a_file_stays_and_read_only_is_respected() {
+    let place = Place::new();
+    place.write("run.sh", "old").unwrap();
+    let path = place.root.join("run.sh");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
+    place.write("run.sh", "new").unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o750);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o440)).unwrap();
+    let written = place.write("run.sh", "newer");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(written, Ok("{}".to_owned()), "nothing is read-only to root");
+    } else {
+        assert_eq!(written, Err(INTERNAL_ERROR));
+        assert_eq!(place.read("run.sh"), Ok("new".to_owned()));
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o440);
+    assert_eq!(place.names(), ["run.sh"]);
+}
+
+#[test]
+fn nothing_leads_outside() {
+    let place = Place::new();
+    let (root, outside) = (&place.root, &place.outside);
+    let secret = outside.join("secret");
+    symlink(&secret, root.join("absolute")).unwrap();
+    symlink("../outside/secret", root.join("relative")).unwrap();
+    symlink(outside, root.join("dir")).unwrap();
+    symlink("../outside", root.join("dir2")).unwrap();
+    symlink("/proc/self/cwd", root.join("magic")).unwrap();
+    symlink("loop", root.join("loop")).unwrap();
+    symlink("../outside/none", root.join("dangling")).unwrap();
+    let names = [
+        "absolute",
+        "relative",
+        "dir/secret",
+        "dir2/secret",
+        "magic/secret",
+        "loop",
+        "dangling",
+        "dir/new/x",
+        "../outside/secret",
+        "a/../../outside/secret",
+        "../root2",
+        "..",
+    ];
+    std::fs::create_dir(root.join("a")).unwrap();
+    for name in names {
+        assert!(place.read(name).is_err(), "{name}");
+        assert!(place.write(name, "x").is_err(), "{name}");
+        assert!(!place.roots.is_written(&place.path(name), &content_hash("secret")), "{name}");
+    }
+    for path in [
+        secret.to_str().unwrap(),
+        "/etc/passwd",
+        "/",
+        "",
+        "secret",
+        "root/../x",
+        "/proc/self/environ",
+        "/a\0b",
+    ] {
+        assert!(place.roots.read(path, None, None).is_err(), "{path}");
+        assert!(place.roots.write(path, "x").is_err(), "{path}");
+        assert!(place.roots.directory(path).is_err(), "{path}");
+    }
+    // A sibling whose name begins like the root's.
+    let sibling = format!("{}2/x", root.display());
+    assert_eq!(place.roots.write(&sibling, "x").unwrap_err().code, INVALID_PARAMS);
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
+    assert_eq!(std::fs::read_dir(outside).unwrap().count(), 1);
+}
+
+#[test]
+fn links_that_stay_inside_are_followed() {
+    let place = Place::new();
+    place.write("real/file", "old").unwrap();
+    symlink("real/file", place.root.join("link")).unwrap();
+    symlink("real", place.root.join("dir")).unwrap();
+    assert_eq!(place.read("link"), Ok("old".to_owned()));
+    place.write("link", "new").unwrap();
+    place.write("dir/other", "o").unwrap();
+    assert!(place.root.join("link").is_symlink(), "the link stays a link");
+    assert_eq!(
+        (place.read("real/file"), place.read("real/other")),
+        (Ok("new".to_owned()), Ok("o".to_owned()))
+    );
+}
+
+#[test]
+fn a_root_has_two_names_and_the_innermost_root_counts() {
+    let place = Place::new();
+    let named = place.root.parent().unwrap().join("alias");
+    symlink(&place.root, &named).unwrap();
+    std::fs::create_dir(place.root.join("inner")).unwrap();
+    let roots = Roots::open(&[named.clone(), place.root.join("inner")]).unwrap();
+    roots.write(named.join("x").to_str().unwrap(), "x").unwrap();
+    roots.write(&place.path("y"), "y").unwrap();
+    roots.write(&place.path("inner/z"), "z").unwrap();
+    assert_eq!(place.names(), ["inner", "x", "y"]);
+    assert_eq!(roots.directory(named.to_str().unwrap()).unwrap(), place.root.to_str().unwrap());
+    for bad in [PathBuf::from("relative"), place.root.join("x"), place.root.join("none")] {
+        assert!(Roots::open(std::slice::from_ref(&bad)).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn only_regular_text_files_of_a_sane_size() {
+    let place = Place::new();
+    std::fs::create_dir(place.root.join("dir")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        place.root.join("fifo"),
+        FileType::Fifo,
+        Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(place.root.join("socket")).unwrap();
+    for name in ["dir", "fifo", "socket", ".", "dir/"] {
+        assert_eq!(place.read(name), Err(INVALID_PARAMS), "{name}");
+        assert_eq!(place.write(name, "x"), Err(INVALID_PARAMS), "{name}");
+    }
+    assert_eq!(place.read("fifo/x"), Err(NOT_FOUND));
+    std::fs::write(place.root.join("latin1"), b"\xe9").unwrap();
+    assert_eq!(place.read("latin1"), Err(INVALID_PARAMS));
+    let huge = File::create(place.root.join("huge")).unwrap();
+    huge.set_len(READ_BYTES_MAX).unwrap();
+    assert_eq!(place.read("huge").unwrap().len() as u64, READ_BYTES_MAX);
+    huge.set_len(READ_BYTES_MAX + 1).unwrap();
+    assert_eq!(place.read("huge"), Err(INVALID_PARAMS));
+    assert_eq!(place.write("x", &"x".repeat(WRITE_BYTES_MAX + 1)), Err(INVALID_PARAMS));
+    let error = place.roots.read(&place.path("huge"), None, None).unwrap_err();
+    assert!(error.message.ends_with("huge: larger than 10485760 bytes"), "{}", error.message);
+}
+
+#[test]
+fn a_write_that_was_begun_is_recognised_by_its_content() {
+    let place = Place::new();
+    let path = place.path("a");
+    assert!(!place.roots.is_written(&path, &content_hash("x")));
+    place.write("a", "x").unwrap();
+    assert!(place.roots.is_written(&path, &content_hash("x")));
+    assert!(!place.roots.is_written(&path, &content_hash("y")));
+    assert_eq!(content_hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+/// Swaps `dir` between the directory and a link to the one outside, until told to stop. One call each time, so
+/// that the name is never missing.
+fn swap_dir(root: &Path, outside: &Path, stop: &AtomicBool) {
+    let (name, spare) = (root.join("dir"), root.join("spare"));
+    symlink(outside, &spare).unwrap();
+    let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+    while !stop.load(Ordering::Relaxed) {
+        rustix::fs::renameat_with(cwd, &name, cwd, &spare, flags).unwrap();
+    }
+}
+
+/// Swaps `file` between a file and a link to the secret. Both are made anew each time: a write may replace
+/// whatever stands there.
+fn swap_file(root: &Path, secret: &Path, stop: &AtomicBool) {
+    let (name, spare) = (root.join("file"), root.join("spare"));
+    while !stop.load(Ordering::Relaxed) {
+        symlink(secret, &spare).unwrap();
+        std::fs::rename(&spare, &name).unwrap();
+        std::fs::write(&spare, "inside").unwrap();
+        std::fs::rename(&spare, &name).unwrap();
+    }
+}
+
+#[test]
+fn a_link_swapped_between_check_and_open_stays_inside() {
+    for (swapped, target) in [("dir", "dir/secret"), ("file", "file")] {
+        let place = Place::new();
+        std::fs::create_dir(place.root.join("dir")).unwrap();
+        std::fs::write(place.root.join("dir/secret"), "inside").unwrap();
+        std::fs::write(place.root.join("file"), "inside").unwrap();
+        let secret = place.outside.join("secret");
+        let stop = AtomicBool::new(false);
+        let (mut reads, mut writes, mut refused, mut leaked) = (0, 0, 0, false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| match swapped {
+                "dir" => swap_dir(&place.root, &place.outside, &stop),
+                _ => swap_file(&place.root, &secret, &stop),
+            });
+            // At least this often, and until both sides of the race were met, for a while.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            for attempt in 0.. {
+                let got = if attempt % 10 == 0 {
+                    place.write(target, "inside").map(|_| writes += 1)
+                } else {
+                    place.read(target).map(|text| {
+                        // A failed assertion in here would leave the other thread running.
+                        leaked |= text != "inside";
+                        reads += 1;
+                    })
+                };
+                refused += i32::from(got.is_err());
+                let met = attempt > 2_000 && reads > 0 && writes > 0 && refused > 0;
+                if met || std::time::Instant::now() > deadline {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(!leaked, "{swapped}: something from outside was read");
+        assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
+        assert_eq!(std::fs::read_dir(&place.outside).unwrap().count(), 1, "nothing was made outside");
+        assert!(
+            reads + writes > 0 && refused > 0,
+            "{swapped}: {reads} reads, {writes} writes, {refused} refused"
+        );
+    }
+}

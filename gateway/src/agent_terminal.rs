@@ -1,0 +1,274 @@
+//! `terminal/*` of an agent: each command is a lease of its own under the agent's lease (H16), so it is
+//! supervised, has bounded output and ends with its session. The terminal's id is its lease id, which the
+//! caller mints and commits before [`create`] is called.
+//!
+//! Every call is idempotent by lease id: after a crash it can simply be made again.
+
+use crate::agent_fs::Roots;
+use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
+use crate::core::link::RpcError;
+use crate::supervisor::CallError;
+use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{Graces, LeaseKind, RefusalCode, Reply, Request, Spawn, Tail};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::future::Future;
+
+/// How much output of a command is kept when the agent does not say, in bytes.
+const OUTPUT_BYTES_DEFAULT: u64 = 1024 * 1024;
+/// The most that is kept, whatever the agent says, in bytes.
+const OUTPUT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// The way to the supervisor.
+pub(crate) trait Supervise: Sync {
+    /// One request and its reply.
+    fn call(&self, request: Request) -> impl Future<Output = Result<Reply, CallError>> + Send;
+
+    /// Waits until the lease's command has ended: at once when it has already. `None` when the lease is gone
+    /// and nobody saw how.
+    ///
+    /// # Errors
+    /// [`CallError::Disconnected`] when the supervisor went away while waiting.
+    fn exited(&self, lease_id: LeaseId)
+    -> impl Future<Output = Result<Option<ExitStatus>, CallError>> + Send;
+}
+
+/// Why there is no result for the agent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TerminalError {
+    /// The agent is told this.
+    #[error("{}", .0.message)]
+    Rpc(RpcError),
+    /// The supervisor does not answer now: make the call again when it does.
+    #[error("the supervisor does not answer")]
+    Unavailable,
+}
+
+impl TerminalError {
+    /// What the agent is told when there is no trying again.
+    pub(crate) fn rpc(self) -> RpcError {
+        match self {
+            Self::Rpc(error) => error,
+            Self::Unavailable => rpc(INTERNAL_ERROR, "the supervisor does not answer"),
+        }
+    }
+}
+
+impl From<CallError> for TerminalError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Disconnected => Self::Unavailable,
+            CallError::Refused(refusal) if refusal.code == RefusalCode::LeaseUnknown => {
+                Self::Rpc(no_terminal())
+            }
+            CallError::Refused(refusal) => Self::Rpc(rpc(INTERNAL_ERROR, &refusal.to_string())),
+        }
+    }
+}
+
+fn rpc(code: i64, message: &str) -> RpcError {
+    RpcError { code, message: message.to_owned() }
+}
+
+fn no_terminal() -> RpcError {
+    rpc(NOT_FOUND, "this session has no such terminal")
+}
+
+fn unexpected() -> TerminalError {
+    TerminalError::Rpc(rpc(INTERNAL_ERROR, "the supervisor gave another answer than was asked for"))
+}
+
+/// Where a command runs.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    /// The agent's lease: the terminal is closed with it.
+    pub(crate) parent_lease_id: LeaseId,
+    /// The session.
+    pub(crate) session_key: &'a SessionKey,
+    /// The session's directories.
+    pub(crate) roots: &'a Roots,
+    /// The session's working directory.
+    pub(crate) cwd: &'a str,
+    /// The environment that commands of this session start with.
+    pub(crate) env: &'a [(String, String)],
+}
+
+/// What the agent wants run, from its request.
+#[derive(Debug)]
+pub(crate) struct Command<'a> {
+    /// Program, or a whole shell line when there are no arguments.
+    pub(crate) command: &'a str,
+    /// Arguments.
+    pub(crate) args: &'a [String],
+    /// Additions to the environment.
+    pub(crate) env: &'a [(String, String)],
+    /// Working directory; the session's when absent.
+    pub(crate) cwd: Option<&'a str>,
+    /// How many bytes of output are kept.
+    pub(crate) output_bytes_max: Option<u64>,
+}
+
+/// What `terminal/create` asks of the supervisor. Fit to be committed beforehand.
+///
+/// # Errors
+/// What the agent is told: the command is empty, or the directory is outside of the session's.
+pub(crate) fn spawn_of(
+    lease_id: LeaseId,
+    place: &Place<'_>,
+    wanted: &Command<'_>,
+) -> Result<Spawn, RpcError> {
+    let cwd = place.roots.directory(wanted.cwd.unwrap_or(place.cwd))?;
+    let mut env = place.env.to_vec();
+    for (name, value) in wanted.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(rpc(INVALID_PARAMS, "an environment variable that cannot be set"));
+        }
+        env.retain(|(known, _)| known != name);
+        env.push((name.clone(), value.clone()));
+    }
+    Ok(Spawn {
+        lease_id,
+        session_key: place.session_key.clone(),
+        kind: LeaseKind::Terminal {
+            parent_lease_id: place.parent_lease_id,
+            output_bytes_max: wanted.output_bytes_max.unwrap_or(OUTPUT_BYTES_DEFAULT).min(OUTPUT_BYTES_MAX),
+        },
+        argv: argv(wanted.command, wanted.args)?,
+        env,
+        cwd,
+        graces: Graces::default(),
+    })
+}
+
+/// Some agents send program and arguments, others one line for a shell.
+fn argv(command: &str, args: &[String]) -> Result<Vec<String>, RpcError> {
+    if command.trim().is_empty() || command.contains('\0') || args.iter().any(|arg| arg.contains('\0')) {
+        return Err(rpc(INVALID_PARAMS, "no command that could be run"));
+    }
+    let is_line = |c: char| c.is_whitespace() || "|&;<>()$`\"'*?~#{}!=".contains(c);
+    if args.is_empty() && command.contains(is_line) {
+        return Ok(vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_owned()]);
+    }
+    Ok(std::iter::once(command.to_owned()).chain(args.iter().cloned()).collect())
+}
+
+/// `terminal/create`: the result, JSON text. The lease id must be committed before.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn create(supervisor: &impl Supervise, spawn: Spawn) -> Result<String, TerminalError> {
+    let lease_id = spawn.lease_id;
+    match supervisor.call(Request::Spawn(spawn)).await? {
+        Reply::Spawned(_) => Ok(json!({ "terminalId": lease_id.to_string() }).to_string()),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The terminal of that id, if it is one of this session's.
+///
+/// # Errors
+/// What the agent is told.
+pub(crate) fn find(terminal_id: &str, allowed: &BTreeSet<LeaseId>) -> Result<LeaseId, RpcError> {
+    let lease_id = LeaseId::parse(terminal_id).ok().filter(|id| allowed.contains(id));
+    lease_id.ok_or_else(no_terminal)
+}
+
+/// `terminal/output`: the result, JSON text.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn output(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<String, TerminalError> {
+    let tail = tail(supervisor, lease_id).await?;
+    let mut result = json!({ "output": text(&tail), "truncated": tail.truncated });
+    if let (Some(exit), Some(result)) = (tail.exit, result.as_object_mut()) {
+        result.insert("exitStatus".to_owned(), exit_status(Some(exit)));
+    }
+    Ok(result.to_string())
+}
+
+/// `terminal/wait_for_exit`: the result, JSON text.
+///
+/// # Errors
+/// [`TerminalError`]; the wait can be begun again.
+pub(crate) async fn wait_for_exit(
+    supervisor: &impl Supervise,
+    lease_id: LeaseId,
+) -> Result<String, TerminalError> {
+    let exit = supervisor.exited(lease_id).await?;
+    Ok(exit_status(exit).to_string())
+}
+
+/// `terminal/kill`: the command ends, its output stays readable. The result, JSON text.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn kill(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<String, TerminalError> {
+    let reason = "terminal/kill".to_owned();
+    match supervisor.call(Request::CloseLease { lease_id, reason }).await {
+        Ok(Reply::Closing { .. }) => Ok("{}".to_owned()),
+        Ok(_) => Err(unexpected()),
+        // It is over already, which is what was wanted.
+        Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseEnded => Ok("{}".to_owned()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `terminal/release`: the command ends, and nothing of it is kept. The result, JSON text.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn release(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<String, TerminalError> {
+    for request in [
+        Request::CloseLease { lease_id, reason: "terminal/release".to_owned() },
+        Request::Release { lease_id },
+    ] {
+        match supervisor.call(request).await {
+            // What the supervisor will not let go of yet, it lets go of when the tree is gone.
+            Ok(_) | Err(CallError::Refused(_)) => {}
+            Err(CallError::Disconnected) => return Err(TerminalError::Unavailable),
+        }
+    }
+    Ok("{}".to_owned())
+}
+
+async fn tail(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<Tail, TerminalError> {
+    match supervisor.call(Request::Tail { lease_id }).await? {
+        Reply::Tail(tail) => Ok(tail),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The output as text: a character that the limit cut in two is left out, as is one that is not finished yet.
+fn text(tail: &Tail) -> String {
+    let mut bytes = tail.bytes.as_slice();
+    if tail.truncated {
+        let cut = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
+        bytes = bytes.get(cut..).unwrap_or_default();
+    }
+    if tail.exit.is_none()
+        && let Some(unfinished) = bytes.utf8_chunks().last().map(|chunk| chunk.invalid())
+        && std::str::from_utf8(unfinished).is_err_and(|error| error.error_len().is_none())
+    {
+        bytes = bytes.get(..bytes.len() - unfinished.len()).unwrap_or_default();
+    }
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn exit_status(exit: Option<ExitStatus>) -> Value {
+    let (code, signal) = match exit {
+        Some(ExitStatus::Exited(code)) => (Some(code), None),
+        Some(ExitStatus::Signaled(number)) => (None, Some(signal_name(number))),
+        Some(ExitStatus::Unknown) | None => (None, None),
+    };
+    json!({ "exitCode": code, "signal": signal })
+}
+
+fn signal_name(number: i32) -> String {
+    let known = nix::sys::signal::Signal::try_from(number);
+    known.map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
+}
+
+#[cfg(test)]
+#[path = "agent_terminal_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,416 @@
+//! What the local API and its clients exchange: requests, answers and the shape of an error. Event lines are
+//! made by [`crate::core::view`].
+
+use crate::core::link::{PermissionOption, Wanted};
+use crate::core::rows::{
+    NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode, SessionRow,
+};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::error::Failure;
+use acp_shared::ids::{AgentName, RunId, SessionKey};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// Name of the local API's socket in the state directory.
+pub(crate) const SOCKET: &str = "gateway.sock";
+/// Header that carries the idempotency key of an acting request.
+pub(crate) const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// Name of the SSE event after which nothing follows: the stream ended, rather than the connection.
+pub(crate) const STREAM_END: &str = "end";
+
+/// `POST /v1/sessions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SpawnBody {
+    /// Which agent; absent takes the configured default.
+    pub(crate) agent: Option<AgentName>,
+    /// Absolute working directory; absent takes the configured default.
+    pub(crate) cwd: Option<String>,
+    /// What a person calls it.
+    pub(crate) label: Option<String>,
+    /// How long it is meant to live; absent means persistent.
+    pub(crate) mode: Option<SessionMode>,
+    /// Overrides the agent's permission mode.
+    pub(crate) permission: Option<PermissionMode>,
+    /// Overrides what happens when nobody can be asked.
+    pub(crate) non_interactive_permissions: Option<NonInteractive>,
+    /// First prompt.
+    pub(crate) prompt: Option<String>,
+    /// Who asks, for people; absent takes the name of the connecting user.
+    pub(crate) author: Option<String>,
+    /// Whether somebody can be asked for permissions in the first run.
+    pub(crate) interactive: bool,
+}
+
+/// `POST /v1/sessions/{key}/prompt`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PromptBody {
+    /// What the person says.
+    pub(crate) text: String,
+    /// Turn or steer; absent means a turn.
+    #[serde(default)]
+    pub(crate) mode: Option<RunMode>,
+    /// Who says it, for people; absent takes the name of the connecting user.
+    #[serde(default)]
+    pub(crate) author: Option<String>,
+    /// Whether somebody can be asked for permissions in this run.
+    #[serde(default)]
+    pub(crate) interactive: bool,
+    /// Start a new conversation with the agent when the old one cannot be gone on with.
+    #[serde(default)]
+    pub(crate) new_conversation: bool,
+}
+
+/// `POST /v1/sessions/{key}/cancel`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CancelBody {
+    /// Which run; absent means the running one, or else the next in the queue.
+    pub(crate) run_id: Option<RunId>,
+}
+
+/// `POST /v1/sessions/{key}/close`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CloseBody {
+    /// Why, for the record.
+    pub(crate) reason: Option<String>,
+}
+
+/// `POST /v1/sessions/{key}/reset`: no members yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ResetBody {}
+
+/// `POST /v1/sessions/{key}/options`: exactly one of the two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct OptionBody {
+    /// ACP session mode to set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<String>,
+    /// ACP config option to set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) config: Option<ConfigChoice>,
+}
+
+/// A value for an ACP config option.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConfigChoice {
+    /// The option's id.
+    pub(crate) id: String,
+    /// Its new value.
+    pub(crate) value: String,
+}
+
+/// `POST /v1/sessions/{key}/permissions/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnswerBody {
+    /// One of the agent's options.
+    pub(crate) option_id: String,
+    /// Who answers, for people; absent takes the name of the connecting user.
+    #[serde(default)]
+    pub(crate) by: Option<String>,
+}
+
+/// The answer where there is nothing to tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// Always true: a refusal is an error.
+    pub(crate) ok: bool,
+}
+
+/// `GET /v1/health`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HealthView {
+    /// Whether the gateway answers.
+    pub(crate) ok: bool,
+    /// Its pid.
+    pub(crate) pid: u32,
+    /// Its package version.
+    pub(crate) version: String,
+}
+
+/// `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StatusView {
+    /// The gateway's pid.
+    pub(crate) pid: u32,
+    /// Its package version.
+    pub(crate) version: String,
+    /// Its instance id.
+    pub(crate) gateway_instance_id: String,
+    /// Its state directory.
+    pub(crate) state_dir: String,
+    /// When it started, milliseconds since the Unix epoch.
+    pub(crate) started_at_ms: u64,
+    /// The supervisor it uses.
+    pub(crate) supervisor: SupervisorView,
+    /// Whether prompts reach agents (`acp.dispatch.enabled`).
+    pub(crate) dispatch_enabled: bool,
+    /// The commit's durability: `full` or `normal`.
+    pub(crate) durability: String,
+    /// The runtime backends.
+    #[serde(default)]
+    pub(crate) backends: Vec<BackendView>,
+}
+
+/// A runtime backend as the gateway sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BackendView {
+    /// Its name in configuration.
+    pub(crate) id: String,
+    /// Whether it can be used.
+    pub(crate) ok: bool,
+    /// For people.
+    pub(crate) details: String,
+}
+
+/// The supervisor as the gateway sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SupervisorView {
+    /// Its socket.
+    pub(crate) socket: String,
+    /// Whether the connection is open now.
+    pub(crate) connected: bool,
+    /// Its pid, while connected.
+    pub(crate) pid: Option<i32>,
+    /// What to know about it, in words.
+    pub(crate) detail: String,
+}
+
+/// `GET /v1/sessions` and `GET /v1/sessions/{key}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SessionView {
+    /// Its key.
+    pub(crate) session_key: SessionKey,
+    /// Which agent.
+    pub(crate) agent: AgentName,
+    /// Where it is in its life.
+    pub(crate) state: SessionState,
+    /// What a person called it.
+    pub(crate) label: Option<String>,
+    /// Absolute working directory.
+    pub(crate) cwd: String,
+    /// How long it is meant to live.
+    pub(crate) mode: SessionMode,
+    /// Runtime backend.
+    pub(crate) backend: String,
+    /// The agent's own id of the conversation, once it has one.
+    pub(crate) agent_session_id: Option<String>,
+    /// Whether a lost process can be followed by another that goes on with the conversation.
+    pub(crate) resumable: bool,
+    /// The agent lease in use; absent while no process is wanted.
+    pub(crate) lease_id: Option<String>,
+    /// What happens when the agent asks for a permission.
+    pub(crate) permission: PermissionMode,
+    /// What happens when nobody can be asked.
+    pub(crate) non_interactive_permissions: NonInteractive,
+    /// ACP session mode that a person set.
+    pub(crate) mode_id: Option<String>,
+    /// Number of the last journal row.
+    pub(crate) last_session_seq: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) created_at_ms: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) updated_at_ms: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) last_activity_at_ms: u64,
+    /// Why it is in `error`, or what last went wrong.
+    pub(crate) last_error: Option<Failure>,
+    /// `agentInfo` and abilities as last received.
+    pub(crate) agent_info: Option<Box<RawValue>>,
+    /// Its newest runs, the oldest first; only when one session was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runs: Option<Vec<RunView>>,
+    /// Questions that wait for an answer; only when one session was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) permissions: Option<Vec<PermissionView>>,
+}
+
+impl From<SessionRow> for SessionView {
+    fn from(row: SessionRow) -> Self {
+        Self {
+            session_key: row.session_key,
+            agent: row.agent,
+            state: row.state,
+            label: row.label,
+            cwd: row.cwd,
+            mode: row.mode,
+            backend: row.backend,
+            agent_session_id: row.agent_session_id,
+            resumable: row.resumable,
+            lease_id: row.lease_id.map(|id| id.to_string()),
+            permission: row.options.permission,
+            non_interactive_permissions: row.options.non_interactive,
+            mode_id: row.options.mode_id,
+            last_session_seq: row.last_session_seq,
+            created_at_ms: row.created_at_ms,
+            updated_at_ms: row.updated_at_ms,
+            last_activity_at_ms: row.last_activity_at_ms,
+            last_error: row.last_error,
+            agent_info: row.agent_info.and_then(|json| RawValue::from_string(json).ok()),
+            runs: None,
+            permissions: None,
+        }
+    }
+}
+
+/// A run of a session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RunView {
+    /// Its id.
+    pub(crate) run_id: RunId,
+    /// Turn or steer.
+    pub(crate) mode: RunMode,
+    /// Where it is in its life.
+    pub(crate) state: RunState,
+    /// What the person said.
+    pub(crate) text: String,
+    /// Who said it.
+    pub(crate) author: String,
+    /// ACP's stop reason, once it ended with an answer.
+    pub(crate) stop_reason: Option<String>,
+    /// Why it failed.
+    pub(crate) error: Option<Failure>,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) created_at_ms: u64,
+    /// When it left the queue.
+    pub(crate) started_at_ms: Option<u64>,
+    /// When it ended.
+    pub(crate) ended_at_ms: Option<u64>,
+}
+
+impl From<RunRow> for RunView {
+    fn from(row: RunRow) -> Self {
+        Self {
+            run_id: row.run_id,
+            mode: row.mode,
+            state: row.state,
+            text: row.text,
+            author: row.author,
+            stop_reason: row.stop_reason,
+            error: row.error,
+            created_at_ms: row.created_at_ms,
+            started_at_ms: row.started_at_ms,
+            ended_at_ms: row.ended_at_ms,
+        }
+    }
+}
+
+/// A question that waits for an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PermissionView {
+    /// The name to answer it under.
+    pub(crate) permission_id: String,
+    /// The run that waits for it.
+    pub(crate) run_id: Option<RunId>,
+    /// What the agent wants to do.
+    pub(crate) title: String,
+    /// ACP's tool kind, when given.
+    pub(crate) kind: Option<String>,
+    /// The agent's options, in its order.
+    pub(crate) options: Vec<OptionView>,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) created_at_ms: u64,
+    /// When the configured outcome is taken; absent waits for ever.
+    pub(crate) deadline_at_ms: Option<u64>,
+}
+
+/// One choice of a question, spelled as in event lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OptionView {
+    /// The agent's id of it.
+    pub(crate) option_id: String,
+    /// What a person reads.
+    pub(crate) name: Option<String>,
+    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or what the agent made up.
+    pub(crate) kind: Option<String>,
+}
+
+impl From<PermissionOption> for OptionView {
+    fn from(option: PermissionOption) -> Self {
+        Self { option_id: option.id, name: Some(option.name), kind: Some(option.kind) }
+    }
+}
+
+impl From<PermissionRow> for PermissionView {
+    fn from(row: PermissionRow) -> Self {
+        let permission_id = row.permission_id();
+        let (title, kind, options) = match row.ask.what {
+            Wanted::Permission { title, tool_kind, options } => (title, tool_kind, options),
+            // No other request is kept as a permission; an empty list of options cannot be answered.
+            Wanted::FsRead { .. }
+            | Wanted::FsWrite { .. }
+            | Wanted::TerminalCreate { .. }
+            | Wanted::TerminalOutput { .. }
+            | Wanted::TerminalWait { .. }
+            | Wanted::TerminalKill { .. }
+            | Wanted::TerminalRelease { .. } => (row.ask.method, None, Vec::new()),
+        };
+        Self {
+            permission_id,
+            run_id: row.ask.run_id,
+            title,
+            kind,
+            options: options.into_iter().map(OptionView::from).collect(),
+            created_at_ms: row.created_at_ms,
+            deadline_at_ms: row.deadline_at_ms,
+        }
+    }
+}
+
+/// `GET /v1/agents`: one agent that is configured or built in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AgentView {
+    /// The name to spawn it by.
+    pub(crate) name: AgentName,
+    /// What people call it.
+    pub(crate) title: String,
+    /// `built-in` or `configured`.
+    pub(crate) origin: String,
+    /// Program and arguments that would be started.
+    pub(crate) command: Vec<String>,
+    /// The program's file; absent when it is not installed here.
+    pub(crate) path: Option<String>,
+    /// Whether it could be started here.
+    pub(crate) installed: bool,
+    /// Whether `acp.allowed_agents` lets it be spawned.
+    pub(crate) allowed: bool,
+    /// Whether a spawn that names no agent takes it.
+    pub(crate) default: bool,
+    /// What to do when it is not installed, or what else to know.
+    pub(crate) note: Option<String>,
+}
+
+/// `GET /v1/sessions/{key}/events`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EventsPage {
+    /// Event lines, oldest first.
+    pub(crate) events: Vec<Box<RawValue>>,
+    /// Ask with `after` set to this for what follows.
+    pub(crate) next_after: u64,
+    /// Whether something follows already.
+    pub(crate) more: bool,
+}
+
+/// An error, as API answers and the command line's `--json` print it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ErrorBody {
+    /// Always `error`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// What went wrong.
+    #[serde(flatten)]
+    pub(crate) failure: Failure,
+}
+
+impl From<Failure> for ErrorBody {
+    fn from(failure: Failure) -> Self {
+        Self { kind: "error".to_owned(), failure }
+    }
+}

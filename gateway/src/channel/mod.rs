@@ -1,0 +1,113 @@
+//! The channel port: where conversations live.
+
+pub(crate) mod console;
+
+use crate::core::project::PartKind;
+use crate::core::route::Destination;
+use crate::core::rows::ConversationRef;
+use crate::core::split::Limit;
+use acp_shared::ids::{RunId, SessionKey};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// An answer of a channel on its way.
+pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A channel adapter. Adapters are dumb: they send what they are given, in the order of the calls, and say
+/// honestly what became of it.
+pub(crate) trait Channel: Send + Sync + 'static {
+    /// Its name in conversations, e.g. `console`.
+    fn id(&self) -> &'static str;
+
+    /// The most that one message may hold.
+    fn limit(&self) -> Limit;
+
+    /// What it does with messages of conversations that are bound to nothing.
+    fn normal(&self) -> Destination;
+
+    /// Sends one message. A message whose nonce the channel has seen is not sent again: its first id comes back.
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;
+
+    /// Looks for a message whose sending had an uncertain end.
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
+}
+
+/// A message on its way out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    /// What it is.
+    pub(crate) kind: PartKind,
+    /// What is shown.
+    pub(crate) text: String,
+    /// Names it for ever.
+    pub(crate) nonce: String,
+    /// The session that it is about.
+    pub(crate) session_key: Option<SessionKey>,
+    /// The run that it belongs to.
+    pub(crate) run_id: Option<RunId>,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SendOutcome {
+    /// It is in the conversation.
+    Sent {
+        /// The channel's id of it.
+        message_id: String,
+    },
+    /// It is provably not in the conversation.
+    Rejected {
+        /// Why, for the log.
+        why: String,
+        /// Whether the same message may be taken later.
+        again: bool,
+    },
+    /// Nobody knows: the answer was lost.
+    Uncertain {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// What a look for a message came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// It is there.
+    Found {
+        /// The channel's id of it.
+        message_id: String,
+    },
+    /// It is provably not there: it may be sent again with the same nonce.
+    Absent,
+    /// Nobody knows.
+    Unknown {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// The channels by name.
+#[derive(Clone, Default)]
+pub(crate) struct Channels {
+    by_id: BTreeMap<&'static str, Arc<dyn Channel>>,
+}
+
+impl std::fmt::Debug for Channels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.by_id.keys()).finish()
+    }
+}
+
+impl Channels {
+    /// With these channels; a later one of the same name takes the place of an earlier one.
+    pub(crate) fn new(channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
+        Self { by_id: channels.into_iter().map(|channel| (channel.id(), channel)).collect() }
+    }
+
+    /// The channel of that name, if there is one.
+    pub(crate) fn get(&self, id: &str) -> Option<&Arc<dyn Channel>> {
+        self.by_id.get(id)
+    }
+}

@@ -1,0 +1,27 @@
+//! `adopt`: a restored copy of a state directory becomes a gateway of its own (design §9, H15).
+
+use crate::cli::Global;
+use crate::cli::output::{Out, Outcome};
+use crate::store::identity;
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+struct Adopted {
+    gateway_instance_id: String,
+}
+
+/// `adopt`
+pub(crate) fn run(global: &Global, out: &mut Out) -> Outcome {
+    let dir = global.state_dir()?;
+    if !dir.is_dir() {
+        return Err(super::usage(format!("{} is no directory", dir.display())).into());
+    }
+    let id = identity::adopt(&dir).map_err(crate::error::Failure::from)?;
+    out.show(&Adopted { gateway_instance_id: id.to_string() }, |adopted| {
+        format!(
+            "{} is a gateway of its own now, {}. Its sessions are kept; turns that ran in the original end as uncertain.",
+            dir.display(),
+            adopted.gateway_instance_id
+        )
+    })
+}

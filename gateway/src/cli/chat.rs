@@ -1,0 +1,301 @@
+//! `chat`: a conversation in the terminal. What is typed goes through the console channel, so that it has the
+//! same commands and the same promises as any other conversation; what is shown is the session's journal, live.
+
+mod input;
+mod screen;
+
+use crate::api::SessionView;
+use crate::cli::output::{Out, Outcome, Stop, say};
+use crate::cli::{Global, inside};
+use crate::client::{Client, Events, Wanted, encode};
+use crate::error::Failure;
+use crate::http::console::{ConversationView, Said, Say};
+use crate::store::inbox::Outcome as Came;
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use clap::Args;
+use input::{Input, Typed};
+use screen::Screen;
+use serde_json::Value;
+use std::collections::{BTreeSet, VecDeque};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The conversation of people who name none.
+const CONVERSATION: &str = "chat";
+/// File of the line editor's history in the state directory.
+const HISTORY: &str = "chat_history";
+
+/// `chat`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  acp-gateway chat --agent demo\n  acp-gateway chat KEY\n  echo 'what is here?' | acp-gateway chat --agent demo\n\nWhat you type goes to the agent; /acp help lists the commands. A number answers the agent's question. Ctrl-C cancels the turn, and leaves when none runs; the session stays."
+)]
+pub(crate) struct ChatArgs {
+    /// Go on with this session, by key or label
+    #[arg(value_name = "KEY")]
+    session: Option<String>,
+    /// The conversation to talk in [default: chat; a new one when standard input is no terminal]
+    #[arg(long, value_name = "NAME")]
+    conversation: Option<String>,
+    /// Start a session of this agent
+    #[arg(long, value_name = "AGENT", conflicts_with = "session")]
+    agent: Option<AgentName>,
+    /// Its working directory [default: where you are]
+    #[arg(long, value_name = "DIR", conflicts_with = "session")]
+    cwd: Option<std::path::PathBuf>,
+}
+
+/// `chat`
+pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outcome {
+    let (mut input, printer) = Input::start(&global.state_dir()?.join(HISTORY))?;
+    let is_terminal = printer.is_some();
+    let fallback = || match is_terminal {
+        true => CONVERSATION.to_owned(),
+        false => format!("{CONVERSATION}-{}", IdempotencyKey::mint().as_str()),
+    };
+    let mut chat = Chat {
+        client: global.client()?,
+        conversation: args.conversation.clone().unwrap_or_else(fallback),
+        screen: Screen::new(out, printer),
+        session: None,
+        open_runs: BTreeSet::new(),
+        questions: VecDeque::new(),
+        cancelling: false,
+        is_terminal,
+        worst: 0,
+    };
+    let outcome = match chat.open(&args).await {
+        Ok(()) => chat.talk(&mut input).await,
+        Err(stop) => Err(stop),
+    };
+    if input.is_reading() && is_terminal {
+        // The line editor gives the terminal back when its line ends.
+        say("press Enter to leave");
+        input.next().await;
+    }
+    outcome
+}
+
+/// The session that is followed.
+struct Followed {
+    key: SessionKey,
+    events: Events,
+}
+
+struct Chat<'a> {
+    client: Client,
+    conversation: String,
+    screen: Screen<'a>,
+    session: Option<Followed>,
+    /// Turns that were asked for here and have not ended.
+    open_runs: BTreeSet<RunId>,
+    /// Questions of the agent that wait: id and number of options.
+    questions: VecDeque<(String, usize)>,
+    cancelling: bool,
+    is_terminal: bool,
+    /// Exit code of the worst that happened, for scripts.
+    worst: u8,
+}
+
+enum Woken {
+    Event(Option<String>),
+    Typed(Typed),
+    Interrupted,
+}
+
+impl Chat<'_> {
+    /// Brings the conversation to a session.
+    async fn open(&mut self, args: &ChatArgs) -> Outcome {
+        let path = format!("/v1/console/conversations/{}", encode(&self.conversation));
+        let view: ConversationView = self.client.get(&path).await?;
+        if let Some(session) = &args.session {
+            self.say(&format!("/focus {}", quoted(session))).await?;
+        } else if args.agent.is_some() || args.cwd.is_some() || view.session_key.is_none() {
+            if view.session_key.is_some() {
+                self.say("/unfocus").await?;
+            }
+            let agent = args.agent.as_ref().map(|agent| format!(" {agent}")).unwrap_or_default();
+            let cwd = match &args.cwd {
+                Some(cwd) => std::path::absolute(cwd),
+                None => std::env::current_dir(),
+            };
+            let cwd = cwd.map_err(|error| inside("the working directory", &error))?;
+            self.say(&format!("/acp spawn{agent} --cwd {}", quoted(&cwd.to_string_lossy()))).await?;
+        } else {
+            self.follow(view.session_key, None).await?;
+        }
+        match &self.session {
+            Some(_) => Ok(()),
+            None => Err(Stop::Code(self.worst.max(1))),
+        }
+    }
+
+    async fn talk(&mut self, input: &mut Input) -> Outcome {
+        let mut interrupts =
+            signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
+        let mut is_over = false;
+        loop {
+            while let Some(ready) = self.session.as_mut().and_then(|session| session.events.ready()) {
+                self.show(ready?)?;
+            }
+            if is_over && self.open_runs.is_empty() {
+                return if self.worst == 0 { Ok(()) } else { Err(Stop::Code(self.worst)) };
+            }
+            if !is_over && (self.is_terminal || self.open_runs.is_empty() || !self.questions.is_empty()) {
+                input.want();
+            }
+            match wait(self.session.as_mut(), input, &mut interrupts).await? {
+                Woken::Event(line) => self.show(line)?,
+                Woken::Typed(Typed::Line(line)) => self.typed(&line).await?,
+                Woken::Typed(Typed::End) => {
+                    is_over = true;
+                    if self.is_terminal || !self.questions.is_empty() {
+                        self.cancel_turn().await?;
+                    }
+                }
+                Woken::Typed(Typed::Interrupt) | Woken::Interrupted => {
+                    if self.open_runs.is_empty() || std::mem::replace(&mut self.cancelling, true) {
+                        return Ok(());
+                    }
+                    self.cancel_turn().await?;
+                }
+            }
+        }
+    }
+
+    async fn cancel_turn(&mut self) -> Outcome {
+        if self.open_runs.is_empty() { Ok(()) } else { self.say("/acp cancel").await }
+    }
+
+    /// A line: an answer to a question when it is a number of one, or else something to say.
+    async fn typed(&mut self, line: &str) -> Outcome {
+        let line = line.trim();
+        if line.is_empty() {
+            return Ok(());
+        }
+        let choice = line.parse::<usize>().ok();
+        if let (Some((id, options)), Some(number)) = (self.questions.front(), choice)
+            && (1..=*options).contains(&number)
+        {
+            let command = format!("/acp answer {id} {number}");
+            return self.say(&command).await;
+        }
+        if let (Some((_, options)), Some(_), true) = (self.questions.front(), choice, self.is_terminal) {
+            return self
+                .screen
+                .line(&format!("[The agent waits for an answer: a number from 1 to {options}.]"));
+        }
+        self.say(line).await
+    }
+
+    /// Says something in the conversation; sent again under the same id until there is an answer.
+    async fn say(&mut self, text: &str) -> Outcome {
+        let key = IdempotencyKey::mint();
+        let body = Say { text: text.to_owned(), message_id: Some(key.as_str().to_owned()), author: None };
+        let path = format!("/v1/console/conversations/{}/messages", encode(&self.conversation));
+        let said: Said = match self.client.post(&path, &body, &key).await {
+            Ok(said) => said,
+            // What a running gateway refuses is no reason to leave.
+            Err(failure) if self.is_terminal && failure.code != Code::GatewayUnavailable => {
+                return self.screen.line(&format!("[{failure}]"));
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        if self.screen.is_json() {
+            let mut line = serde_json::to_value(&said).unwrap_or_default();
+            line["type"] = Value::from("said");
+            self.screen.line(&line.to_string())?;
+        } else if !said.outcome.text().is_empty() {
+            self.screen.line(&format!("[{}]", said.outcome.text()))?;
+        }
+        self.came(said.outcome).await
+    }
+
+    async fn came(&mut self, outcome: Came) -> Outcome {
+        match outcome {
+            Came::Prompted { session_key, run_id, after_seq, .. } => {
+                self.open_runs.insert(run_id);
+                self.cancelling = false;
+                self.follow(Some(session_key), Some(after_seq)).await
+            }
+            Came::Command { session_key: Some(session_key), .. } => {
+                self.follow(Some(session_key), None).await
+            }
+            Came::Refused { failure, .. } => {
+                self.worst = self.worst.max(failure.code.exit());
+                Ok(())
+            }
+            Came::Command { session_key: None, .. } | Came::Ignored { .. } => Ok(()),
+        }
+    }
+
+    /// Follows a session from a number or from now on, unless it is followed already.
+    async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> Outcome {
+        let Some(key) = key.filter(|key| self.session.as_ref().is_none_or(|followed| followed.key != *key))
+        else {
+            return Ok(());
+        };
+        let view: SessionView = self.client.get(&format!("/v1/sessions/{}", encode(key.as_str()))).await?;
+        let waiting = view.permissions.unwrap_or_default();
+        self.questions = waiting.into_iter().map(|it| (it.permission_id, it.options.len())).collect();
+        let after = after.unwrap_or(view.last_session_seq);
+        let wanted = Wanted { session: key.clone(), after, run: None, replay: false, follow: true };
+        self.session = Some(Followed { key, events: self.client.events(wanted) });
+        Ok(())
+    }
+
+    /// Shows an event, and keeps in mind what it ends or asks.
+    fn show(&mut self, line: Option<String>) -> Outcome {
+        let Some(line) = line else {
+            // The session is closed; the conversation goes on without one.
+            self.session = None;
+            self.open_runs.clear();
+            self.questions.clear();
+            return Ok(());
+        };
+        let event: Value = serde_json::from_str(&line)
+            .map_err(|error| Stop::from(inside("an event was not understood", &error)))?;
+        self.screen.event(&line, &event)?;
+        let run = event["run_id"].as_str().and_then(|run| RunId::parse(run).ok());
+        let permission = event["permission_id"].as_str().unwrap_or_default();
+        match event["type"].as_str() {
+            Some("done" | "error") => {
+                let is_own = run.is_some_and(|run| self.open_runs.remove(&run));
+                if is_own && event["type"] == "error" {
+                    let code = event["code"].as_str().and_then(Code::parse);
+                    self.worst = self.worst.max(code.map_or(1, Code::exit));
+                }
+            }
+            Some("permission") => {
+                let options = event["options"].as_array().map_or(0, Vec::len);
+                self.questions.push_back((permission.to_owned(), options));
+            }
+            Some("permission_settled") => self.questions.retain(|(id, _)| id != permission),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+async fn wait(
+    session: Option<&mut Followed>,
+    input: &mut Input,
+    interrupts: &mut Signal,
+) -> Result<Woken, Failure> {
+    let event = async {
+        match session {
+            Some(followed) => followed.events.next().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        event = event => event.map(Woken::Event),
+        typed = input.next(), if input.is_reading() => Ok(Woken::Typed(typed)),
+        _ = interrupts.recv() => Ok(Woken::Interrupted),
+    }
+}
+
+/// A word of a command, quoted so that it is read back as it is.
+fn quoted(word: &str) -> String {
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+}

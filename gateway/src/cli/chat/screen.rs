@@ -1,0 +1,196 @@
+//! What `chat` shows: a stream for scripts, and for a person lines above the one that is being typed.
+
+use crate::cli::chat::input::Printer;
+use crate::cli::output::{Out, Outcome};
+use serde_json::Value;
+
+/// A line is shown at the latest when it is this long, cut after a word.
+const LINE_CHARS_MAX: usize = 78;
+
+/// Gathers text that comes in pieces into lines that can be shown one by one.
+#[derive(Debug, Default)]
+pub(crate) struct Wrap {
+    open: String,
+}
+
+impl Wrap {
+    /// Takes a piece, gives the lines that are complete.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        for c in text.chars() {
+            if c == '\n' {
+                lines.push(std::mem::take(&mut self.open));
+                continue;
+            }
+            self.open.push(c);
+            if self.open.chars().count() > LINE_CHARS_MAX {
+                let at = self.open.rfind(' ').filter(|at| *at > 0).map_or(self.open.len(), |at| at + 1);
+                let rest = self.open.split_off(at);
+                lines.push(std::mem::replace(&mut self.open, rest).trim_end().to_owned());
+            }
+        }
+        lines
+    }
+
+    /// Gives what is left.
+    pub(crate) fn end(&mut self) -> Option<String> {
+        (!self.open.is_empty()).then(|| std::mem::take(&mut self.open))
+    }
+}
+
+/// Where it is shown.
+pub(crate) struct Screen<'a> {
+    out: &'a mut Out,
+    printer: Option<Printer>,
+    wrap: Wrap,
+}
+
+impl<'a> Screen<'a> {
+    /// On standard output, or through the line editor's printer.
+    pub(crate) fn new(out: &'a mut Out, printer: Option<Printer>) -> Self {
+        Self { out, printer, wrap: Wrap::default() }
+    }
+
+    /// Whether programs read it.
+    pub(crate) const fn is_json(&self) -> bool {
+        self.out.json
+    }
+
+    /// Text of the agent, as it comes.
+    pub(crate) fn text(&mut self, text: &str) -> Outcome {
+        if self.printer.is_none() {
+            self.out.text(text)?;
+            return self.out.flush();
+        }
+        for line in self.wrap.push(text) {
+            self.print(line)?;
+        }
+        Ok(())
+    }
+
+    /// A line of its own.
+    pub(crate) fn line(&mut self, text: &str) -> Outcome {
+        self.end_text()?;
+        if self.printer.is_none() {
+            self.out.line(text)?;
+            return self.out.flush();
+        }
+        self.print(text.to_owned())
+    }
+
+    /// Ends text that stands in the middle of a line.
+    pub(crate) fn end_text(&mut self) -> Outcome {
+        if self.printer.is_none() {
+            self.out.end_line()?;
+            return self.out.flush();
+        }
+        match self.wrap.end() {
+            Some(line) => self.print(line),
+            None => Ok(()),
+        }
+    }
+
+    fn print(&mut self, line: String) -> Outcome {
+        match &mut self.printer {
+            Some(printer) => {
+                printer.print(line + "\n").map_err(|error| crate::cli::inside("the terminal", &error).into())
+            }
+            None => self.out.line(&line),
+        }
+    }
+
+    /// Shows one event of the session: as it is for programs, in words for people.
+    pub(crate) fn event(&mut self, line: &str, event: &Value) -> Outcome {
+        if self.out.json {
+            self.out.line(line)?;
+            return self.out.flush();
+        }
+        let text = |name: &str| event[name].as_str().unwrap_or_default();
+        match text("type") {
+            "text_delta" if text("stream") == "output" => self.text(text("text")),
+            "tool_call" => self.line(&tool_line(event)),
+            "tool_call_update" if matches!(text("status"), "completed" | "failed") => {
+                self.line(&tool_line(event))
+            }
+            "plan" => self.plan(event),
+            "permission" => self.permission(event),
+            "permission_settled" => {
+                let choice = if text("option_id").is_empty() { text("outcome") } else { text("option_id") };
+                self.line(&format!("[permission: {choice} ({})]", text("by")))
+            }
+            "status" => self.line(&format!("[{}]", text("text"))),
+            "gap" => self.line(&format!("[output is missing here: {}]", text("text"))),
+            "done" => match text("stop_reason") {
+                "end_turn" => self.end_text(),
+                reason => self.line(&format!("[ended: {reason}]")),
+            },
+            "error" => self.line(&format!("[failed: {} ({})]", text("message"), text("code"))),
+            "closed" => self.line(&format!("[session closed: {}]", text("reason"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn plan(&mut self, event: &Value) -> Outcome {
+        self.line("[plan]")?;
+        for entry in event["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            let mark = match entry["status"].as_str() {
+                Some("completed") => "x",
+                Some("in_progress") => "~",
+                _ => " ",
+            };
+            self.line(&format!("  [{mark}] {}", entry["content"].as_str().unwrap_or_default()))?;
+        }
+        Ok(())
+    }
+
+    fn permission(&mut self, event: &Value) -> Outcome {
+        self.line(&format!("[the agent asks: {}]", event["title"].as_str().unwrap_or_default()))?;
+        let options = event["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for (number, option) in (1..).zip(options) {
+            let name = option["name"].as_str().or_else(|| option["option_id"].as_str()).unwrap_or_default();
+            self.line(&format!("  {number}. {name}"))?;
+        }
+        self.line("  Answer with a number.")
+    }
+}
+
+fn tool_line(event: &Value) -> String {
+    let text = |name: &str| event[name].as_str().filter(|text| !text.is_empty());
+    let what = text("title").or_else(|| text("name")).or_else(|| text("tool_call_id")).unwrap_or("tool");
+    match text("status") {
+        Some(status) => format!("[tool: {what} ({status})]"),
+        None => format!("[tool: {what}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_gathered_into_lines() {
+        let mut wrap = Wrap::default();
+        assert_eq!(wrap.push("Hel"), Vec::<String>::new());
+        assert_eq!(wrap.push("lo\n\nworld"), vec!["Hello".to_owned(), String::new()]);
+        assert_eq!(wrap.end(), Some("world".to_owned()));
+        assert_eq!(wrap.end(), None);
+        let lines = wrap.push(&"word ".repeat(40));
+        assert!(
+            lines.iter().all(|line| line.chars().count() <= LINE_CHARS_MAX + 1 && line.ends_with("word"))
+        );
+        assert_eq!(wrap.push(&"é".repeat(LINE_CHARS_MAX + 1)).len(), 2);
+    }
+
+    #[test]
+    fn nothing_is_lost_in_wrapping() {
+        let text = "one two\nthree ".repeat(30);
+        let mut wrap = Wrap::default();
+        let mut got = Vec::new();
+        for piece in text.split_inclusive('e') {
+            got.extend(wrap.push(piece));
+        }
+        got.extend(wrap.end());
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&got.join("\n")), words(&text));
+    }
+}

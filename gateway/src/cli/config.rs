@@ -1,0 +1,126 @@
+//! `config show | check`, and how every verb that needs the configuration reads it.
+
+use crate::cli::output::{Out, Outcome, table};
+use crate::cli::{Global, inside, usage};
+use crate::config::load::{Inputs, Loaded, load};
+use crate::config::source::shown;
+use crate::config::unused;
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file that is read from the state directory when no other is named.
+const FILE: &str = "gateway.toml";
+/// Largest configuration file.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Where the configuration is.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file [default: gateway.toml in the state directory, if there is one]
+    #[arg(long, value_name = "FILE", env = "ACP_GATEWAY_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// `config …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Print every value and where it comes from
+    Show(ConfigArgs),
+    /// Say whether the configuration is valid
+    Check(ConfigArgs),
+}
+
+/// Reads the configuration of a state directory. A file that was named must be there.
+///
+/// # Errors
+/// `CONFIG_INVALID`: everything that is wrong with it.
+pub(crate) fn read(
+    state_dir: &Path,
+    args: &ConfigArgs,
+    supervisor_socket: Option<&Path>,
+) -> Result<(Loaded, Option<PathBuf>), Failure> {
+    let invalid = |message: String| Failure::new(Code::ConfigInvalid, message).origin("client");
+    let named = args.config.is_some();
+    let path = args.config.clone().unwrap_or_else(|| state_dir.join(FILE));
+    let text = match read_bounded(&path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !named => None,
+        Err(error) => return Err(invalid(format!("{}: {error}", path.display()))),
+    };
+    let env = environment();
+    let mut flags: Vec<(&[&str], &str, String)> = Vec::new();
+    if let Some(socket) = supervisor_socket {
+        let socket = std::path::absolute(socket).map_err(|error| usage(error.to_string()))?;
+        flags.push((&["supervisor", "socket"], "--supervisor-socket", socket.to_string_lossy().into_owned()));
+    }
+    let file = text.as_deref().map(|text| (path.as_path(), text));
+    let loaded =
+        load(Inputs { file, env: &env, flags: &flags }).map_err(|error| invalid(error.to_string()))?;
+    let path = text.is_some().then_some(path);
+    Ok((loaded, path))
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let size = std::fs::metadata(path)?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("larger than {FILE_BYTES_MAX} bytes"),
+        ));
+    }
+    std::fs::read_to_string(path)
+}
+
+/// The environment of this process; variables that are not UTF-8 are left out.
+pub(crate) fn environment() -> Vec<(String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
+#[derive(Debug, Serialize)]
+struct Checked {
+    ok: bool,
+    file: Option<PathBuf>,
+    /// What was set and is not used.
+    notes: Vec<String>,
+}
+
+/// `config …`
+pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
+    let state_dir = global.state_dir()?;
+    match verb {
+        Verb::Check(args) => {
+            let (loaded, file) = read(&state_dir, args, None)?;
+            let notes = unused::set(&loaded.sources);
+            out.show(&Checked { ok: true, file, notes }, |checked| {
+                let said = match &checked.file {
+                    Some(file) => format!("{} is valid.", file.display()),
+                    None => "There is no file, and what the environment sets is valid.".to_owned(),
+                };
+                std::iter::once(&said)
+                    .chain(&checked.notes)
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join("\n")
+            })
+        }
+        Verb::Show(args) => {
+            let (loaded, _) = read(&state_dir, args, None)?;
+            let rows = shown(&loaded.config, &loaded.sources)
+                .map_err(|error| inside("the configuration", &error))?;
+            out.show(&rows, |rows| {
+                let cells = rows.iter().map(|row| {
+                    let note = row.note.clone().unwrap_or_default();
+                    vec![row.key.clone(), row.value.to_string(), row.source.to_string(), note]
+                });
+                table(&["KEY", "VALUE", "FROM", "NOTE"], cells)
+            })
+        }
+    }
+}

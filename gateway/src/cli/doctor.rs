@@ -1,0 +1,188 @@
+//! `doctor`: looks at the installation and says what is wrong, and what to know.
+
+use crate::agents::Agents;
+use crate::api::{HealthView, SOCKET, StatusView};
+use crate::cli::Global;
+use crate::cli::agents::exe;
+use crate::cli::config::{ConfigArgs, environment, read};
+use crate::cli::output::{Out, Outcome, table};
+use crate::cli::serve::{sibling, supervisor_dir};
+use crate::error::Failure;
+use crate::supervisor::hello;
+use acp_shared::codes::Code;
+use acp_shared::conn::Client as SupervisorClient;
+use acp_shared::protocol::{Reply, Request, Role, Status};
+use clap::Args;
+use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a service may take to answer.
+const ANSWER_MS: u64 = 5_000;
+
+/// `doctor`
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    /// Worth knowing; nothing is broken.
+    Note,
+    Failed,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    detail: String,
+}
+
+fn check(name: &'static str, verdict: Verdict, detail: impl Into<String>) -> Check {
+    Check { name, verdict, detail: detail.into() }
+}
+
+/// `doctor`
+pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Outcome {
+    let state_dir = global.state_dir()?;
+    let mut checks = Vec::new();
+    let mut supervisor_socket = supervisor_dir(&state_dir).join("supervisor.sock");
+    match read(&state_dir, &args.config, None) {
+        Err(failure) => checks.push(check("configuration", Verdict::Failed, failure.message)),
+        Ok((loaded, file)) => {
+            let where_ = file.map_or("defaults".to_owned(), |file| file.display().to_string());
+            checks.push(check("configuration", Verdict::Ok, where_));
+            if let Some(socket) = &loaded.config.supervisor.socket {
+                supervisor_socket.clone_from(socket);
+            }
+            checks.push(agents(&Agents::new(loaded.config, environment(), &exe(), &state_dir)));
+        }
+    }
+    checks.push(programs());
+    checks.push(directory(&state_dir));
+    checks.push(gateway(global, &state_dir).await);
+    checks.extend(supervisor(&supervisor_socket).await);
+    checks.push(check(
+        "isolation",
+        Verdict::Note,
+        "agents run as this user and can reach what it can, this API included: give hostile agents another user",
+    ));
+    out.show(&checks, |checks| {
+        let rows = checks.iter().map(|check| {
+            let verdict = match check.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Note => "note",
+                Verdict::Failed => "FAILED",
+            };
+            vec![verdict.to_owned(), check.name.to_owned(), check.detail.clone()]
+        });
+        table(&["", "CHECK", "FOUND"], rows)
+    })?;
+    let failed: Vec<&str> =
+        checks.iter().filter(|check| check.verdict == Verdict::Failed).map(|check| check.name).collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Code::Runtime, format!("checks failed: {}", failed.join(", "))).origin("client").into())
+}
+
+fn programs() -> Check {
+    let missing: Vec<String> = ["acp-supervisor", "acp-wrapper"]
+        .into_iter()
+        .filter_map(|name| sibling(name).err())
+        .map(|failure| failure.message)
+        .collect();
+    match missing.is_empty() {
+        true => check("programs", Verdict::Ok, "acp-supervisor and acp-wrapper are beside this program"),
+        false => check("programs", Verdict::Failed, missing.join("; ")),
+    }
+}
+
+fn agents(agents: &Agents) -> Check {
+    let views = agents.list();
+    let names: Vec<&str> =
+        views.iter().filter(|view| view.installed).map(|view| view.name.as_str()).collect();
+    check("agents", Verdict::Ok, format!("installed: {}", names.join(" ")))
+}
+
+fn directory(dir: &Path) -> Check {
+    let name = "state directory";
+    let shown = dir.display();
+    match std::fs::metadata(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            check(name, Verdict::Note, format!("{shown} does not exist yet: `acp-gateway up` makes it"))
+        }
+        Err(error) => check(name, Verdict::Failed, format!("{shown}: {error}")),
+        Ok(meta) if meta.uid() != rustix::process::geteuid().as_raw() => {
+            check(name, Verdict::Failed, format!("{shown} belongs to uid {}", meta.uid()))
+        }
+        Ok(meta) if meta.mode() & 0o077 != 0 => {
+            check(name, Verdict::Failed, format!("others may enter {shown}: chmod 700 it"))
+        }
+        Ok(_) => match rustix::fs::access(dir, rustix::fs::Access::WRITE_OK) {
+            Ok(()) => check(name, Verdict::Ok, shown.to_string()),
+            Err(error) => check(name, Verdict::Failed, format!("{shown} cannot be written: {error}")),
+        },
+    }
+}
+
+async fn gateway(global: &Global, state_dir: &Path) -> Check {
+    let name = "gateway";
+    let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
+    let client = match global.client() {
+        Ok(client) => client.until(Some(deadline)),
+        Err(failure) => return check(name, Verdict::Failed, failure.message),
+    };
+    let health = match client.get::<HealthView>("/v1/health").await {
+        Ok(health) => health,
+        Err(_) if !state_dir.join(SOCKET).exists() => {
+            return check(name, Verdict::Note, "not running: start it with `acp-gateway up`");
+        }
+        Err(failure) => return check(name, Verdict::Failed, failure.message),
+    };
+    match client.get::<StatusView>("/v1/status").await {
+        Err(failure) => check(name, Verdict::Failed, failure.message),
+        Ok(status) if !status.supervisor.connected => {
+            let detail =
+                format!("pid {}, and without its supervisor: {}", health.pid, status.supervisor.detail);
+            check(name, Verdict::Failed, detail)
+        }
+        Ok(status) => {
+            let detail =
+                format!("pid {}, version {}, durability {}", health.pid, status.version, status.durability);
+            check(name, Verdict::Ok, detail)
+        }
+    }
+}
+
+async fn supervisor(socket: &Path) -> Vec<Check> {
+    let name = "supervisor";
+    if !socket.exists() {
+        return vec![check(name, Verdict::Note, format!("none listens at {}", socket.display()))];
+    }
+    let hello = hello(Role::Admin);
+    let deadline = Duration::from_millis(ANSWER_MS);
+    let asked = async { SupervisorClient::open(socket, hello, deadline).await?.call(Request::Status).await };
+    match asked.await {
+        Err(error) => vec![check(name, Verdict::Failed, format!("{}: {error}", socket.display()))],
+        Ok(Reply::Status(status)) => supervised(&status),
+        Ok(_) => vec![check(name, Verdict::Failed, "it answered out of turn")],
+    }
+}
+
+fn supervised(status: &Status) -> Vec<Check> {
+    let living: u64 =
+        status.leases.iter().filter(|(state, _)| !state.is_ended()).map(|(_, count)| count).sum();
+    let detail =
+        format!("pid {}, version {}, rung {}, {living} leases", status.pid, status.version, status.rung);
+    let mut checks = vec![check("supervisor", Verdict::Ok, detail)];
+    checks.extend(status.warnings.iter().map(|warning| check("supervisor", Verdict::Note, warning.clone())));
+    checks
+}

@@ -1,0 +1,175 @@
+//! Event streams on a terminal and for programs.
+
+use crate::cli::output::{Out, Outcome};
+use crate::client::Events;
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use serde::Deserialize;
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// What every reader of an event line needs of it; the rest is read when it is shown.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Head<'a> {
+    /// The line's type.
+    #[serde(rename = "type", borrow)]
+    pub(crate) kind: Cow<'a, str>,
+    /// The run.
+    #[serde(borrow)]
+    pub(crate) run_id: Option<Cow<'a, str>>,
+}
+
+impl<'a> Head<'a> {
+    /// Reads the head of a line.
+    ///
+    /// # Errors
+    /// The line is not an event: versions of gateway and client do not fit.
+    pub(crate) fn of(line: &'a str) -> Result<Self, Failure> {
+        serde_json::from_str(line).map_err(|error| {
+            Failure::new(Code::Runtime, format!("an event was not understood: {error}")).origin("client")
+        })
+    }
+}
+
+/// Shows events: lines of JSON for programs, text for people.
+pub(crate) struct Show {
+    /// Whether thoughts are shown in the middle of a line.
+    thinking: bool,
+    /// Whether what people said is shown, too.
+    prompts: bool,
+}
+
+impl Show {
+    /// Starts with nothing shown. `prompts`: what people said is shown, too.
+    pub(crate) fn new(prompts: bool) -> Self {
+        Self { thinking: false, prompts }
+    }
+
+    /// Shows one event.
+    pub(crate) fn event(&mut self, line: &str, head: &Head<'_>, out: &mut Out) -> Outcome {
+        if out.json {
+            return out.line(line);
+        }
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        let text = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
+        if head.kind == "text_delta" {
+            return self.delta(text("stream") == "thought", text("text"), out);
+        }
+        self.end_thought(out)?;
+        match head.kind.as_ref() {
+            // Half of what a history is about: it goes where the answers go.
+            "prompt" if self.prompts => out.line(&format!("> {}", text("text"))),
+            "tool_call" => {
+                let mut what = text("title").to_owned();
+                if what.is_empty() {
+                    text("name").clone_into(&mut what);
+                }
+                out.note(&format!("[tool] {what}{}", status(text("status"))))
+            }
+            "tool_call_update" => match text("status") {
+                "completed" | "failed" => {
+                    let name = if text("title").is_empty() { text("tool_call_id") } else { text("title") };
+                    out.note(&format!("[tool] {name}{}", status(text("status"))))
+                }
+                _ => Ok(()),
+            },
+            "plan" => plan(&event, out),
+            "permission" => out.note(&format!("[permission] {}", text("title"))),
+            "permission_settled" => {
+                let by = text("by");
+                let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
+                let choice = if text("option_id").is_empty() { text("outcome") } else { text("option_id") };
+                out.note(&format!("[permission] {choice}{by}"))
+            }
+            "status" | "gap" => out.note(&format!("[{}] {}", head.kind, text("text"))),
+            "error" => {
+                out.end_line()?;
+                out.flush()?;
+                crate::cli::output::say(&format!("error: {} ({})", text("message"), text("code")));
+                Ok(())
+            }
+            "done" => match text("stop_reason") {
+                "end_turn" => out.end_line(),
+                "steered" => out.note("[said into the running turn]"),
+                reason => out.note(&format!("[ended: {reason}]")),
+            },
+            "closed" => out.note(&format!("[closed] {}", text("reason"))),
+            // Commands, modes, usage and extensions are for programs.
+            _ => Ok(()),
+        }
+    }
+
+    fn delta(&mut self, thought: bool, text: &str, out: &mut Out) -> Outcome {
+        if !thought {
+            self.end_thought(out)?;
+            return out.text(text);
+        }
+        // A file gets the answer alone.
+        if out.terminal {
+            if !std::mem::replace(&mut self.thinking, true) {
+                out.end_line()?;
+                out.text("\x1b[2;3m")?;
+            }
+            return out.text(text);
+        }
+        Ok(())
+    }
+
+    fn end_thought(&mut self, out: &mut Out) -> Outcome {
+        if std::mem::take(&mut self.thinking) {
+            out.text("\x1b[0m\n")?;
+        }
+        Ok(())
+    }
+}
+
+fn status(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" ({text})") }
+}
+
+fn plan(event: &Value, out: &mut Out) -> Outcome {
+    let entries = event.get("entries").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    for entry in entries {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let mark = match text("status") {
+            "completed" => "x",
+            "in_progress" => "~",
+            _ => " ",
+        };
+        out.note(&format!("[{mark}] {}", text("content")))?;
+    }
+    Ok(())
+}
+
+/// The exit code that an `error` line stands for.
+pub(crate) fn exit_of(line: &str) -> u8 {
+    #[derive(Deserialize)]
+    struct Coded<'a> {
+        #[serde(borrow)]
+        code: Option<Cow<'a, str>>,
+    }
+    let coded: Option<Coded<'_>> = serde_json::from_str(line).ok();
+    let code = coded.and_then(|coded| Code::parse(coded.code?.as_ref()));
+    code.unwrap_or(Code::Runtime).exit()
+}
+
+/// Prints a stream to its end.
+pub(crate) async fn print_events(mut events: Events, limit: u64, out: &mut Out) -> Outcome {
+    let mut show = Show::new(true);
+    let mut left = limit;
+    while left > 0 {
+        let ready = match events.ready() {
+            Some(ready) => ready?,
+            None => {
+                out.flush()?;
+                events.next().await?
+            }
+        };
+        let Some(line) = ready else { break };
+        show.event(&line, &Head::of(&line)?, out)?;
+        left -= 1;
+    }
+    show.end_thought(out)?;
+    out.end_line()?;
+    out.flush()
+}

@@ -1,0 +1,235 @@
+//! The command line. One file per verb; what they share is here: flags, paths, exit codes.
+
+pub(crate) mod adopt;
+pub(crate) mod agents;
+pub(crate) mod chat;
+pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod follow;
+pub(crate) mod logging;
+pub(crate) mod output;
+pub(crate) mod permissions;
+pub(crate) mod prompt;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+pub(crate) mod up;
+
+use crate::client::Client;
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::IdempotencyKey;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use output::{Out, Outcome};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+First steps:
+  acp-gateway up                                   start everything on this machine
+  acp-gateway agents                               which agents can be used here
+  acp-gateway sessions spawn --agent demo          start a session; prints its key
+  acp-gateway prompt KEY 'help'                    say something and watch the answer
+
+With --json every verb prints JSON lines, failures too. Exit codes: 0 done or cancelled, 1 failed, 2 usage,
+3 timeout, 4 no such session, 5 permission denied.";
+
+#[derive(Debug, Parser)]
+#[command(name = "acp-gateway", version, about = "Live with coding agents: sessions that outlast everything", after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// Flags of every verb.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// State directory of the gateway [default: $XDG_STATE_HOME/acp-host or ~/.local/state/acp-host]
+    #[arg(long, global = true, value_name = "DIR", env = "ACP_GATEWAY_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Print JSON lines for programs
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Start a supervisor if none answers, and serve; Ctrl-C ends both
+    Up(serve::ServeArgs),
+    /// Serve in the foreground beside a supervisor that is managed elsewhere
+    Serve(serve::ServeArgs),
+    /// Talk with an agent in the terminal
+    Chat(chat::ChatArgs),
+    /// Sessions: spawn, list, show, history, cancel, close, reset
+    #[command(subcommand)]
+    Sessions(sessions::Verb),
+    /// Say something to a session's agent and follow the answer
+    Prompt(prompt::PromptArgs),
+    /// Say something into the running turn
+    Steer(prompt::PromptArgs),
+    /// Questions of agents that wait for an answer
+    #[command(subcommand)]
+    Permissions(permissions::Verb),
+    /// Which agents there are, and which are installed here
+    Agents(agents::AgentsArgs),
+    /// Check the installation
+    Doctor(doctor::DoctorArgs),
+    /// Show or check the configuration
+    #[command(subcommand)]
+    Config(config::Verb),
+    /// Make a restored copy of a state directory a gateway of its own
+    Adopt,
+    /// A deterministic agent that needs no credentials: speaks ACP on standard input and output
+    DemoAgent,
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Start a program in a session of its own (used by `up`)
+    #[command(hide = true)]
+    Detached {
+        /// Program and arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// Runs the command line of the process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => return parse_failure(&error, args.iter().any(|arg| arg == "--json")),
+    };
+    let global = cli.global;
+    match cli.verb {
+        Verb::DemoAgent => crate::demo_agent::main(global.state_dir.as_deref()),
+        Verb::Detached { command } => up::detached(&command),
+        verb => {
+            let mut out = Out::new(global.json);
+            let outcome = run(&global, verb, &mut out);
+            out.finish(outcome)
+        }
+    }
+}
+
+/// Help and version go to standard output; a mistake is one line for programs, and a text for people.
+fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
+    let mut out = Out::new(json);
+    if !error.use_stderr() {
+        let printed = out.text(&error.render().to_string());
+        return out.finish(printed);
+    }
+    if json {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text).trim();
+        return out.finish(Err(Failure::new(Code::Usage, text).origin("client").into()));
+    }
+    output::say(error.render().to_string().trim_end());
+    ExitCode::from(Code::Usage.exit())
+}
+
+fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
+    match verb {
+        Verb::Up(args) => service()?.block_on(up::run(global, &args, out)),
+        Verb::Serve(args) => service()?.block_on(serve::run(global, &args, out)),
+        Verb::Chat(args) => command()?.block_on(chat::run(global, args, out)),
+        Verb::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
+        Verb::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
+        Verb::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
+        Verb::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
+        Verb::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
+        Verb::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
+        Verb::Config(verb) => config::run(global, &verb, out),
+        Verb::Adopt => adopt::run(global, out),
+        Verb::Completions { shell } => completions(shell, out),
+        // Taken before.
+        Verb::DemoAgent | Verb::Detached { .. } => Ok(()),
+    }
+}
+
+fn completions(shell: clap_complete::Shell, out: &mut Out) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "acp-gateway", &mut script);
+    out.text(&String::from_utf8_lossy(&script))
+}
+
+/// The runtime of a service.
+fn service() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.map_err(|error| inside("cannot start the runtime", &error))
+}
+
+/// The runtime of a command that asks and prints.
+fn command() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| inside("cannot start the runtime", &error))
+}
+
+/// Something on this side that should not happen.
+pub(crate) fn inside(what: &str, error: &dyn std::error::Error) -> Failure {
+    Failure::new(Code::Runtime, format!("{what}: {error}")).origin("client")
+}
+
+/// A command line that makes no sense, beyond what its grammar says.
+pub(crate) fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(Code::Usage, message).origin("client")
+}
+
+impl Global {
+    /// The state directory, absolute.
+    ///
+    /// # Errors
+    /// `USAGE` when nothing says where it is.
+    pub(crate) fn state_dir(&self) -> Result<PathBuf, Failure> {
+        let given = self.state_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = given
+            .or_else(default_state_dir)
+            .ok_or_else(|| usage("there is neither XDG_STATE_HOME nor HOME: say where with --state-dir"))?;
+        std::path::absolute(&dir).map_err(|error| usage(format!("{}: {error}", dir.display())))
+    }
+
+    /// A client of the gateway.
+    ///
+    /// # Errors
+    /// As [`Global::state_dir`].
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::new(&self.state_dir()?))
+    }
+}
+
+/// Where a program keeps its state when nobody says otherwise.
+fn default_state_dir() -> Option<PathBuf> {
+    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = var("XDG_STATE_HOME").filter(|dir| dir.is_absolute());
+    base.or_else(|| Some(var("HOME")?.join(".local/state"))).map(|base| base.join("acp-host"))
+}
+
+/// `--idempotency-key`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Once {
+    /// Repeat with the same key, and it still happens once [default: a new key]
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<IdempotencyKey>,
+}
+
+impl Once {
+    /// The key.
+    pub(crate) fn key(&self) -> IdempotencyKey {
+        self.idempotency_key.clone().unwrap_or_else(IdempotencyKey::mint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

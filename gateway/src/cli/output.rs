@@ -1,0 +1,180 @@
+//! Everything that a command prints goes through here: one locked, buffered standard output. A reader that went
+//! away (`| head`) ends the command quietly.
+
+use crate::api::ErrorBody;
+use crate::error::Failure;
+use serde::Serialize;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::process::ExitCode;
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It failed; nothing was printed about it yet.
+    Failed(Failure),
+    /// It ended with that exit code, and said all there is to say.
+    Code(u8),
+    /// Nobody reads its output any more.
+    Unread,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// What a command comes to.
+pub(crate) type Outcome = Result<(), Stop>;
+
+/// Standard output.
+pub(crate) struct Out {
+    stdout: BufWriter<Stdout>,
+    /// Whether programs read it.
+    pub(crate) json: bool,
+    /// Whether a person looks at it.
+    pub(crate) terminal: bool,
+    /// Whether the last text ended in the middle of a line.
+    open_line: bool,
+}
+
+impl Out {
+    /// Takes standard output.
+    pub(crate) fn new(json: bool) -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        Self { stdout: BufWriter::with_capacity(64 * 1024, stdout), json, terminal, open_line: false }
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> Outcome {
+        self.stdout.write_all(bytes).map_err(unread)
+    }
+
+    /// Prints a line; a line that is open is ended first.
+    pub(crate) fn line(&mut self, text: &str) -> Outcome {
+        if std::mem::take(&mut self.open_line) {
+            self.raw(b"\n")?;
+        }
+        self.raw(text.as_bytes())?;
+        self.raw(b"\n")
+    }
+
+    /// Prints text as it comes, without ending the line.
+    pub(crate) fn text(&mut self, text: &str) -> Outcome {
+        if let Some(last) = text.as_bytes().last() {
+            self.open_line = *last != b'\n';
+        }
+        self.raw(text.as_bytes())
+    }
+
+    /// Ends a line that is open.
+    pub(crate) fn end_line(&mut self) -> Outcome {
+        if std::mem::take(&mut self.open_line) { self.raw(b"\n") } else { Ok(()) }
+    }
+
+    /// Prints a value as one line of JSON.
+    pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Outcome {
+        let text = serde_json::to_string(value).map_err(|error| {
+            Failure::new(acp_shared::codes::Code::Runtime, error.to_string()).origin("client")
+        })?;
+        self.line(&text)?;
+        self.flush()
+    }
+
+    /// Prints a value as one line of JSON, or what people read instead.
+    pub(crate) fn show<T: Serialize>(&mut self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome {
+        if self.json {
+            return self.json(value);
+        }
+        let text = people(value);
+        self.line(text.trim_end())?;
+        self.flush()
+    }
+
+    /// Hands over what is buffered.
+    pub(crate) fn flush(&mut self) -> Outcome {
+        self.stdout.flush().map_err(unread)
+    }
+
+    /// Says something beside the output proper: on the terminal in its place, otherwise on standard error, and
+    /// with `--json` not at all.
+    pub(crate) fn note(&mut self, text: &str) -> Outcome {
+        if self.json {
+            return Ok(());
+        }
+        if self.terminal {
+            let line = format!("\x1b[2m{text}\x1b[0m");
+            return self.line(&line);
+        }
+        // What was printed before it comes before it, where both go to the same place.
+        self.flush()?;
+        say(text);
+        Ok(())
+    }
+
+    /// Ends the command: what was not said yet is said, and the exit code tells the rest.
+    pub(crate) fn finish(mut self, outcome: Outcome) -> ExitCode {
+        let ended = outcome.and_then(|()| self.end_line()).and_then(|()| self.flush());
+        match ended {
+            Ok(()) | Err(Stop::Unread) => ExitCode::SUCCESS,
+            Err(Stop::Code(code)) => {
+                // Nothing is left to say about a reader that is gone now.
+                let _ = self.end_line().and_then(|()| self.flush());
+                ExitCode::from(code)
+            }
+            Err(Stop::Failed(failure)) => self.fail(failure),
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) -> ExitCode {
+        let code = failure.code.exit();
+        if self.json {
+            let _ = self.json(&ErrorBody::from(failure));
+        } else {
+            let _ = self.end_line().and_then(|()| self.flush());
+            say(&format!("error: {failure}"));
+        }
+        ExitCode::from(code)
+    }
+}
+
+/// Says something to a person on standard error.
+pub(crate) fn say(text: &str) {
+    // A standard error that is closed cannot be told.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+fn unread(error: io::Error) -> Stop {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Stop::Unread;
+    }
+    let what = format!("cannot write to standard output: {error}");
+    Stop::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
+}
+
+/// A table for people: no frames, columns as wide as they need.
+pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(head.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// How long ago that was.
+pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(at_ms) / 1_000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+}

@@ -1,0 +1,60 @@
+//! `permissions list | answer`.
+
+use crate::api::{AnswerBody, Done, PermissionView};
+use crate::cli::output::{Out, Outcome, age, now_ms, table};
+use crate::cli::{Global, Once};
+use crate::client::encode;
+use acp_shared::ids::SessionKey;
+use clap::Subcommand;
+
+/// `permissions …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Questions of a session's agent that wait for an answer
+    List {
+        /// The session
+        session: SessionKey,
+    },
+    /// Answer a question with one of its options
+    Answer {
+        /// The session
+        session: SessionKey,
+        /// The question, as the list shows it
+        permission_id: String,
+        /// One of its options
+        option_id: String,
+        #[command(flatten)]
+        once: Once,
+    },
+}
+
+/// `permissions …`
+pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
+    let client = global.client()?;
+    match verb {
+        Verb::List { session } => {
+            let path = format!("/v1/sessions/{}/permissions", encode(session.as_str()));
+            let views: Vec<PermissionView> = client.get(&path).await?;
+            out.show(&views, |views| list(views))
+        }
+        Verb::Answer { session, permission_id, option_id, once } => {
+            let (session, id) = (encode(session.as_str()), encode(&permission_id));
+            let path = format!("/v1/sessions/{session}/permissions/{id}");
+            let body = AnswerBody { option_id, by: None };
+            let done: Done = client.post(&path, &body, &once.key()).await?;
+            out.show(&done, |_| "Answered.".to_owned())
+        }
+    }
+}
+
+fn list(views: &[PermissionView]) -> String {
+    if views.is_empty() {
+        return "No question waits for an answer.".to_owned();
+    }
+    let now = now_ms();
+    let rows = views.iter().map(|view| {
+        let options = view.options.iter().map(|option| option.option_id.as_str()).collect::<Vec<_>>();
+        vec![view.permission_id.clone(), view.title.clone(), options.join(" "), age(view.created_at_ms, now)]
+    });
+    table(&["PERMISSION", "WHAT", "OPTIONS", "SINCE"], rows)
+}

@@ -1,0 +1,295 @@
+//! `prompt` and `steer`: says something and follows what comes of it.
+
+use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
+use crate::cli::follow::{Head, Show, exit_of};
+use crate::cli::output::{Out, Outcome, Stop, say};
+use crate::cli::{Global, Once, inside, usage};
+use crate::client::{Client, Events, Wanted, encode};
+use crate::core::request::{Cancelled, PromptAccepted};
+use crate::core::rows::RunMode;
+use crate::core::session::SessionState;
+use crate::error::Failure;
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use clap::Args;
+use std::io::{self, BufRead, IsTerminal, Read};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Largest prompt that is read from standard input.
+const STDIN_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Exit code after a second Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+/// `prompt` and `steer`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n\nThe answer is streamed; it goes on by itself when the gateway restarts. Ctrl-C cancels the turn."
+)]
+pub(crate) struct PromptArgs {
+    /// The session
+    session: SessionKey,
+    /// What to say; `-` reads standard input
+    #[arg(allow_hyphen_values = true)]
+    text: String,
+    /// Give up after so many seconds with exit code 3; the turn goes on
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// Nobody can be asked here: questions are settled by policy
+    #[arg(long, conflicts_with = "interactive")]
+    non_interactive: bool,
+    /// Somebody answers questions elsewhere (`permissions answer`, `chat`)
+    #[arg(long)]
+    interactive: bool,
+    /// Begin a new conversation when the old one cannot be gone on with
+    #[arg(long)]
+    new_conversation: bool,
+    /// Print the run's id and do not wait for the answer
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    once: Once,
+}
+
+/// `prompt` and `steer`
+pub(crate) async fn run(global: &Global, args: PromptArgs, steer: bool, out: &mut Out) -> Outcome {
+    let deadline = match args.timeout {
+        None => None,
+        Some(seconds) => {
+            let wait = Duration::try_from_secs_f64(seconds).map_err(|e| usage(format!("--timeout: {e}")))?;
+            Some(Instant::now().checked_add(wait).ok_or_else(|| usage("--timeout is too long"))?)
+        }
+    };
+    let from_stdin = args.text == "-";
+    let text = if from_stdin { read_stdin()? } else { args.text };
+    if text.trim().is_empty() {
+        return Err(usage("the text is empty").into());
+    }
+    // A person at the terminal can be asked right here.
+    let ask = !args.non_interactive && !out.json && !from_stdin && !args.no_wait && io::stdin().is_terminal();
+    let body = PromptBody {
+        text,
+        mode: Some(if steer { RunMode::Steer } else { RunMode::Prompt }),
+        author: None,
+        interactive: ask || args.interactive,
+        new_conversation: args.new_conversation,
+    };
+    let client = global.client()?.until(deadline);
+    let path = format!("/v1/sessions/{}/prompt", encode(args.session.as_str()));
+    let accepted: PromptAccepted = client.post(&path, &body, &args.once.key()).await?;
+    if args.no_wait {
+        return out.show(&accepted, |accepted| accepted.run_id.to_string());
+    }
+    if accepted.queued_behind > 0 && !accepted.steered {
+        out.note(&format!("[queued behind {}]", accepted.queued_behind))?;
+    }
+    let mut turn = Turn {
+        events: client.events(Wanted {
+            session: args.session.clone(),
+            after: accepted.after_seq,
+            // A steer's answer comes within the turn that it goes into.
+            run: (!accepted.steered).then_some(accepted.run_id),
+            replay: false,
+            follow: true,
+        }),
+        session: args.session,
+        run: accepted.run_id,
+        steered: accepted.steered,
+        client,
+        asker: ask.then(Asker::start),
+        question: None,
+        show: Show::new(false),
+    };
+    turn.follow(out).await
+}
+
+fn read_stdin() -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let mut limited = io::stdin().lock().take(STDIN_BYTES_MAX + 1);
+    limited.read_to_end(&mut bytes).map_err(|error| inside("standard input", &error))?;
+    if bytes.len() as u64 > STDIN_BYTES_MAX {
+        return Err(usage(format!("standard input holds more than {STDIN_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        usage(format!("standard input is not UTF-8 text (byte {at}): convert it first"))
+    })
+}
+
+/// Lines that a person types, read on a thread of their own.
+struct Asker(mpsc::Receiver<String>);
+
+impl Asker {
+    fn start() -> Self {
+        let (lines, typed) = mpsc::channel(4);
+        // Ends with the process, or at the end of its input.
+        std::thread::spawn(move || {
+            for line in io::stdin().lock().lines() {
+                let Ok(line) = line else { return };
+                if lines.blocking_send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(typed)
+    }
+}
+
+async fn typed(asker: &mut Option<Asker>) -> String {
+    match asker {
+        Some(Asker(lines)) => match lines.recv().await {
+            Some(line) => line,
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+/// A turn that is followed.
+struct Turn {
+    client: Client,
+    events: Events,
+    session: SessionKey,
+    run: RunId,
+    steered: bool,
+    asker: Option<Asker>,
+    question: Option<PermissionView>,
+    show: Show,
+}
+
+impl Turn {
+    async fn follow(&mut self, out: &mut Out) -> Outcome {
+        let mut interrupt =
+            signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
+        let mut cancelled = false;
+        loop {
+            let line = match self.events.ready() {
+                Some(ready) => ready?,
+                None => {
+                    out.flush()?;
+                    match self.wait(&mut interrupt).await? {
+                        Woken::Event(line) => line,
+                        Woken::Typed(line) => {
+                            self.answer(&line, out).await?;
+                            continue;
+                        }
+                        Woken::Interrupted if cancelled => return Err(Stop::Code(INTERRUPTED)),
+                        Woken::Interrupted => {
+                            cancelled = true;
+                            self.cancel(out).await?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            let Some(line) = line else { return self.ended_early(out) };
+            let head = Head::of(&line)?;
+            self.show.event(&line, &head, out)?;
+            if let Some(outcome) = self.judge(&line, &head, out).await? {
+                return outcome;
+            }
+        }
+    }
+
+    async fn wait(&mut self, interrupt: &mut Signal) -> Result<Woken, Failure> {
+        tokio::select! {
+            line = self.events.next() => line.map(Woken::Event),
+            typed = typed(&mut self.asker) => Ok(Woken::Typed(typed)),
+            _ = interrupt.recv() => Ok(Woken::Interrupted),
+        }
+    }
+
+    /// What the command comes to, once an event says it.
+    async fn judge(&mut self, line: &str, head: &Head<'_>, out: &mut Out) -> Result<Option<Outcome>, Stop> {
+        let own = head.run_id.as_deref() == Some(self.run.to_string().as_str());
+        match head.kind.as_ref() {
+            "permission" => self.ask(line, out)?,
+            "permission_settled" => self.question = None,
+            // What a steer is answered with is in the turn around it; its own end says only that it was taken.
+            "done" if self.steered && own => {
+                let view: SessionView =
+                    self.client.get(&format!("/v1/sessions/{}", encode(self.session.as_str()))).await?;
+                let busy = matches!(view.state, SessionState::Running | SessionState::Cancelling);
+                if !busy {
+                    return Ok(Some(Ok(())));
+                }
+            }
+            "done" => return Ok(Some(Ok(()))),
+            "error" if own || self.steered => return Ok(Some(Err(Stop::Code(exit_of(line))))),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn ended_early(&self, out: &mut Out) -> Outcome {
+        out.end_line()?;
+        Err(Failure::of(acp_shared::codes::Code::SessionClosed).origin("gateway").into())
+    }
+
+    fn ask(&mut self, line: &str, out: &mut Out) -> Outcome {
+        if self.asker.is_none() {
+            return Ok(());
+        }
+        #[derive(serde::Deserialize)]
+        struct Asked {
+            permission_id: String,
+            title: String,
+            options: Vec<crate::api::OptionView>,
+        }
+        let asked: Asked =
+            serde_json::from_str(line).map_err(|error| inside("a question was not understood", &error))?;
+        let choices = asked.options.iter().enumerate().map(|(i, option)| {
+            let name = option.name.as_deref().unwrap_or(&option.option_id);
+            format!("  {} {name}", i + 1)
+        });
+        out.line(&format!("The agent asks: {}", asked.title))?;
+        out.line(&choices.collect::<Vec<_>>().join("\n"))?;
+        out.text("Your choice (number): ")?;
+        out.flush()?;
+        self.question = Some(PermissionView {
+            permission_id: asked.permission_id,
+            run_id: Some(self.run),
+            title: asked.title,
+            kind: None,
+            options: asked.options,
+            created_at_ms: 0,
+            deadline_at_ms: None,
+        });
+        Ok(())
+    }
+
+    async fn answer(&mut self, typed: &str, out: &mut Out) -> Outcome {
+        let Some(question) = &self.question else { return Ok(()) };
+        let typed = typed.trim();
+        let by_number = typed.parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?));
+        let by_id = || question.options.iter().find(|option| option.option_id == typed);
+        let Some(option) = by_number.or_else(by_id) else {
+            out.text("One of the numbers, please: ")?;
+            return out.flush();
+        };
+        let (session, id) = (encode(self.session.as_str()), encode(&question.permission_id));
+        let path = format!("/v1/sessions/{session}/permissions/{id}");
+        let body = AnswerBody { option_id: option.option_id.clone(), by: None };
+        let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
+        if let Err(failure) = answered {
+            // Somebody else was faster, or the turn is over: the events say so.
+            say(&format!("not answered: {failure}"));
+        }
+        self.question = None;
+        Ok(())
+    }
+
+    async fn cancel(&mut self, out: &mut Out) -> Outcome {
+        out.note("[cancelling; Ctrl-C again leaves the turn alone]")?;
+        let path = format!("/v1/sessions/{}/cancel", encode(self.session.as_str()));
+        let body = CancelBody { run_id: (!self.steered).then_some(self.run) };
+        let _: Cancelled = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
+        Ok(())
+    }
+}
+
+enum Woken {
+    Event(Option<String>),
+    Typed(String),
+    Interrupted,
+}

@@ -1,0 +1,127 @@
+//! `serve`: the gateway in the foreground.
+
+use crate::app::{self, Ready, Settings, Signals};
+use crate::cli::config::{ConfigArgs, read};
+use crate::cli::output::{Out, Outcome, Stop};
+use crate::cli::{Global, inside, logging, usage};
+use crate::config::{Log, unused};
+use crate::error::Failure;
+use clap::Args;
+use serde::Serialize;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Longest path that the kernel takes for a socket (`sun_path` without its end).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// `serve` and `up`
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Socket of the supervisor [default: supervisor/supervisor.sock in the state directory]
+    #[arg(long, value_name = "SOCKET")]
+    supervisor_socket: Option<PathBuf>,
+}
+
+/// The supervisor's state directory, when the gateway starts one itself.
+pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("supervisor")
+}
+
+/// Reads the configuration, makes the state directory and starts the log. `attended` is for a person who looks on:
+/// the log keeps to what they must know.
+///
+/// # Errors
+/// `CONFIG_INVALID`, `USAGE`.
+pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Result<Settings, Failure> {
+    let state_dir = global.state_dir()?;
+    let (loaded, _) = read(&state_dir, &args.config, args.supervisor_socket.as_deref())?;
+    make_private(&state_dir)?;
+    // One spelling of it, whatever links lead there: the supervisor tells copies by it.
+    let state_dir = std::fs::canonicalize(&state_dir)
+        .map_err(|error| usage(format!("{}: {error}", state_dir.display())))?;
+    let mut log = loaded.config.log.clone();
+    if attended && !global.json && log.level == Log::default().level {
+        "warn".clone_into(&mut log.level);
+    }
+    logging::start(&log)?;
+    for note in unused::set(&loaded.sources) {
+        tracing::warn!("{note}");
+    }
+    let own = || supervisor_dir(&state_dir).join("supervisor.sock");
+    let supervisor_socket = loaded.config.supervisor.socket.clone().unwrap_or_else(own);
+    fits(&supervisor_socket)?;
+    // It is made beside its place and moved there.
+    fits(&state_dir.join(crate::api::SOCKET).with_extension("sock.new"))?;
+    Ok(Settings { state_dir, config: loaded.config, supervisor_socket })
+}
+
+/// A socket's path is short: 107 bytes. One that does not fit is refused before anything is started.
+fn fits(socket: &Path) -> Result<(), Failure> {
+    let bytes = socket.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        let shown = socket.display();
+        return Err(usage(format!(
+            "the path of a socket may have {SOCKET_PATH_BYTES_MAX} bytes and this one has {bytes}: {shown}. Use a shorter --state-dir"
+        )));
+    }
+    Ok(())
+}
+
+/// Makes a directory that only this user can read. One that is there must be this user's own.
+///
+/// # Errors
+/// `USAGE` with the reason.
+pub(crate) fn make_private(dir: &Path) -> Result<(), Failure> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| usage(format!("cannot make {}: {error}", dir.display())))?;
+    let meta = std::fs::metadata(dir).map_err(|error| usage(format!("{}: {error}", dir.display())))?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(usage(format!("{} belongs to another user", dir.display())));
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct ReadyLine<'a> {
+    event: &'a str,
+    pid: u32,
+    socket: &'a Path,
+}
+
+/// `serve`
+pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Outcome {
+    let settings = prepare(global, args, false)?;
+    let supervisor = settings.supervisor_socket.clone();
+    if !settings.supervisor_socket.exists() {
+        tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");
+    }
+    let mut printed = Ok(());
+    let served = app::serve(settings, Signals::listen(false)?, |ready: Ready| {
+        let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
+        printed = out.show(&line, |line| {
+            format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
+        });
+    });
+    served.await?;
+    // A reader that went away does not end a service.
+    match printed {
+        Ok(()) | Err(Stop::Unread) => Ok(()),
+        Err(stop) => Err(stop),
+    }
+}
+
+/// The program beside this one.
+///
+/// # Errors
+/// `RUNTIME` when it is not there.
+pub(crate) fn sibling(name: &str) -> Result<PathBuf, Failure> {
+    let exe = std::env::current_exe().map_err(|error| inside("this program's own path", &error))?;
+    let path = exe.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let what = format!("{} is missing: install it beside acp-gateway", path.display());
+    Err(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
+}

@@ -1,0 +1,362 @@
+//! `up`: everything on one machine. Finds or starts the supervisor of the state directory, serves, and at the
+//! end closes both in order. The supervisor lives in a session of its own: Ctrl-C does not reach it, and a
+//! gateway that is killed leaves it running, to be found by the next `up`.
+
+use crate::agents::Agents;
+use crate::app::{self, Ready, Signals};
+use crate::cli::agents::exe;
+use crate::cli::config::environment;
+use crate::cli::output::{Out, Outcome, Stop, say};
+use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
+use crate::cli::{Global, inside};
+use crate::error::Failure;
+use crate::store::identity::Home;
+use crate::store::{Durability, Store, StoreError};
+use crate::supervisor::hello;
+use acp_shared::codes::Code;
+use acp_shared::conn::{Client, ConnError};
+use acp_shared::protocol::{self, Hello, Request, Role};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a supervisor may take to answer after its start: it looks after what an earlier one left first.
+const START_MS: u64 = 30_000;
+/// How often it is asked meanwhile.
+const ASK_MS: u64 = 20;
+/// How long one answer may take.
+const ANSWER_MS: u64 = 5_000;
+/// How long the supervisor may take to end: every tree gets its graces.
+const END_MS: u64 = 60_000;
+/// Lines of its log that are shown when it does not start.
+const LOG_LINES: usize = 5;
+
+/// A supervisor that answers.
+#[derive(Debug)]
+struct Supervisor {
+    pid: i32,
+    socket: PathBuf,
+    /// The process that this `up` started, which is its parent.
+    child: Option<Child>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReadyLine<'a> {
+    event: &'a str,
+    gateway_pid: u32,
+    supervisor_pid: i32,
+    socket: &'a Path,
+    supervisor_socket: &'a Path,
+}
+
+/// `up`
+pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Outcome {
+    let settings = prepare(global, args, true)?;
+    let agents = Agents::new(settings.config.clone(), environment(), &exe(), &settings.state_dir);
+    let state_dir = settings.state_dir.clone();
+    let mut signals = Signals::listen(true)?;
+    let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
+    // Ctrl-C while it started: then there is nothing to serve.
+    if signals.came() {
+        return if supervisor.child.is_some() {
+            end_unused(&mut supervisor, &state_dir).await
+        } else {
+            Ok(())
+        };
+    }
+    let mut printed = Ok(());
+    let served = app::serve(settings, signals, |ready: Ready| {
+        let line = ReadyLine {
+            event: "ready",
+            gateway_pid: ready.pid,
+            supervisor_pid: supervisor.pid,
+            socket: &ready.socket,
+            supervisor_socket: &supervisor.socket,
+        };
+        printed = out.show(&line, |line| welcome(line, &agents, &state_dir, global.state_dir.is_some()));
+    })
+    .await;
+    let ended = match &served {
+        Ok(()) => end(&mut supervisor, &state_dir, out).await,
+        // What was started for nothing is ended; one that was there before is left as it was found.
+        Err(_) if supervisor.child.is_some() => end_unused(&mut supervisor, &state_dir).await,
+        Err(_) => Ok(()),
+    };
+    served?;
+    ended?;
+    match printed {
+        Ok(()) | Err(Stop::Unread) => Ok(()),
+        Err(stop) => Err(stop),
+    }
+}
+
+/// What a newcomer reads first.
+fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
+    let flag = if named { format!(" --state-dir {}", state_dir.display()) } else { String::new() };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let here = std::env::current_dir().unwrap_or_default();
+    let program = typed(&exe(), &std::env::split_paths(&path).collect::<Vec<_>>(), &here);
+    let views = agents.list();
+    let real: Vec<String> = views
+        .iter()
+        .filter(|view| view.installed && view.allowed && view.name.as_str() != crate::agents::DEMO)
+        .map(|view| view.name.to_string())
+        .collect();
+    let fetched = views.iter().filter(|view| !view.installed && view.path.is_some() && view.allowed).count();
+    let found = match (real.is_empty(), fetched) {
+        (false, _) => format!("Agents found here: demo {}", real.join(" ")),
+        (true, 0) => {
+            "Agents found here: demo (no real one yet: `acp-gateway agents --all` says how to get them)"
+                .to_owned()
+        }
+        (true, n) => {
+            format!("Agents found here: demo ({n} real ones can be fetched when they are first used)")
+        }
+    };
+    format!(
+        "acp-host is up. gateway pid {}, supervisor pid {}, state in {}\n\
+         {found}\n\n\
+         In another terminal:\n  \
+         {program}{flag} chat --agent demo\n    a conversation; type help. The demo needs no credentials\n  \
+         {program}{flag} sessions spawn --agent demo\n    for scripts: prints the key of a new session\n  \
+         {program}{flag} prompt KEY 'help'\n    says something to it and prints the answer\n  \
+         {program}{flag} agents --all\n    every agent that is known, and how to get it\n\n\
+         Ctrl-C ends everything, agents included.",
+        line.gateway_pid,
+        line.supervisor_pid,
+        state_dir.display(),
+    )
+}
+
+/// How a person types this program: by its name where the shell finds this very file under it, else by its path, from
+/// where they are if it is below.
+fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
+    let name = Path::new(exe.file_name().unwrap_or_default());
+    let found = path.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
+    let is_this =
+        found.is_some_and(|file| std::fs::canonicalize(file).ok() == std::fs::canonicalize(exe).ok());
+    let below = || exe.strip_prefix(here).ok().filter(|path| path.components().count() > 1);
+    let shown = if is_this { name } else { below().unwrap_or(exe) };
+    let text = shown.display().to_string();
+    if text.contains([' ', '\'']) { format!("\"{text}\"") } else { text }
+}
+
+/// The gateway of the state directory, one epoch after the one that ended.
+async fn own_hello(state_dir: &Path) -> Result<Hello, Failure> {
+    let dir = state_dir.to_owned();
+    let opened = tokio::task::spawn_blocking(move || {
+        let store = Store::open(&dir, Durability::Full)?;
+        Ok::<_, StoreError>((store, Home::of(&dir)?))
+    });
+    let opened = opened.await.map_err(|error| inside("the state directory", &error))?;
+    let (store, home) = opened.map_err(Failure::from)?;
+    let (instance_id, epoch) = (store.identity().instance_id, store.identity().epoch);
+    store.close().await;
+    let home = protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino };
+    Ok(hello(Role::Gateway { instance_id, epoch, home }))
+}
+
+async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply, ConnError> {
+    Client::open(socket, hello(Role::Admin), Duration::from_millis(ANSWER_MS)).await?.call(body).await
+}
+
+/// The pid of the supervisor at that socket, if one answers.
+async fn answering(socket: &Path) -> Result<Option<i32>, Failure> {
+    match ask(socket, Request::Status).await {
+        Ok(acp_shared::protocol::Reply::Status(status)) => Ok(Some(status.pid)),
+        Ok(_) => Err(refused(socket, "it answered out of turn")),
+        Err(ConnError::Refused(refusal)) => Err(refused(socket, &refusal.to_string())),
+        Err(ConnError::Wire(error)) => Err(refused(socket, &error.to_string())),
+        Err(ConnError::OutOfTurn) => Err(refused(socket, "it answered out of turn")),
+        Err(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => Ok(None),
+    }
+}
+
+fn refused(socket: &Path, why: &str) -> Failure {
+    let what = format!("the supervisor at {} does not serve us: {why}", socket.display());
+    Failure::new(Code::BackendUnavailable, what).origin("supervisor")
+}
+
+/// The supervisor to use; started in the state directory when none answers.
+async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Failure> {
+    if let Some(pid) = answering(socket).await? {
+        return Ok(Supervisor { pid, socket: socket.to_owned(), child: None });
+    }
+    let home = supervisor_dir(state_dir);
+    make_private(&home)?;
+    let log = home.join("supervisor.log");
+    let before = std::fs::metadata(&log).map_or(0, |meta| meta.len());
+    let mut child = start(&home, socket, &log)?;
+    let until = Instant::now() + Duration::from_millis(START_MS);
+    loop {
+        if let Some(pid) = answering(socket).await? {
+            // Two `up`s at once: the other one's supervisor may be the one that answers.
+            let ours = i32::try_from(child.id()).is_ok_and(|child| child == pid);
+            return Ok(Supervisor { pid, socket: socket.to_owned(), child: ours.then_some(child) });
+        }
+        let gone = child.try_wait().map_err(|error| inside("the supervisor", &error))?;
+        if gone.is_some() || Instant::now() >= until {
+            let state =
+                gone.map_or("does not answer".to_owned(), |status| format!("ended at once ({status})"));
+            let what =
+                format!("the supervisor {state}; {} says: {}", log.display(), last_lines(&log, before));
+            return Err(Failure::new(Code::BackendUnavailable, what).origin("supervisor"));
+        }
+        tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
+    }
+}
+
+/// Starts a supervisor in a session of its own. This program goes in between: it makes the session and becomes
+/// the supervisor, so that no code of ours runs between fork and exec of a threaded process.
+fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
+    let program = sibling("acp-supervisor")?;
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
+    let file = file.map_err(|error| inside("the supervisor's log", &error))?;
+    let same = file.try_clone().map_err(|error| inside("the supervisor's log", &error))?;
+    let started = Command::new(exe())
+        .arg("detached")
+        .arg(program)
+        .args(["serve", "--json", "--state-dir"])
+        .arg(home)
+        .arg("--socket")
+        .arg(socket)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(same)
+        .spawn();
+    started.map_err(|error| inside("cannot start the supervisor", &error))
+}
+
+/// `detached`: leaves the session of its caller and becomes the program.
+pub(crate) fn detached(command: &[OsString]) -> ExitCode {
+    if let Err(error) = rustix::process::setsid() {
+        say(&format!("cannot leave the session: {error}"));
+        return ExitCode::FAILURE;
+    }
+    let Some((program, args)) = command.split_first() else { return ExitCode::FAILURE };
+    // Returns only when it failed.
+    let error = Command::new(program).args(args).exec();
+    say(&format!("cannot start {}: {error}", program.display()));
+    ExitCode::FAILURE
+}
+
+/// What stands at the end of a log, from a length that it had before.
+fn last_lines(log: &Path, before: u64) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let from = usize::try_from(before).unwrap_or(usize::MAX).max(text.len().saturating_sub(4_096));
+    let tail = text.get(from..).unwrap_or_default();
+    let tail = String::from_utf8_lossy(tail);
+    let lines: Vec<&str> = tail.lines().collect();
+    // Its own last word is an error line: that is the reason, the rest is how it got there.
+    let error = lines.last().and_then(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    if let Some(message) = error.as_ref().and_then(|error| error["message"].as_str()) {
+        return message.to_owned();
+    }
+    lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join(" | ")
+}
+
+/// Ends the supervisor of this state directory, unless other gateways use it (H17). Asks as the gateway that
+/// has just ended, so that its own leases are not in the way.
+async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Result<(), Stop> {
+    let hello = own_hello(state_dir).await?;
+    match ask_to_end(supervisor, state_dir, hello).await {
+        Ok(_) | Err(ConnError::Closed) => {}
+        Err(ConnError::Refused(refusal)) => {
+            return out.note(&format!("The supervisor (pid {}) goes on: {refusal}", supervisor.pid));
+        }
+        Err(ConnError::Io(error)) => {
+            tracing::info!(%error, "the supervisor is gone already");
+        }
+        Err(error @ (ConnError::Wire(_) | ConnError::Timeout(_) | ConnError::OutOfTurn)) => {
+            return Err(refused(&supervisor.socket, &error.to_string()).into());
+        }
+    }
+    ended(supervisor).await
+}
+
+/// Ends the supervisor that was started for a gateway that did not come up. Leases of an earlier life keep it: they
+/// are in its care, and the next `up` finds it.
+async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(), Stop> {
+    match ask_to_end(supervisor, state_dir, hello(Role::Admin)).await {
+        Ok(_) | Err(ConnError::Closed) => ended(supervisor).await,
+        Err(error) => {
+            tracing::warn!(%error, supervisor_pid = supervisor.pid, "the supervisor goes on");
+            Ok(())
+        }
+    }
+}
+
+async fn ask_to_end(
+    supervisor: &Supervisor,
+    state_dir: &Path,
+    hello: Hello,
+) -> Result<acp_shared::protocol::Reply, ConnError> {
+    let mut client = Client::open(&supervisor.socket, hello, Duration::from_millis(ANSWER_MS)).await?;
+    // Ours lives below our own state directory; one that lives elsewhere says no.
+    let state_dir = supervisor_dir(state_dir).to_string_lossy().into_owned();
+    client.call(Request::Shutdown { state_dir }).await
+}
+
+/// Waits until it has ended.
+async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
+    let until = Instant::now() + Duration::from_millis(END_MS);
+    while Instant::now() < until {
+        let ended = match &mut supervisor.child {
+            Some(child) => child.try_wait().is_ok_and(|status| status.is_some()),
+            None => acp_shared::conn::connect::<(), ()>(&supervisor.socket).await.is_err(),
+        };
+        if ended {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
+    }
+    Err(refused(&supervisor.socket, "it was asked to end and has not").into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_typed() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = std::fs::canonicalize(dir.path()).unwrap();
+        let (exe, bin) = (real.join("target/release/acp-gateway"), real.join("bin"));
+        let path = std::slice::from_ref(&bin);
+        std::fs::create_dir_all(exe.parent().unwrap()).unwrap();
+        std::fs::create_dir(&bin).unwrap();
+        std::fs::write(&exe, "").unwrap();
+        assert_eq!(typed(&exe, path, &real), "target/release/acp-gateway");
+        assert_eq!(typed(&exe, path, Path::new("/nowhere")), exe.display().to_string());
+        assert_eq!(
+            typed(&exe, &[], exe.parent().unwrap()),
+            exe.display().to_string(),
+            "no shell looks there"
+        );
+        std::fs::write(bin.join("acp-gateway"), "another one").unwrap();
+        assert_eq!(typed(&exe, path, &real), "target/release/acp-gateway");
+        std::fs::remove_file(bin.join("acp-gateway")).unwrap();
+        std::os::unix::fs::symlink(&exe, bin.join("acp-gateway")).unwrap();
+        assert_eq!(typed(&exe, path, &real), "acp-gateway");
+    }
+
+    #[test]
+    fn a_log_ends_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        assert_eq!(last_lines(&log, 0), "");
+        std::fs::write(&log, "one\ntwo\n").unwrap();
+        assert_eq!(last_lines(&log, 0), "one | two");
+        std::fs::write(&log, "one\n{\"code\":\"RUNTIME\",\"message\":\"no wrapper\",\"type\":\"error\"}\n")
+            .unwrap();
+        assert_eq!(last_lines(&log, 0), "no wrapper");
+        assert_eq!(last_lines(&log, 1_000), "", "nothing came since");
+    }
+}

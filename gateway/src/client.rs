@@ -1,0 +1,388 @@
+//! A client of the local API: HTTP/1.1 over the Unix socket. It survives restarts of the gateway: acting
+//! requests are sent again under the same idempotency key, event streams go on after the last event seen.
+
+use crate::api::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
+use crate::error::Failure;
+use crate::sse::{SseEvent, SseParser};
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+
+/// Largest answer that is not a stream.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// First pause before another try, doubled each time.
+const PAUSE_MS: u64 = 50;
+/// Longest pause.
+const PAUSE_MS_MAX: u64 = 1_000;
+/// How long a gateway that was there, and is gone, is waited for.
+const RETURN_MS: u64 = 60_000;
+/// How long to wait where a socket lies and nobody listens: a gateway that was killed, and may be restarting.
+const DEAD_SOCKET_MS: u64 = 15_000;
+
+/// Talks to the gateway of one state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    socket: PathBuf,
+    deadline: Option<Instant>,
+}
+
+/// Why one try gave no answer.
+enum Lost {
+    /// No socket at all.
+    Absent,
+    /// Nobody answers, or not to the end.
+    Broken(String),
+}
+
+/// Waits between tries, and says when it was long enough.
+struct Patience {
+    until: Instant,
+    pause_ms: u64,
+    /// Whether the gateway has answered this client before.
+    met: bool,
+}
+
+impl Patience {
+    fn new(met: bool) -> Self {
+        let wait_ms = if met { RETURN_MS } else { DEAD_SOCKET_MS };
+        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, met }
+    }
+
+    /// `false` when it makes no sense to try again.
+    async fn wait(&mut self, lost: &Lost, deadline: Option<Instant>) -> bool {
+        if matches!(lost, Lost::Absent) && !self.met {
+            return false;
+        }
+        let now = Instant::now();
+        let until = deadline.map_or(self.until, |deadline| deadline.min(self.until));
+        if now >= until {
+            return false;
+        }
+        let pause = Duration::from_millis(self.pause_ms).min(until - now);
+        tokio::time::sleep(pause).await;
+        self.pause_ms = (self.pause_ms * 2).min(PAUSE_MS_MAX);
+        true
+    }
+}
+
+impl Client {
+    /// A client of the gateway that serves `state_dir`; nothing is connected yet.
+    pub(crate) fn new(state_dir: &Path) -> Self {
+        Self { socket: state_dir.join(SOCKET), deadline: None }
+    }
+
+    /// The same, giving up with `TIMEOUT` at that time.
+    pub(crate) fn until(mut self, deadline: Option<Instant>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// What the gateway answers; `GATEWAY_UNAVAILABLE`; `TIMEOUT`.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask(Method::GET, path, Bytes::new(), None).await
+    }
+
+    /// Does something, once: a repetition after a lost answer carries the same key.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        key: &IdempotencyKey,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| odd(&error.to_string()))?;
+        self.ask(Method::POST, path, Bytes::from(body), Some(key)).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<T, Failure> {
+        let mut patience = Patience::new(false);
+        let asking = async {
+            loop {
+                let request = request(method.clone(), path, body.clone(), key, &[])?;
+                match self.once(request).await {
+                    Ok(bytes) => return read_answer(bytes),
+                    Err(lost) => {
+                        if !patience.wait(&lost, self.deadline).await {
+                            return Err(self.unavailable(&lost));
+                        }
+                    }
+                }
+            }
+        };
+        within(self.deadline, asking).await
+    }
+
+    /// One try: status and body.
+    async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Lost> {
+        let response = self.send(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| Lost::Broken(error.to_string()))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Lost> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                Lost::Absent
+            } else {
+                Lost::Broken(error.to_string())
+            }
+        })?;
+        let broken = |error: hyper::Error| Lost::Broken(error.to_string());
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // Ends with the connection: when the response's body is read or dropped.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        sender.send_request(request).await.map_err(broken)
+    }
+
+    fn unavailable(&self, lost: &Lost) -> Failure {
+        let (socket, then) = (self.socket.display(), "Start one with `acp-gateway up`");
+        let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
+        match lost {
+            Lost::Absent => failure(format!(
+                "No gateway answers: there is no {socket}. {then}, or say with --state-dir where it keeps its state."
+            )),
+            Lost::Broken(why) => {
+                failure(format!("No gateway answers at {socket} ({why}). {then}.")).detail("CONNECTION_LOST")
+            }
+        }
+    }
+
+    /// The events of a session from `wanted.after` on.
+    pub(crate) fn events(&self, wanted: Wanted) -> Events {
+        Events {
+            client: self.clone(),
+            cursor: wanted.after,
+            wanted,
+            body: None,
+            parser: SseParser::default(),
+            patience: Patience::new(false),
+            ended: false,
+        }
+    }
+}
+
+/// Which events.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// Of which session.
+    pub(crate) session: SessionKey,
+    /// Only those after this number.
+    pub(crate) after: u64,
+    /// Only those of this run, up to its `done` or `error`.
+    pub(crate) run: Option<RunId>,
+    /// Replayed conversation too.
+    pub(crate) replay: bool,
+    /// Wait for more; otherwise end with what is there.
+    pub(crate) follow: bool,
+}
+
+/// An event stream that reconnects by itself.
+pub(crate) struct Events {
+    client: Client,
+    wanted: Wanted,
+    cursor: u64,
+    body: Option<Incoming>,
+    parser: SseParser,
+    patience: Patience,
+    ended: bool,
+}
+
+impl Events {
+    /// The next event line; `None` when the stream has ended. Safe to cancel.
+    ///
+    /// # Errors
+    /// What the gateway answers; `GATEWAY_UNAVAILABLE` when it does not come back; `TIMEOUT`.
+    pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
+        let deadline = self.client.deadline;
+        if let Some(ready) = self.ready() {
+            return ready;
+        }
+        within(deadline, self.more()).await
+    }
+
+    /// The next event line that is here already, without waiting: `None` when there is none.
+    pub(crate) fn ready(&mut self) -> Option<Result<Option<String>, Failure>> {
+        if self.ended {
+            return Some(Ok(None));
+        }
+        loop {
+            match self.parser.next() {
+                Err(error) => return Some(Err(odd(&error.to_string()))),
+                Ok(None) => return None,
+                Ok(Some(event)) => {
+                    if let Some(ready) = self.take(event) {
+                        return Some(Ok(ready));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: SseEvent) -> Option<Option<String>> {
+        if event.name == STREAM_END {
+            self.ended = true;
+            self.body = None;
+            return Some(None);
+        }
+        let seq: u64 = event.id.as_deref().and_then(|id| id.parse().ok())?;
+        // A repetition after a reconnect is not shown twice.
+        if seq <= self.cursor {
+            return None;
+        }
+        self.cursor = seq;
+        Some(Some(event.data))
+    }
+
+    async fn more(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            if let Some(ready) = self.ready() {
+                return ready;
+            }
+            let lost = match self.body.as_mut() {
+                None => match self.connect().await? {
+                    Ok(()) => continue,
+                    Err(lost) => lost,
+                },
+                Some(body) => match body.frame().await {
+                    Some(Ok(frame)) => {
+                        if let Some(bytes) = frame.data_ref() {
+                            self.parser.push(bytes).map_err(|error| odd(&error.to_string()))?;
+                        }
+                        self.patience = Patience::new(true);
+                        continue;
+                    }
+                    Some(Err(error)) => Lost::Broken(error.to_string()),
+                    None => Lost::Broken("the gateway ended the stream".to_owned()),
+                },
+            };
+            self.body = None;
+            self.parser = SseParser::default();
+            if !self.patience.wait(&lost, self.client.deadline).await {
+                return Err(self.client.unavailable(&lost));
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Result<(), Lost>, Failure> {
+        let mut path = format!(
+            "/v1/sessions/{}/events?follow={}&after={}",
+            encode(self.wanted.session.as_str()),
+            self.wanted.follow,
+            self.cursor
+        );
+        if let Some(run) = self.wanted.run {
+            // Writing into a String cannot fail.
+            let _ = write!(path, "&run={run}&until_done=true");
+        }
+        if self.wanted.replay {
+            path.push_str("&replay=true");
+        }
+        let accept = [(header::ACCEPT, "text/event-stream")];
+        let request = request(Method::GET, &path, Bytes::new(), None, &accept)?;
+        let response = match self.client.send(request).await {
+            Ok(response) => response,
+            Err(lost) => return Ok(Err(lost)),
+        };
+        if response.status() == StatusCode::OK {
+            self.body = Some(response.into_body());
+            return Ok(Ok(()));
+        }
+        let status = response.status();
+        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
+            Err(error) => Ok(Err(Lost::Broken(error.to_string()))),
+            Ok(body) => Err(read_failure(status, &body.to_bytes())),
+        }
+    }
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    body: Bytes,
+    key: Option<&IdempotencyKey>,
+    headers: &[(header::HeaderName, &str)],
+) -> Result<Request<Full<Bytes>>, Failure> {
+    let mut request = Request::builder().method(method).uri(path).header(header::HOST, "gateway");
+    if !body.is_empty() {
+        request = request.header(header::CONTENT_TYPE, "application/json");
+    }
+    if let Some(key) = key {
+        request = request.header(IDEMPOTENCY_HEADER, key.as_str());
+    }
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    request.body(Full::new(body)).map_err(|error| odd(&error.to_string()))
+}
+
+fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {
+    if !status.is_success() {
+        return Err(read_failure(status, &body));
+    }
+    serde_json::from_slice(&body).map_err(|error| odd(&error.to_string()))
+}
+
+fn read_failure(status: StatusCode, body: &[u8]) -> Failure {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => body.failure,
+        Err(_) => odd(&format!("HTTP status {status}")),
+    }
+}
+
+async fn within<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match deadline {
+        None => work.await,
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), work)
+            .await
+            .unwrap_or_else(|_| Err(Failure::of(Code::Timeout).origin("client"))),
+    }
+}
+
+/// The gateway said something that this client does not understand: versions that do not fit.
+fn odd(what: &str) -> Failure {
+    Failure::new(Code::Runtime, format!("the gateway's answer was not understood: {what}")).origin("client")
+}
+
+/// A text as one segment of a path.
+pub(crate) fn encode(segment: &str) -> String {
+    let mut out = String::with_capacity(segment.len());
+    for byte in segment.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~:@".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}

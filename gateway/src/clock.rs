@@ -1,0 +1,29 @@
+//! The one clock of the gateway: wall time for people, that never goes back while the process lives.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Tells the time. Cheap to copy; all copies agree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    wall_ms: u64,
+    base: Instant,
+}
+
+impl Clock {
+    /// Reads the wall clock once; from then on time goes on by itself, whatever somebody does to the wall clock.
+    pub(crate) fn start() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), base: Instant::now() }
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.wall_ms + u64::try_from(self.base.elapsed().as_millis()).unwrap_or(0)
+    }
+
+    /// The instant at which [`Clock::now_ms`] will be `at_ms`.
+    pub(crate) fn instant_of(&self, at_ms: u64) -> tokio::time::Instant {
+        let ahead = Duration::from_millis(at_ms.saturating_sub(self.wall_ms));
+        tokio::time::Instant::from_std(self.base + ahead)
+    }
+}

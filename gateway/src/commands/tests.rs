@@ -1,0 +1,78 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::core::link::Ask;
+use crate::core::rows::PermissionState;
+use acp_shared::ids::LeaseId;
+
+fn option(id: &str, kind: &str) -> PermissionOption {
+    PermissionOption { id: id.to_owned(), name: format!("Name of {id}"), kind: kind.to_owned() }
+}
+
+fn pending(at: u64) -> PermissionRow {
+    let options = vec![option("y", "allow_once"), option("n", "reject_once")];
+    PermissionRow {
+        lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+        ask: Ask {
+            at,
+            run_id: None,
+            method: "session/request_permission".to_owned(),
+            params: "{}".to_owned(),
+            what: Wanted::Permission { title: "Write".to_owned(), tool_kind: None, options },
+        },
+        state: PermissionState::Pending,
+        option_id: None,
+        settled_by: None,
+        created_at_ms: 0,
+        deadline_at_ms: None,
+    }
+}
+
+#[test]
+fn options_are_picked_by_kind_number_or_id() {
+    let both = [
+        option("a", "allow_always"),
+        option("y", "allow_once"),
+        option("n", "reject_once"),
+        option("1", "odd"),
+    ];
+    let always = [option("a", "allow_always"), option("r", "reject_always")];
+    let by = |text: &str| Verdict::Option(text.to_owned());
+    for (what, options, verdict, want) in [
+        ("once before always", &both[..], Verdict::Allow, Some("y")),
+        ("always when there is no once", &always[..], Verdict::Allow, Some("a")),
+        ("deny", &both[..], Verdict::Deny, Some("n")),
+        ("deny for ever", &always[..], Verdict::Deny, Some("r")),
+        ("nothing that refuses", &both[..2], Verdict::Deny, None),
+        ("number", &both[..], by("2"), Some("y")),
+        ("an id that is a number", &both[..], by("1"), Some("1")),
+        ("id", &both[..], by("n"), Some("n")),
+        ("number zero", &both[..], by("0"), None),
+        ("number too high", &both[..], by("5"), None),
+        ("nothing", &both[..0], Verdict::Allow, None),
+    ] {
+        assert_eq!(pick_option(options, &verdict).ok().map(|option| option.id.as_str()), want, "{what}");
+    }
+}
+
+#[test]
+fn permissions_are_picked_by_id_or_because_there_is_one() {
+    let rows = [pending(1), pending(12)];
+    let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
+    let pick =
+        |rows: &[PermissionRow], wanted: Option<&str>| pick_permission(rows, wanted).map(|row| row.ask.at);
+    assert_eq!(pick(&rows[..1], None), Ok(1));
+    assert_eq!(pick(&rows, Some(&id(1))), Ok(1));
+    assert_eq!(pick(&rows, Some(&id(12))), Ok(12));
+    assert_eq!(pick(&rows[1..], Some("01890a5d")), Ok(12));
+    assert_eq!(pick(&[], None), Err("The agent waits for nothing.".to_owned()));
+    assert!(pick(&rows, None).unwrap_err().starts_with("Several permissions fit."));
+    assert!(pick(&rows, Some("x")).unwrap_err().starts_with("No pending permission has that id."));
+}
+
+#[test]
+fn lists_say_the_numbers_to_answer_with() {
+    let want = "The agent waits for:\n- Write (id 01890a5d-ac96-774b-bcce-b302099a8057:1)\n  1. Name of y\n  2. Name of n";
+    assert_eq!(permissions_text(&[pending(1)]), want);
+    assert_eq!(permissions_text(&[]), "The agent waits for nothing.");
+}

@@ -1,0 +1,243 @@
+//! From file, environment and flags to a [`Config`], with the source of every value. Pure: texts come in as
+//! arguments.
+
+use super::source::{Shape, Source, join, schema};
+use super::{Config, check};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// What begins the name of an environment variable that sets a key: `ACP_HOST_ACP__DEFAULT_AGENT` sets
+/// `acp.default_agent`.
+pub(crate) const ENV_PREFIX: &str = "ACP_HOST_";
+
+/// What a configuration is made of; later ones win.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Inputs<'a> {
+    /// The file's path and text.
+    pub(crate) file: Option<(&'a Path, &'a str)>,
+    /// The process environment; what does not begin with [`ENV_PREFIX`] is ignored.
+    pub(crate) env: &'a [(String, String)],
+    /// Values that flags set: key, flag, text.
+    pub(crate) flags: &'a [(&'a [&'a str], &'a str, String)],
+}
+
+/// A valid configuration.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Loaded {
+    /// The values.
+    pub(crate) config: Config,
+    /// Where they come from; what is missing here is a default.
+    pub(crate) sources: BTreeMap<Vec<String>, Source>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Where.
+    pub(crate) source: Source,
+    /// What.
+    pub(crate) message: String,
+}
+
+/// Why a configuration is not valid: everything that is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.0.iter().enumerate() {
+            let gap = if i == 0 { "" } else { "; " };
+            write!(f, "{gap}{}: {}", problem.source, problem.message)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the configuration.
+///
+/// # Errors
+/// Every unknown key, wrong type and value out of bounds, each with its place.
+pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
+    let schema = schema().map_err(|e| fault(&e))?;
+    let mut sources = BTreeMap::new();
+    let mut table = toml::Table::new();
+    if let Some((path, text)) = inputs.file {
+        table = read_file(path, text, &schema, &mut sources)?;
+    }
+    let mut problems = Vec::new();
+    for (name, value) in inputs.env {
+        match env_key(name, &schema) {
+            None => {}
+            Some(Err(message)) => {
+                problems.push(Problem { source: Source::Env { name: name.clone() }, message })
+            }
+            Some(Ok((key, default))) => {
+                let source = Source::Env { name: name.clone() };
+                match from_text(value, default) {
+                    Ok(value) => set(&mut table, &key, value, source, &mut sources),
+                    Err(message) => problems.push(Problem { source, message }),
+                }
+            }
+        }
+    }
+    for (key, flag, text) in inputs.flags {
+        let key: Vec<String> = key.iter().map(|&segment| segment.to_owned()).collect();
+        let source = Source::Flag { name: (*flag).to_owned() };
+        set(&mut table, &key, toml::Value::String(text.clone()), source, &mut sources);
+    }
+    if !problems.is_empty() {
+        return Err(ConfigError(problems));
+    }
+    let config: Config = table.try_into().map_err(|e: toml::de::Error| fault(&e))?;
+    let problems: Vec<Problem> = check::check(&config)
+        .into_iter()
+        .map(|(key, message)| Problem {
+            source: nearest_source(&key, &sources),
+            message: format!("{}: {message}", join(&key)),
+        })
+        .collect();
+    if problems.is_empty() { Ok(Loaded { config, sources }) } else { Err(ConfigError(problems)) }
+}
+
+/// The source of a key, of the keys beneath it, or of the sections above it.
+fn nearest_source(key: &[String], sources: &BTreeMap<Vec<String>, Source>) -> Source {
+    let beneath = sources.iter().find(|(path, _)| path.starts_with(key));
+    let found = sources.get(key).or(beneath.map(|(_, source)| source));
+    found.cloned().unwrap_or(Source::Default)
+}
+
+fn fault(error: &dyn fmt::Display) -> ConfigError {
+    ConfigError(vec![Problem { source: Source::Default, message: error.to_string().trim().to_owned() }])
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
+}
+
+fn read_file(
+    path: &Path,
+    text: &str,
+    schema: &Shape,
+    sources: &mut BTreeMap<Vec<String>, Source>,
+) -> Result<toml::Table, ConfigError> {
+    let at = |offset: usize| Source::File { path: path.to_owned(), line: line_of(text, offset) };
+    let bad = |e: &toml::de::Error| {
+        let source = at(e.span().map_or(0, |span| span.start));
+        ConfigError(vec![Problem { source, message: e.message().to_owned() }])
+    };
+    let tree = DeTable::parse(text).map_err(|e| bad(&e))?;
+    let mut walk = Walk { at: &at, sources, problems: Vec::new() };
+    walk.table(&mut Vec::new(), tree.get_ref(), schema);
+    if !walk.problems.is_empty() {
+        return Err(ConfigError(walk.problems));
+    }
+    // Types are judged here, where an error still knows its line.
+    toml::from_str::<Config>(text).map_err(|e| bad(&e))?;
+    text.parse::<toml::Table>().map_err(|e| bad(&e))
+}
+
+struct Walk<'a> {
+    at: &'a dyn Fn(usize) -> Source,
+    sources: &'a mut BTreeMap<Vec<String>, Source>,
+    problems: Vec<Problem>,
+}
+
+impl Walk<'_> {
+    fn table(&mut self, path: &mut Vec<String>, table: &DeTable<'_>, shape: &Shape) {
+        for (key, value) in table {
+            path.push(key.get_ref().to_string());
+            let inner = match shape {
+                Shape::Leaf(_) => None,
+                Shape::Named(each) => Some(each.as_ref()),
+                Shape::Section(keys) => {
+                    let known = keys.get(key.get_ref().as_ref());
+                    if known.is_none() {
+                        let message = unknown(path, keys.keys().map(String::as_str));
+                        self.problems.push(Problem { source: (self.at)(key.span().start), message });
+                        path.pop();
+                        continue;
+                    }
+                    known
+                }
+            };
+            match (value.get_ref(), inner) {
+                (DeValue::Table(table), Some(shape)) => self.table(path, table, shape),
+                (DeValue::Table(table), None) => self.table(path, table, shape),
+                _ => {
+                    self.sources.insert(path.clone(), (self.at)(value.span().start));
+                }
+            }
+            path.pop();
+        }
+    }
+}
+
+fn unknown<'a>(path: &[String], known: impl Iterator<Item = &'a str>) -> String {
+    let (above, last) = path.split_at(path.len().saturating_sub(1));
+    let last = last.first().map_or("", String::as_str);
+    let nearest = known
+        .map(|key| (strsim::jaro_winkler(last, key), key))
+        .filter(|(score, _)| *score > 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        None => format!("{} is no key", join(path)),
+        Some((_, key)) => {
+            let meant: Vec<String> = above.iter().cloned().chain([key.to_owned()]).collect();
+            format!("{} is no key; did you mean {}?", join(path), join(&meant))
+        }
+    }
+}
+
+type EnvKey<'a> = Result<(Vec<String>, &'a serde_json::Value), String>;
+
+/// The key that a variable sets; `None` when it is not one of ours.
+fn env_key<'a>(name: &str, schema: &'a Shape) -> Option<EnvKey<'a>> {
+    let rest = name.strip_prefix(ENV_PREFIX)?;
+    if !rest.contains("__") {
+        return None;
+    }
+    let wanted = rest.to_ascii_lowercase().replace("__", ".");
+    let leaves = schema.leaves();
+    if let Some((key, default)) = leaves.iter().find(|(key, _)| key.join(".") == wanted) {
+        return Some(Ok((key.clone(), default)));
+    }
+    let nearest = leaves
+        .iter()
+        .map(|(key, _)| key.join("__"))
+        .max_by(|a, b| strsim::jaro_winkler(a, &wanted).total_cmp(&strsim::jaro_winkler(b, &wanted)))
+        .unwrap_or_default();
+    Some(Err(format!("sets no key; did you mean {ENV_PREFIX}{}?", nearest.to_ascii_uppercase())))
+}
+
+fn from_text(text: &str, default: &serde_json::Value) -> Result<toml::Value, String> {
+    if default.is_string() || default.is_null() {
+        return Ok(toml::Value::String(text.to_owned()));
+    }
+    let parsed: Result<toml::Table, _> = format!("value = {text}").parse();
+    let value = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    value
+        .filter(|value| value.is_bool() == default.is_boolean())
+        .filter(|value| value.is_integer() == default.is_number())
+        .ok_or_else(|| format!("{text:?} does not fit, write it as in the file, e.g. {default}"))
+}
+
+fn set(
+    table: &mut toml::Table,
+    key: &[String],
+    value: toml::Value,
+    source: Source,
+    sources: &mut BTreeMap<Vec<String>, Source>,
+) {
+    let Some((last, above)) = key.split_last() else { return };
+    let mut table = table;
+    for segment in above {
+        let entry = table.entry(segment.clone()).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        // The file was checked before: what is a section there is a table here.
+        let toml::Value::Table(inner) = entry else { return };
+        table = inner;
+    }
+    table.insert(last.clone(), value);
+    sources.insert(key.to_vec(), source);
+}

@@ -1,0 +1,162 @@
+//! Keys, where their values come from, and which keys there are.
+
+use super::{Agent, Config, unused};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Source {
+    /// Nothing sets it.
+    Default,
+    /// The configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Env {
+        /// Its name.
+        name: String,
+    },
+    /// A flag of the command line.
+    Flag {
+        /// The flag.
+        name: String,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Env { name } => f.write_str(name),
+            Self::Flag { name } => f.write_str(name),
+        }
+    }
+}
+
+/// A key as people write it: segments joined by dots, quoted where a segment has one itself.
+pub(crate) fn join(path: &[String]) -> String {
+    let quoted = path.iter().map(|segment| {
+        let plain = segment.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        if plain && !segment.is_empty() { segment.clone() } else { format!("\"{segment}\"") }
+    });
+    quoted.collect::<Vec<_>>().join(".")
+}
+
+/// What may stand at a place of the file.
+#[derive(Debug, Clone)]
+pub(crate) enum Shape {
+    /// A value (or a table whose keys are free), with its default.
+    Leaf(Value),
+    /// A section with these keys.
+    Section(BTreeMap<String, Shape>),
+    /// A table with free keys, each a section.
+    Named(Box<Shape>),
+}
+
+/// Every key there is, read from the defaults themselves.
+///
+/// # Errors
+/// The defaults cannot be written as JSON: a fault of this program.
+pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
+    let mut root = shape(serde_json::to_value(Config::default())?);
+    let agent = shape(serde_json::to_value(Agent::default())?);
+    if let Shape::Section(keys) = &mut root {
+        keys.insert("agents".to_owned(), Shape::Named(Box::new(agent)));
+    }
+    Ok(root)
+}
+
+fn shape(value: Value) -> Shape {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            Shape::Section(map.into_iter().map(|(key, value)| (key, shape(value))).collect())
+        }
+        leaf => Shape::Leaf(leaf),
+    }
+}
+
+impl Shape {
+    /// The keys of all leaves outside of named tables, with their defaults.
+    pub(crate) fn leaves(&self) -> Vec<(Vec<String>, &Value)> {
+        let mut found = Vec::new();
+        self.collect(&mut Vec::new(), &mut found);
+        found
+    }
+
+    fn collect<'a>(&'a self, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, &'a Value)>) {
+        match self {
+            Self::Leaf(value) => found.push((path.clone(), value)),
+            Self::Named(_) => {}
+            Self::Section(keys) => {
+                for (key, shape) in keys {
+                    path.push(key.clone());
+                    shape.collect(path, found);
+                    path.pop();
+                }
+            }
+        }
+    }
+}
+
+/// One line of `config show`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Shown {
+    /// The key.
+    pub(crate) key: String,
+    /// Its value; secrets in an agent's environment are hidden.
+    pub(crate) value: Value,
+    /// Where it comes from.
+    pub(crate) source: Source,
+    /// What else must be known: that nothing uses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
+}
+
+/// Every value with its source, in the order of their keys. Values of `agents.NAME.env` are not shown: they
+/// may be secrets.
+///
+/// # Errors
+/// The configuration cannot be written as JSON: a fault of this program.
+pub(crate) fn shown(
+    config: &Config,
+    sources: &BTreeMap<Vec<String>, Source>,
+) -> Result<Vec<Shown>, serde_json::Error> {
+    let mut rows = Vec::new();
+    flatten(&mut Vec::new(), serde_json::to_value(config)?, sources, &mut rows);
+    Ok(rows)
+}
+
+fn flatten(
+    path: &mut Vec<String>,
+    value: Value,
+    sources: &BTreeMap<Vec<String>, Source>,
+    rows: &mut Vec<Shown>,
+) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                path.push(key);
+                flatten(path, value, sources, rows);
+                path.pop();
+            }
+        }
+        value => {
+            let secret = path.len() > 3 && path[0] == "agents" && path[2] == "env";
+            let value = if secret { Value::String("***".to_owned()) } else { value };
+            let source = sources.get(path.as_slice()).cloned().unwrap_or(Source::Default);
+            let key = join(path);
+            let note = unused::note(&key);
+            rows.push(Shown { key, value, source, note });
+        }
+    }
+}

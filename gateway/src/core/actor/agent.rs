@@ -1,0 +1,211 @@
+//! What the agent said (as steps of the link), and what follows from deadlines.
+
+use super::input::LeaseNews;
+use super::turn::RunEnd;
+use super::{Act, Actor, Batch};
+use crate::core::effect::Write;
+use crate::core::event::{EventKind, NewEvent};
+use crate::core::link::LinkStep;
+use crate::core::rows::{LeaseUse, RunMode};
+use crate::core::run::RunEvent;
+use crate::core::session::{SessionEvent, SessionState};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::RunId;
+use serde_json::json;
+
+impl Actor {
+    pub(super) fn on_steps(&mut self, steps: Vec<LinkStep>, out: &mut Batch) {
+        for step in steps {
+            if self.session.state == SessionState::Closed {
+                self.on_link_step_when_closed(step, out);
+            } else {
+                self.on_link_step(step, out);
+            }
+        }
+    }
+
+    fn on_link_step(&mut self, step: LinkStep, out: &mut Batch) {
+        match step {
+            LinkStep::Event(event) => self.append(event, out),
+            LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
+            LinkStep::Ready { agent_session_id, resumable, agent_info } => {
+                self.on_ready(agent_session_id, resumable, agent_info, out);
+            }
+            LinkStep::Failed(failure) => {
+                self.fault(&failure, out);
+                self.close_lease("the agent cannot be used", out);
+            }
+            LinkStep::TurnDone { run_id, stop_reason, result } => {
+                self.on_turn_done(run_id, stop_reason, result, out);
+            }
+            LinkStep::TurnFailed { run_id, failure } => {
+                self.session.last_error = Some(failure.clone());
+                let cancelled = self.session.state == SessionState::Cancelling;
+                if cancelled && self.current_id() == Some(run_id) {
+                    self.end_stopped(run_id, out);
+                } else {
+                    self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
+                }
+                self.close_when_turn_is_over(out);
+            }
+            LinkStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
+            LinkStep::Ask(ask) => self.on_ask(ask, out),
+            LinkStep::Unask { at } => self.on_unask(at, out),
+            LinkStep::Alive => self.timers.alive_ms = None,
+            LinkStep::Note(text) => out.acts.push(Act::Note(text)),
+        }
+    }
+
+    /// A closed session says nothing more; its agent is still told what it must know, and waited for.
+    fn on_link_step_when_closed(&mut self, step: LinkStep, out: &mut Batch) {
+        match step {
+            LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
+            LinkStep::TurnDone { .. } | LinkStep::TurnFailed { .. } => self.close_when_turn_is_over(out),
+            LinkStep::Event(_)
+            | LinkStep::Ready { .. }
+            | LinkStep::Failed(_)
+            | LinkStep::Steered { .. }
+            | LinkStep::Ask(_)
+            | LinkStep::Unask { .. }
+            | LinkStep::Alive
+            | LinkStep::Note(_) => {}
+        }
+    }
+
+    /// Into the journal; an event of a run that has ended belongs to the session alone.
+    fn append(&mut self, event: NewEvent, out: &mut Batch) {
+        let NewEvent { run_id, kind, payload } = event;
+        let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
+        out.event(&mut self.session, run, kind, payload);
+    }
+
+    fn on_ready(&mut self, agent_session_id: String, resumable: bool, agent_info: String, out: &mut Batch) {
+        // One that is being ended is not used any more, whatever it still says of itself.
+        let Some(lease) = self.lease.as_mut().filter(|lease| !lease.closing) else { return };
+        lease.row.usage = LeaseUse::Ready;
+        out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Ready });
+        self.timers.init_ms = None;
+        self.session.agent_session_id = Some(agent_session_id);
+        self.session.resumable = resumable;
+        self.session.agent_info = Some(agent_info);
+        self.session.last_error = None;
+        self.session_event(SessionEvent::Opened);
+        let payload =
+            json!({ "status": "agent_ready", "text": "The agent is ready.", "resumable": resumable });
+        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+    }
+
+    fn on_turn_done(&mut self, run_id: RunId, stop_reason: String, result: String, out: &mut Batch) {
+        let given: Option<serde_json::Value> = serde_json::from_str(&result).ok();
+        let usage = given.and_then(|value| value.get("usage").filter(|usage| !usage.is_null()).cloned());
+        // A run may have failed already while its agent was still being stopped (see `ask`).
+        let doomed = self.doomed();
+        let cancelled = stop_reason == "cancelled" && self.session.state == SessionState::Cancelling;
+        match doomed {
+            Some(failure) => self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out),
+            None => {
+                let how = if cancelled { RunEvent::Cancelled } else { RunEvent::Completed };
+                let end = RunEnd::Stopped { stop_reason, usage, result: Some(result) };
+                self.end_run(run_id, how, end, out);
+            }
+        }
+        self.close_when_turn_is_over(out);
+    }
+
+    /// A closed session waited for its cancelled turn before the end of its process.
+    fn close_when_turn_is_over(&mut self, out: &mut Batch) {
+        if self.session.state == SessionState::Closed && self.timers.close_ms.take().is_some() {
+            self.close_lease("session closed", out);
+        }
+    }
+
+    /// A one-shot session ends with its run, however that ended.
+    pub(super) fn close_oneshot(&mut self, out: &mut Batch) {
+        let oneshot = self.session.mode == crate::core::rows::SessionMode::Oneshot;
+        if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {
+            self.close("the one-shot session has done its run", out);
+        }
+    }
+
+    pub(super) fn on_steered(&mut self, run_id: RunId, taken: bool, out: &mut Batch) {
+        if taken {
+            let end = RunEnd::Stopped { stop_reason: "steered".to_owned(), usage: None, result: None };
+            self.end_run(run_id, RunEvent::Completed, end, out);
+            return;
+        }
+        // H11: an agent that cannot take it gets it as a turn of its own.
+        if let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) {
+            run.mode = RunMode::Prompt;
+            out.writes.push(Write::Run(Box::new(run.clone())));
+        }
+    }
+
+    pub(super) fn on_tick(&mut self, out: &mut Batch) {
+        let now_ms = out.now_ms;
+        let due = |timer: &mut Option<u64>| timer.is_some_and(|at| at <= now_ms) && timer.take().is_some();
+        if due(&mut self.timers.pump_ms) {
+            self.ask_again(out);
+        }
+        if due(&mut self.timers.init_ms) {
+            let text = format!("The agent did not open a session within {} ms.", self.profile.init_ms);
+            let failure = Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent");
+            self.fault(&failure, out);
+            self.close_lease("the agent did not open a session in time", out);
+        }
+        if due(&mut self.timers.cancel_ms) {
+            let text = "The agent did not stop when it was asked to; its process is ended.";
+            let payload = json!({ "status": "cancel_stuck", "text": text });
+            out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+            self.close_lease("the agent did not settle a cancel", out);
+        }
+        if due(&mut self.timers.close_ms) {
+            self.close_lease("session closed", out);
+        }
+        if due(&mut self.timers.silent_ms) && self.current().is_some() {
+            let text = format!("Nothing was heard of the agent for {} s.", self.limits.silent_ms / 1000);
+            let payload = json!({ "status": "silent", "text": text }).to_string();
+            let run = self.runs.front_mut();
+            out.event(&mut self.session, run, EventKind::Status, payload);
+            self.timers.silent_ms = Some(now_ms + self.limits.silent_ms);
+        }
+        self.probe(out);
+        self.expire_permissions(out);
+    }
+
+    /// An agent that has nothing to do is asked from time to time whether it is there.
+    pub(super) fn watch_idle(&mut self, out: &Batch) {
+        let idle = self.is_ready() && self.session.state == SessionState::Idle;
+        if !idle {
+            self.timers.probe_ms = None;
+            self.timers.alive_ms = None;
+        } else if self.limits.probe_ms > 0 && self.timers.probe_ms.is_none() {
+            self.timers.probe_ms = Some(out.now_ms + self.limits.probe_ms);
+        }
+    }
+
+    fn probe(&mut self, out: &mut Batch) {
+        if self.timers.probe_ms.is_some_and(|at| at <= out.now_ms) {
+            self.timers.probe_ms = None;
+            self.timers.alive_ms.get_or_insert(out.now_ms + self.limits.alive_ms);
+            let steps = self.link.probe();
+            self.mark_link();
+            self.on_steps(steps, out);
+        }
+        if self.timers.alive_ms.is_some_and(|at| at <= out.now_ms) {
+            self.timers.alive_ms = None;
+            let text =
+                "The agent does not answer any more; its process is ended. The next prompt starts it again.";
+            let payload = json!({ "status": "unresponsive", "text": text }).to_string();
+            out.event(&mut self.session, None, EventKind::Status, payload);
+            self.close_lease("the idle agent does not answer", out);
+        }
+    }
+
+    /// The supervisor asked for patience with a spawn or with the streams.
+    fn ask_again(&mut self, out: &mut Batch) {
+        if self.lease.as_ref().is_some_and(|lease| !lease.attached) {
+            self.on_news(LeaseNews::Connected, out);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the agent asks for: permissions, files and terminals (design §9, H3 and H4).
+
+use super::input::Answered;
+use super::{Act, Actor, Batch};
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::jsonrpc::INTERNAL_ERROR;
+use crate::core::link::{Answer, Ask, PermissionOption, RpcError, Wanted};
+use crate::core::permission::{self, Decision};
+use crate::core::rows::{AgentRequestRow, NonInteractive, PermissionRow, PermissionState, RequestState};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::RunId;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// The longest text in a message to an agent, so that the message fits into a frame to the supervisor: a frame
+/// that cannot be sent would break the connection, again and again.
+pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
+
+impl Actor {
+    pub(super) fn on_ask(&mut self, ask: Ask, out: &mut Batch) {
+        let Some(lease) = &self.lease else { return };
+        let lease_id = lease.row.lease_id;
+        if let Wanted::Permission { tool_kind, options, .. } = &ask.what {
+            let (tool_kind, options) = (tool_kind.clone(), options.clone());
+            self.on_permission_asked(ask, tool_kind.as_deref(), &options, out);
+            return;
+        }
+        let intent = match &ask.what {
+            Wanted::FsWrite { content, .. } => Some(hex(&Sha256::digest(content.as_bytes()))),
+            Wanted::TerminalCreate { .. } => Some(out.mint_lease().to_string()),
+            _ => None,
+        };
+        let state = if intent.is_some() { RequestState::Started } else { RequestState::Received };
+        let session_key = self.session.session_key.clone();
+        let row = AgentRequestRow { lease_id, session_key, ask, state, intent };
+        out.writes.push(Write::Request(Box::new(row.clone())));
+        self.requests.insert(row.ask.at, row.clone());
+        out.acts.push(Act::Perform { row: Box::new(row), again: false });
+    }
+
+    /// After a restart: what was not answered is served again, in the way that its state allows.
+    pub(super) fn perform_again(&mut self, out: &mut Batch) {
+        for row in self.requests.values() {
+            out.acts.push(Act::Perform { row: Box::new(row.clone()), again: true });
+        }
+    }
+
+    pub(super) fn on_request_done(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
+        let Some(mut row) = self.requests.remove(&at) else { return };
+        row.state = RequestState::Answered;
+        out.writes.push(Write::Request(Box::new(row)));
+        let outcome = outcome.and_then(|result| {
+            if result.len() <= MESSAGE_BYTES_MAX {
+                return Ok(result);
+            }
+            let message =
+                format!("The answer is longer than {MESSAGE_BYTES_MAX} bytes; ask for a part of it.");
+            Err(RpcError { code: INTERNAL_ERROR, message })
+        });
+        self.answer(at, outcome, out);
+    }
+
+    fn answer(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
+        let steps = self.link.answer(&Answer { at, outcome });
+        self.mark_link();
+        self.on_steps(steps, out);
+    }
+
+    fn on_permission_asked(
+        &mut self,
+        ask: Ask,
+        tool_kind: Option<&str>,
+        options: &[PermissionOption],
+        out: &mut Batch,
+    ) {
+        let Some(lease) = &self.lease else { return };
+        let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
+        let interactive = run.is_some_and(|run| run.interactive);
+        let settings = &self.session.options;
+        let decision = permission::decide(
+            settings.permission,
+            settings.non_interactive,
+            interactive,
+            options,
+            tool_kind,
+        );
+        let deadline = (self.limits.permission_ms > 0).then_some(out.now_ms + self.limits.permission_ms);
+        let row = PermissionRow {
+            lease_id: lease.row.lease_id,
+            session_key: self.session.session_key.clone(),
+            ask,
+            state: PermissionState::Pending,
+            option_id: None,
+            settled_by: None,
+            created_at_ms: out.now_ms,
+            deadline_at_ms: deadline,
+        };
+        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
+        let payload = json!({ "permission_id": row.permission_id(), "params": params });
+        self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
+        let run_id = row.ask.run_id;
+        match decision {
+            Decision::Ask => {
+                out.writes.push(Write::Permission(Box::new(row.clone())));
+                self.permissions.insert(row.ask.at, row);
+            }
+            Decision::Allow(option_id) | Decision::Reject(option_id) => {
+                self.settle(row, Some(option_id), "policy", out)
+            }
+            Decision::Cancel => self.settle(row, None, "policy", out),
+            Decision::FailRun => {
+                self.doom(run_id, out);
+                self.settle(row, None, "nobody can be asked", out);
+            }
+        }
+    }
+
+    /// The run will fail for want of somebody to ask; the agent is stopped first.
+    fn doom(&mut self, run_id: Option<RunId>, out: &mut Batch) {
+        let Some(run_id) = run_id.filter(|id| self.current_id() == Some(*id)) else { return };
+        if let Some(run) = self.runs.front_mut() {
+            run.error = Some(Failure::of(Code::PermissionPromptUnavailable).origin("gateway"));
+            out.writes.push(Write::Run(Box::new(run.clone())));
+        }
+        self.cancel_current(run_id, out);
+    }
+
+    pub(super) fn on_answer_permission(
+        &mut self,
+        permission_id: &str,
+        option_id: &str,
+        by: &str,
+        out: &mut Batch,
+    ) -> Result<Answered, Failure> {
+        let found = self.permissions.values().find(|row| row.permission_id() == permission_id);
+        let Some(row) = found else {
+            let text = "This permission is unknown, already settled, or its turn has ended.";
+            return Err(Failure::new(Code::Usage, text).detail("PERMISSION_NOT_PENDING"));
+        };
+        if let Wanted::Permission { options, .. } = &row.ask.what
+            && !options.iter().any(|option| option.id == option_id)
+        {
+            let known: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
+            let text = format!("There is no option {option_id:?}; the agent offers: {}.", known.join(", "));
+            return Err(Failure::new(Code::Usage, text).detail("PERMISSION_OPTION_UNKNOWN"));
+        }
+        let at = row.ask.at;
+        if let Some(row) = self.permissions.remove(&at) {
+            self.settle(row, Some(option_id.to_owned()), by, out);
+        }
+        Ok(Answered::Done)
+    }
+
+    /// Settles a permission with an option, or as cancelled, and tells the agent: one transaction (H4).
+    fn settle(&mut self, mut row: PermissionRow, option_id: Option<String>, by: &str, out: &mut Batch) {
+        let at = row.ask.at;
+        let (outcome, result) = match &option_id {
+            Some(option_id) => ("selected", permission::selected(option_id)),
+            None => ("cancelled", permission::cancelled()),
+        };
+        row.state = if option_id.is_some() { PermissionState::Answered } else { PermissionState::Expired };
+        row.option_id.clone_from(&option_id);
+        row.settled_by = Some(by.to_owned());
+        let (permission_id, run_id) = (row.permission_id(), row.ask.run_id);
+        out.writes.push(Write::Permission(Box::new(row)));
+        let payload =
+            json!({ "permission_id": permission_id, "outcome": outcome, "option_id": option_id, "by": by });
+        self.run_event(run_id, EventKind::PermissionSettled, payload, out);
+        self.answer(at, Ok(result), out);
+    }
+
+    /// Settles what a turn (or the whole lease) still waits for: nobody wants an answer any more.
+    pub(super) fn settle_asks(&mut self, run_id: Option<RunId>, why: &str, out: &mut Batch) {
+        let concerned = |of: Option<RunId>| run_id.is_none() || of == run_id;
+        let permissions: Vec<u64> =
+            self.permissions.values().filter(|row| concerned(row.ask.run_id)).map(|row| row.ask.at).collect();
+        for at in permissions {
+            if let Some(row) = self.permissions.remove(&at) {
+                self.settle(row, None, why, out);
+            }
+        }
+        if run_id.is_none() {
+            for (at, mut row) in std::mem::take(&mut self.requests) {
+                row.state = RequestState::Answered;
+                out.writes.push(Write::Request(Box::new(row)));
+                out.acts.push(Act::Forget { at });
+            }
+        }
+    }
+
+    pub(super) fn on_unask(&mut self, at: u64, out: &mut Batch) {
+        if let Some(mut row) = self.permissions.remove(&at) {
+            row.state = PermissionState::Expired;
+            row.settled_by = Some("agent".to_owned());
+            let payload = json!({
+                "permission_id": row.permission_id(), "outcome": "cancelled", "by": "agent",
+            });
+            let run_id = row.ask.run_id;
+            out.writes.push(Write::Permission(Box::new(row)));
+            self.run_event(run_id, EventKind::PermissionSettled, payload, out);
+        }
+        if let Some(mut row) = self.requests.remove(&at) {
+            row.state = RequestState::Answered;
+            out.writes.push(Write::Request(Box::new(row)));
+            out.acts.push(Act::Forget { at });
+        }
+    }
+
+    pub(super) fn expire_permissions(&mut self, out: &mut Batch) {
+        let now_ms = out.now_ms;
+        let due: Vec<u64> = self
+            .permissions
+            .values()
+            .filter(|row| row.deadline_at_ms.is_some_and(|at| at <= now_ms))
+            .map(|row| row.ask.at)
+            .collect();
+        for at in due {
+            let Some(row) = self.permissions.remove(&at) else { continue };
+            let run_id = row.ask.run_id;
+            let Wanted::Permission { options, .. } = &row.ask.what else { continue };
+            let option = permission::rejection(options);
+            if self.session.options.non_interactive == NonInteractive::Fail {
+                self.doom(run_id, out);
+            }
+            self.settle(row, option, "deadline", out);
+        }
+    }
+
+    fn run_event(
+        &mut self,
+        run_id: Option<RunId>,
+        kind: EventKind,
+        payload: serde_json::Value,
+        out: &mut Batch,
+    ) {
+        let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
+        out.event(&mut self.session, run, kind, payload.to_string());
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,193 @@
+//! The end of the agent's process: what it means for the session, its turn and its steers (H1, H6).
+
+use super::turn::RunEnd;
+use super::{Act, Actor, Batch, LeaseEnd};
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::link::Meaning;
+use crate::core::rows::{LeaseUse, RunMode};
+use crate::core::run::RunEvent;
+use crate::core::session::{SessionEvent, SessionState};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::RunId;
+use acp_shared::launch::ExitStatus;
+use serde_json::json;
+
+/// How often a prompt that provably never arrived is put back before its run fails.
+const REQUEUES_MAX: u32 = 2;
+
+impl Actor {
+    /// The lease was taken away from under its runs, by `adopt`: what became of them nobody can say.
+    pub(super) fn end_runs_without_lease(&mut self, out: &mut Batch) {
+        if let Some(run_id) = self.current_id() {
+            self.end_turn_without_agent(run_id, Fate::Uncertain, "", out);
+        }
+        let steers = self.runs.iter().filter(|run| run.mode == RunMode::Steer);
+        for run_id in steers.map(|run| run.run_id).collect::<Vec<_>>() {
+            self.end_steer_without_agent(run_id, Fate::Uncertain, "", out);
+        }
+    }
+
+    /// Nothing more is to be had of the lease: what has come is all there is.
+    pub(super) fn on_unknown(&mut self) {
+        let Some(lease) = &mut self.lease else { return };
+        if let Some(end) = &mut lease.ended {
+            end.end_offset = end.end_offset.min(lease.lines.next_offset());
+        } else {
+            lease.ended = Some(LeaseEnd {
+                status: ExitStatus::Unknown,
+                end_offset: lease.lines.next_offset(),
+                stdin_written: None,
+                stderr_tail: "nobody saw how".to_owned(),
+            });
+        }
+    }
+
+    /// Once all output of an ended process is read: what its end means for the session (H1, H6).
+    pub(super) fn end_lease_if_drained(&mut self, out: &mut Batch) {
+        let Some(lease) = &self.lease else { return };
+        let Some(end) = lease.ended.clone() else { return };
+        if !lease.broken && lease.lines.next_offset() < end.end_offset {
+            return;
+        }
+        let was_asked = lease.closing;
+        let opening = lease.row.usage != LeaseUse::Ready;
+        let is_closed = self.session.state == SessionState::Closed;
+        let fate = |run_id, meaning| (run_id, self.fate_of(meaning, &end));
+        let prompt = self.current_id().map(|run_id| fate(run_id, Meaning::Prompt { run_id }));
+        let steers: Vec<(RunId, Fate)> = self
+            .runs
+            .iter()
+            .filter(|run| run.mode == RunMode::Steer)
+            .map(|run| fate(run.run_id, Meaning::Steer { run_id: run.run_id }))
+            .collect();
+        self.write_progress(out);
+        self.forget_lease(out);
+        let text = end_text(&end);
+        match prompt {
+            Some((run_id, fate)) => self.end_turn_without_agent(run_id, fate, &text, out),
+            None if is_closed || was_asked => {}
+            None if opening => {
+                let text = format!("The agent ended before it opened a session ({text}).");
+                let failure =
+                    Failure::new(Code::SessionInitFailed, text).detail("AGENT_EXITED").origin("agent");
+                self.fault(&failure, out);
+            }
+            None => {
+                let payload =
+                    json!({ "status": "agent_exited", "text": format!("The agent ended ({text}).") });
+                out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+            }
+        }
+        for (run_id, fate) in steers {
+            self.end_steer_without_agent(run_id, fate, &text, out);
+        }
+    }
+
+    fn fate_of(&self, meaning: Meaning, end: &LeaseEnd) -> Fate {
+        let Some(lease) = &self.lease else { return Fate::Uncertain };
+        match lease.outbox.iter().find(|row| row.meaning == meaning) {
+            None => Fate::Arrived,
+            Some(row) => match end.stdin_written {
+                Some(written) if written < row.seq => Fate::NeverArrived,
+                Some(_) => Fate::Arrived,
+                None => Fate::Uncertain,
+            },
+        }
+    }
+
+    fn end_turn_without_agent(&mut self, run_id: RunId, fate: Fate, text: &str, out: &mut Batch) {
+        if self.session.state == SessionState::Cancelling {
+            self.end_stopped(run_id, out);
+            return;
+        }
+        let failure = match fate {
+            Fate::NeverArrived if self.requeues < REQUEUES_MAX => {
+                self.requeue(run_id, out);
+                return;
+            }
+            Fate::NeverArrived | Fate::Arrived => {
+                let text = format!("The agent ended in the middle of the turn ({text}).");
+                Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
+            }
+            Fate::Uncertain => Failure::of(Code::Uncertain).detail("UNCERTAIN"),
+        };
+        self.session.last_error = Some(failure.clone());
+        self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.origin("agent").retryable()), out);
+    }
+
+    /// A word into a turn whose agent ended before it said what became of it (H6, H11).
+    fn end_steer_without_agent(&mut self, run_id: RunId, fate: Fate, text: &str, out: &mut Batch) {
+        let failure = match fate {
+            Fate::NeverArrived => {
+                self.on_steered(run_id, false, out);
+                return;
+            }
+            Fate::Arrived => {
+                let text = format!("The agent ended before it said whether it took this ({text}).");
+                Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
+            }
+            Fate::Uncertain => Failure::of(Code::Uncertain).detail("UNCERTAIN"),
+        };
+        self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.origin("agent").retryable()), out);
+    }
+
+    fn requeue(&mut self, run_id: RunId, out: &mut Batch) {
+        let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else { return };
+        if let Ok(state) = run.state.on(RunEvent::Requeued) {
+            run.state = state;
+            run.started_at_ms = None;
+            out.writes.push(Write::Run(Box::new(run.clone())));
+            self.requeues += 1;
+            self.session_event(SessionEvent::TurnEnded);
+        }
+    }
+
+    pub(super) fn forget_lease(&mut self, out: &mut Batch) {
+        self.settle_asks(None, "lease ended", out);
+        let Some(lease) = self.lease.take() else { return };
+        let lease_id = lease.row.lease_id;
+        out.writes.push(Write::LeaseUse { lease_id, usage: LeaseUse::Ended });
+        out.acts.push(Act::Release { lease_id });
+        self.session.lease_id = None;
+        self.timers.init_ms = None;
+        self.timers.close_ms = None;
+        self.timers.pump_ms = None;
+    }
+
+    /// The agent is of no use until something is done about it: everything that runs or waits fails.
+    pub(super) fn fault(&mut self, failure: &Failure, out: &mut Batch) {
+        if self.session.state == SessionState::Closed {
+            return;
+        }
+        if failure.code == Code::ResumeUnavailable {
+            self.session.resumable = false;
+        }
+        self.session.last_error = Some(failure.clone());
+        if let Some(run_id) = self.current_id() {
+            self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.clone()), out);
+        }
+        self.fail_queue(failure, out);
+        let payload = json!({ "status": "agent_failed", "text": failure.message, "code": failure.code });
+        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+        self.session_event(SessionEvent::Faulted);
+    }
+}
+
+/// What became of a prompt whose agent ended (H6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Its last byte never went into the pipe.
+    NeverArrived,
+    /// It was in the pipe.
+    Arrived,
+    /// Nobody can say.
+    Uncertain,
+}
+
+fn end_text(end: &LeaseEnd) -> String {
+    let last = end.stderr_tail.trim().lines().last().unwrap_or_default();
+    let said: String = last.chars().take(300).collect();
+    if said.is_empty() { end.status.to_string() } else { format!("{}; {said}", end.status) }
+}

@@ -1,0 +1,436 @@
+//! The agent's process: starting it, following its streams exactly once, and its end.
+
+use super::input::LeaseNews;
+use super::{Act, Actor, Batch, Lease, LeaseEnd};
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::lines::{LineError, Lines};
+use crate::core::link::{EnsureSession, Meaning};
+use crate::core::rows::{LeaseRow, LeaseUse, OutboxRow};
+use crate::core::session::SessionState;
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{Attached, LeaseKind, RefusalCode, Spawn};
+use serde_json::json;
+use std::collections::VecDeque;
+
+/// Messages that may be on their way to the supervisor at once.
+const INPUT_WINDOW: u64 = 32;
+/// How long a full input queue is left alone, in milliseconds.
+const INPUT_RETRY_MS: u64 = 100;
+/// An unfinished line longer than this is committed in pieces, so that it can be acknowledged (H2).
+const TAIL_BYTES: usize = 64 * 1024;
+/// Messages that may wait for an agent that asks and does not read.
+const OUTBOX_ROWS_MAX: usize = 4_096;
+
+impl Actor {
+    /// First step after the actor was made: go on with what the database says.
+    pub(super) fn on_started(&mut self, out: &mut Batch) {
+        if self.session.state == SessionState::Closed {
+            self.close_lease("session closed", out);
+        }
+        if self.session.state == SessionState::Cancelling {
+            self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
+        }
+        if self.current().is_some() {
+            self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
+        }
+        let opens = |lease: &Lease| matches!(lease.row.usage, LeaseUse::Intended | LeaseUse::Open);
+        if self.lease.as_ref().is_some_and(opens) {
+            self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
+        }
+        if self.lease.is_none() {
+            self.end_runs_without_lease(out);
+        }
+        self.perform_again(out);
+    }
+
+    /// Commits a new lease together with the first messages to its agent, then asks for the process (H5).
+    pub(super) fn start_lease(&mut self, out: &mut Batch) {
+        let lease_id = out.mint_lease();
+        let spawn = Spawn {
+            lease_id,
+            session_key: self.session.session_key.clone(),
+            kind: LeaseKind::Agent,
+            argv: self.profile.argv.clone(),
+            env: self.profile.env.clone(),
+            cwd: self.session.cwd.clone(),
+            graces: self.profile.graces,
+        };
+        let row = LeaseRow {
+            lease_id,
+            session_key: self.session.session_key.clone(),
+            spawn: spawn.clone(),
+            usage: LeaseUse::Intended,
+            stdout_offset: 0,
+            next_stdin_seq: 1,
+            link_state: String::new(),
+        };
+        out.writes.push(Write::NewLease(Box::new(row.clone())));
+        self.lease = Some(Lease {
+            row,
+            attached: false,
+            closing: false,
+            outbox: VecDeque::new(),
+            sent_seq: 0,
+            written_seq: 0,
+            written_dirty: false,
+            ended: None,
+            lines: Lines::new(0, self.limits.line_bytes_max),
+            tail_committed: false,
+            broken: false,
+            link_dirty: true,
+        });
+        self.session.lease_id = Some(lease_id);
+        self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
+        let mut options = self.profile.options.clone();
+        for (id, value) in &self.session.options.config {
+            options.retain(|(have, _)| have != id);
+            options.push((id.clone(), value.clone()));
+        }
+        let steps = self.link.ensure_session(&EnsureSession {
+            lease_id,
+            cwd: self.session.cwd.clone(),
+            resume: self.session.agent_session_id.clone(),
+            mode: self.session.options.mode_id.clone().or_else(|| self.profile.mode.clone()),
+            options,
+            offer_fs: self.profile.offer_fs,
+            offer_terminal: self.profile.offer_terminal,
+        });
+        self.on_steps(steps, out);
+        out.acts.push(Act::Spawn(Box::new(spawn)));
+    }
+
+    pub(super) fn on_news(&mut self, news: LeaseNews, out: &mut Batch) {
+        match news {
+            LeaseNews::Connected => self.on_connected(out),
+            LeaseNews::Spawned => self.on_spawned(out),
+            LeaseNews::SpawnRefused { code, message, retry_after_ms } => {
+                self.on_spawn_refused(code, &message, retry_after_ms, out);
+            }
+            LeaseNews::Attached(attached) => self.on_attached(&attached, out),
+            LeaseNews::Unknown => self.on_unknown(),
+            LeaseNews::OffsetGone => self.on_offset_gone(out),
+            LeaseNews::StreamsBusy => self.on_streams_busy(out),
+            LeaseNews::Output { offset, bytes } => self.on_output(offset, &bytes, out),
+            LeaseNews::Written { seq } => self.on_written(seq),
+            LeaseNews::InputRefused { seq, code } => self.on_input_refused(seq, code, out),
+            LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail } => {
+                self.on_written(stdin_written);
+                if let Some(lease) = &mut self.lease {
+                    let stdin_written = Some(stdin_written);
+                    lease.ended = Some(LeaseEnd { status, end_offset, stdin_written, stderr_tail });
+                }
+            }
+            LeaseNews::Changed => self.on_changed(out),
+        }
+    }
+
+    fn on_connected(&mut self, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        lease.attached = false;
+        lease.sent_seq = 0;
+        if let Some(end) = &lease.ended {
+            // Its last words may have been on their way when the connection broke (H1).
+            if lease.lines.next_offset() < end.end_offset {
+                let from_offset = lease.row.stdout_offset;
+                out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset });
+            }
+            return;
+        }
+        if lease.row.usage == LeaseUse::Intended && !lease.closing {
+            out.acts.push(Act::Spawn(Box::new(lease.row.spawn.clone())));
+        } else {
+            out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        }
+        if lease.closing {
+            let reason = "end repeated after a reconnect".to_owned();
+            out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+        }
+    }
+
+    fn on_spawned(&mut self, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        if lease.row.usage == LeaseUse::Intended {
+            lease.row.usage = LeaseUse::Open;
+            out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Open });
+        }
+        out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+    }
+
+    fn on_spawn_refused(
+        &mut self,
+        code: RefusalCode,
+        message: &str,
+        retry_after_ms: Option<u64>,
+        out: &mut Batch,
+    ) {
+        let Some(lease) = &self.lease else { return };
+        if lease.closing {
+            self.forget_lease(out);
+            return;
+        }
+        let busy = matches!(code, RefusalCode::SessionBusy | RefusalCode::Busy | RefusalCode::ShuttingDown);
+        if let Some(ms) = retry_after_ms.or(busy.then_some(INPUT_RETRY_MS)) {
+            self.timers.pump_ms = Some(out.now_ms + ms.max(INPUT_RETRY_MS));
+            return;
+        }
+        let text = format!("The agent could not be started: {message}");
+        let failure = Failure::new(Code::SessionInitFailed, text).detail(code.as_str()).origin("supervisor");
+        self.fault(&failure, out);
+        self.forget_lease(out);
+    }
+
+    fn on_attached(&mut self, attached: &Attached, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        let behind = attached.stdin_accepted >= lease.row.next_stdin_seq
+            || attached.stdout_base > lease.row.stdout_offset
+            || attached.stdout_end < lease.row.stdout_offset;
+        let ended = attached.state.is_ended() || (attached.stdout_eof && attached.exit.is_some());
+        if behind && !ended {
+            self.on_state_lost(out);
+            return;
+        }
+        lease.attached = true;
+        // What was accepted and is not written was promised to an earlier connection: it is asked after here.
+        lease.sent_seq = attached.stdin_written.max(lease.written_seq);
+        if ended && lease.ended.is_none() {
+            lease.ended = Some(LeaseEnd {
+                status: attached.exit.unwrap_or(ExitStatus::Unknown),
+                end_offset: attached.stdout_end.max(attached.stdout_base),
+                stdin_written: attached.exit.map(|_| attached.stdin_written),
+                stderr_tail: String::new(),
+            });
+        }
+        self.on_written(attached.stdin_written);
+        if behind {
+            self.on_offset_gone(out);
+        }
+    }
+
+    /// Output that is not committed here is gone; of a process that lives this means more (H7).
+    fn on_offset_gone(&mut self, out: &mut Batch) {
+        let Some(lease) = &self.lease else { return };
+        let Some(end) = &lease.ended else {
+            self.on_state_lost(out);
+            return;
+        };
+        if lease.lines.next_offset() < end.end_offset {
+            self.gap("The agent has ended, and its last output is lost.", out);
+        }
+        self.on_unknown();
+    }
+
+    /// The supervisor cannot serve the streams just now.
+    fn on_streams_busy(&mut self, out: &Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        lease.attached = false;
+        self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
+    }
+
+    /// Output is missing here. A closed session's journal has ended.
+    fn gap(&mut self, text: &str, out: &mut Batch) {
+        if self.session.state != SessionState::Closed {
+            let payload = json!({ "text": text }).to_string();
+            out.event(&mut self.session, None, EventKind::Gap, payload);
+        }
+    }
+
+    /// H7: the supervisor is ahead of us, so our database is older than the agent's conversation.
+    fn on_state_lost(&mut self, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        if lease.closing {
+            // Its end was asked for on this connection already.
+            self.on_unknown();
+            return;
+        }
+        // Its output is of no use any more; its end is waited for, so that it is asked for again after a crash.
+        lease.broken = true;
+        let text = "The control plane is older than the running agent (restored from a backup?). \
+                    Output or input is missing here; the agent was stopped.";
+        self.gap(text, out);
+        self.close_lease("the gateway's state is behind the lease", out);
+    }
+
+    fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        // The splitter steps aside so that a line's steps may write to the lease.
+        if lease.closing && lease.broken {
+            lease.lines = Lines::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
+            return;
+        }
+        let mut lines = std::mem::replace(&mut lease.lines, Lines::new(0, 0));
+        let mut any = false;
+        let pushed = lines.push(offset, bytes, |at, line| {
+            any = true;
+            let steps = self.link.stream(at, line);
+            self.on_steps(steps, out);
+        });
+        self.timers.silent_ms = self.timers.silent_ms.map(|_| out.now_ms + self.limits.silent_ms);
+        if let Some(lease) = &mut self.lease {
+            lease.lines = lines;
+            lease.link_dirty |= any;
+            if any && lease.tail_committed {
+                lease.tail_committed = false;
+                out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });
+            }
+        }
+        match pushed {
+            Ok(()) => {}
+            Err(error @ LineError::Gap { .. }) => {
+                out.acts.push(Act::Note(format!("{error}; attaching again")));
+                self.on_connected(out);
+            }
+            Err(error @ LineError::TooLong { .. }) => {
+                self.break_lease(error.to_string(), offset + bytes.len() as u64, out);
+                return;
+            }
+        }
+        let waiting = self.lease.as_ref().map_or(0, |lease| lease.outbox.len());
+        if waiting > OUTBOX_ROWS_MAX {
+            let text = format!("The agent does not read its input: {waiting} messages wait for it.");
+            self.break_lease(text, offset + bytes.len() as u64, out);
+        }
+    }
+
+    /// The agent broke a limit: nothing more of it is read, and its process is ended.
+    fn break_lease(&mut self, text: String, seen: u64, out: &mut Batch) {
+        if self.lease.as_ref().is_none_or(|lease| lease.broken) {
+            return;
+        }
+        let failure = Failure::new(Code::ProtocolError, text).origin("agent");
+        self.fault(&failure, out);
+        self.close_lease("the agent broke a limit", out);
+        if let Some(lease) = &mut self.lease {
+            lease.broken = true;
+            lease.lines = Lines::new(seen, self.limits.line_bytes_max);
+            if std::mem::take(&mut lease.tail_committed) {
+                out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });
+            }
+        }
+    }
+
+    fn on_written(&mut self, seq: u64) {
+        let Some(lease) = &mut self.lease else { return };
+        if seq <= lease.written_seq {
+            return;
+        }
+        lease.written_seq = seq;
+        lease.written_dirty = true;
+        while lease.outbox.front().is_some_and(|row| row.seq <= seq) {
+            lease.outbox.pop_front();
+        }
+    }
+
+    /// The lease ended in some way: where its streams stand is asked anew, so that nothing is left behind (H1).
+    fn on_changed(&mut self, out: &mut Batch) {
+        let Some(lease) = &self.lease else { return };
+        if lease.ended.is_none() && lease.row.usage != LeaseUse::Intended {
+            out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        }
+    }
+
+    fn on_input_refused(&mut self, seq: u64, code: RefusalCode, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        match code {
+            RefusalCode::SeqConflict => self.on_state_lost(out),
+            // Its end comes as news of its own; an agent that lives and takes no more input is made to end.
+            RefusalCode::LeaseEnded if !lease.closing && lease.ended.is_none() => {
+                let reason = "the agent takes no more input".to_owned();
+                out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+            }
+            RefusalCode::LeaseEnded | RefusalCode::LeaseUnknown => {}
+            _ => {
+                lease.sent_seq = lease.sent_seq.min(seq.saturating_sub(1)).max(lease.written_seq);
+                self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
+            }
+        }
+    }
+
+    pub(super) fn on_disconnected(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            lease.attached = false;
+            lease.sent_seq = 0;
+        }
+    }
+
+    /// A message for the agent: into the outbox now, to the supervisor after the commit.
+    pub(super) fn send(&mut self, bytes: Vec<u8>, meaning: Meaning, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        let seq = lease.row.next_stdin_seq;
+        lease.row.next_stdin_seq += 1;
+        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, meaning, written: false };
+        out.writes.push(Write::Outbox(Box::new(row.clone())));
+        lease.outbox.push_back(row);
+        lease.link_dirty = true;
+    }
+
+    /// Hands over what waits in the outbox, a window at a time.
+    pub(super) fn pump(&mut self, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        if !lease.attached || lease.ended.is_some() || self.timers.pump_ms.is_some() {
+            return;
+        }
+        for row in &lease.outbox {
+            if row.seq > lease.sent_seq && row.seq <= lease.written_seq + INPUT_WINDOW {
+                lease.sent_seq = row.seq;
+                out.acts.push(Act::Input { lease_id: row.lease_id, seq: row.seq, bytes: row.bytes.clone() });
+            }
+        }
+    }
+
+    /// The rows that say how far the streams are; output is acknowledged after their commit.
+    pub(super) fn write_progress(&mut self, out: &mut Batch) {
+        let Some(lease) = &mut self.lease else { return };
+        let lease_id = lease.row.lease_id;
+        let mut offset = lease.row.stdout_offset.max(lease.lines.line_start());
+        let piece = lease.lines.tail_from(offset);
+        if piece.len() > TAIL_BYTES {
+            out.writes.push(Write::Tail { lease_id, offset, bytes: piece.to_vec() });
+            lease.tail_committed = true;
+            offset = lease.lines.next_offset();
+        }
+        let moved = offset > lease.row.stdout_offset;
+        let link_state = lease.link_dirty.then(|| self.link.save());
+        if moved || link_state.is_some() {
+            lease.link_dirty = false;
+            lease.row.stdout_offset = offset;
+            let next_stdin_seq = lease.row.next_stdin_seq;
+            out.writes.push(Write::LeaseProgress {
+                lease_id,
+                stdout_offset: offset,
+                next_stdin_seq,
+                link_state,
+            });
+        }
+        if lease.written_dirty && !out.writes.is_empty() {
+            lease.written_dirty = false;
+            out.writes.push(Write::Written { lease_id, through_seq: lease.written_seq });
+        }
+        if moved {
+            out.acts.push(Act::Ack { lease_id, offset });
+        }
+    }
+
+    pub(super) fn mark_link(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            lease.link_dirty = true;
+        }
+    }
+
+    /// Asks for the orderly end of the process, once. It is committed first: whoever comes after a crash asks
+    /// again, and does not take the process for one that may be used.
+    pub(super) fn close_lease(&mut self, reason: &str, out: &mut Batch) {
+        self.timers.init_ms = None;
+        let Some(lease) = &mut self.lease else { return };
+        if lease.closing || lease.ended.is_some() {
+            return;
+        }
+        lease.closing = true;
+        lease.row.usage = LeaseUse::Closing;
+        out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Closing });
+        let reason = reason.to_owned();
+        out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+    }
+}

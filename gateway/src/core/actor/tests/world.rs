@@ -1,0 +1,533 @@
+//! The world of the actor's tests.
+
+use super::letters::LetterLink;
+use super::*;
+use crate::core::effect::{Snapshot, Write};
+use crate::core::event::{EventKind, EventRow};
+use crate::core::request::PromptRequest;
+use crate::core::rows::{
+    LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
+    SessionOptions,
+};
+use crate::core::session::SessionState;
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, SessionKey};
+use acp_shared::protocol::{Attached, Graces, LeaseState};
+use std::collections::BTreeMap;
+
+/// A process as the supervisor keeps it: it outlives the gateway.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    pub(super) stdout: Vec<u8>,
+    pub(super) stdin: Vec<String>,
+    acked: u64,
+    pub(super) exit: Option<ExitStatus>,
+    closing: bool,
+}
+
+/// What the database would hold.
+#[derive(Debug, Clone)]
+pub(super) struct Rows {
+    pub(super) session: SessionRow,
+    pub(super) lease: Option<LeaseRow>,
+    tail: Vec<(u64, Vec<u8>)>,
+    pub(super) runs: Vec<RunRow>,
+    outbox: Vec<OutboxRow>,
+    pub(super) requests: BTreeMap<u64, AgentRequestRow>,
+    pub(super) permissions: BTreeMap<u64, PermissionRow>,
+    pub(super) events: Vec<EventRow>,
+    pub(super) keys: Vec<String>,
+}
+
+pub(super) struct World {
+    pub(super) rows: Rows,
+    pub(super) actor: Option<Actor>,
+    pub(super) processes: BTreeMap<LeaseId, Process>,
+    pub(super) now_ms: u64,
+    pub(super) replies: Vec<(Ticket, Result<Answered, Failure>)>,
+    pub(super) performed: Vec<(u64, bool)>,
+    inputs: VecDeque<Input>,
+    /// Prompts whose acceptance was not confirmed yet: a client sends them again.
+    unconfirmed: Vec<(Ticket, RunId, String)>,
+    chunks: usize,
+    cut: usize,
+    fuse: Option<usize>,
+    next_ticket: Ticket,
+    /// The agent takes input and does nothing with it.
+    pub(super) deaf: bool,
+    /// Input is not taken: its answers do not come.
+    pub(super) stuck: bool,
+    /// What ends a process does not arrive: the gateway was killed before it asked, or the end takes long.
+    pub(super) unending: bool,
+    /// Nothing is said to an attach but that it must wait.
+    pub(super) refuse_attach: bool,
+    /// Whether configuration still has the agent.
+    pub(super) removed: bool,
+    /// The answer to the next spawns.
+    pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
+}
+
+use crate::error::Failure;
+use acp_shared::protocol::RefusalCode;
+
+impl Process {
+    pub(super) fn acked(&self) -> u64 {
+        self.acked
+    }
+}
+
+pub(super) fn limits() -> Limits {
+    Limits {
+        queue_runs_max: 4,
+        prompt_bytes_max: 1000,
+        line_bytes_max: 1 << 20,
+        cancel_ms: 1_000,
+        close_wait_ms: 500,
+        silent_ms: 60_000,
+        permission_ms: 10_000,
+        probe_ms: 300_000,
+        alive_ms: 30_000,
+    }
+}
+
+pub(super) fn profile() -> Profile {
+    Profile {
+        argv: vec!["agent".to_owned()],
+        env: Vec::new(),
+        graces: Graces::default(),
+        init_ms: 5_000,
+        mode: None,
+        options: Vec::new(),
+        offer_fs: true,
+        offer_terminal: true,
+        permission: PermissionMode::Ask,
+        non_interactive: NonInteractive::Deny,
+        refused: None,
+    }
+}
+
+fn new_session() -> SessionRow {
+    let agent = AgentName::parse("letters").unwrap();
+    let session_key = SessionKey::mint(&agent);
+    SessionRow {
+        session_key: session_key.clone(),
+        backend: "letters".to_owned(),
+        agent,
+        mode: SessionMode::Persistent,
+        cwd: "/w".to_owned(),
+        label: None,
+        state: SessionState::Creating,
+        last_error: None,
+        owner_session_key: session_key,
+        spawned_by: None,
+        parent_session_key: None,
+        gateway_instance_id: GatewayInstanceId::mint(),
+        agent_session_id: None,
+        resumable: false,
+        agent_info: None,
+        lease_id: None,
+        options: SessionOptions {
+            permission: PermissionMode::Ask,
+            non_interactive: NonInteractive::Deny,
+            mode_id: None,
+            config: Vec::new(),
+        },
+        last_session_seq: 0,
+        created_at_ms: 0,
+        updated_at_ms: 0,
+        last_activity_at_ms: 0,
+    }
+}
+
+impl Rows {
+    pub(super) fn apply(&mut self, write: Write) {
+        match write {
+            Write::Event { session_seq, run, kind, payload } => {
+                assert_eq!(session_seq, self.session.last_session_seq + 1, "session_seq has no gap");
+                self.session.last_session_seq = session_seq;
+                if let Some((run_id, seq)) = run {
+                    let row = self.runs.iter_mut().find(|row| row.run_id == run_id).unwrap();
+                    assert_eq!(seq, row.last_seq + 1, "seq has no gap");
+                    row.last_seq = seq;
+                }
+                self.events.push(EventRow {
+                    session_key: self.session.session_key.clone(),
+                    session_seq,
+                    run_id: run.map(|(run_id, _)| run_id),
+                    seq: run.map(|(_, seq)| seq),
+                    kind,
+                    payload,
+                    created_at_ms: 0,
+                });
+            }
+            Write::Session(row) => {
+                assert_eq!(row.last_session_seq, self.session.last_session_seq, "the row follows its events");
+                self.session = *row;
+            }
+            Write::Run(row) => match self.runs.iter_mut().find(|have| have.run_id == row.run_id) {
+                Some(have) => *have = *row,
+                None => self.runs.push(*row),
+            },
+            Write::NewLease(row) => {
+                assert!(self.lease.is_none(), "one lease at a time");
+                self.lease = Some(*row);
+            }
+            Write::LeaseProgress { lease_id, stdout_offset, next_stdin_seq, link_state } => {
+                let lease = self.lease.as_mut().filter(|lease| lease.lease_id == lease_id).unwrap();
+                lease.stdout_offset = stdout_offset;
+                lease.next_stdin_seq = next_stdin_seq;
+                if let Some(state) = link_state {
+                    lease.link_state = state;
+                }
+            }
+            Write::LeaseUse { lease_id, usage } => {
+                let lease = self.lease.as_mut().filter(|lease| lease.lease_id == lease_id).unwrap();
+                lease.usage = usage;
+                if usage == LeaseUse::Ended {
+                    self.lease = None;
+                    self.outbox.clear();
+                    self.tail.clear();
+                }
+            }
+            Write::Tail { offset, bytes, .. } => self.tail.push((offset, bytes)),
+            Write::TailClear { .. } => self.tail.clear(),
+            Write::Outbox(row) => self.outbox.push(*row),
+            Write::Written { through_seq, .. } => self.outbox.retain(|row| row.seq > through_seq),
+            Write::Request(row) if row.state == RequestState::Answered => {
+                drop(self.requests.remove(&row.ask.at))
+            }
+            Write::Request(row) => drop(self.requests.insert(row.ask.at, *row)),
+            Write::Permission(row) if row.state == PermissionState::Pending => {
+                self.permissions.insert(row.ask.at, *row);
+            }
+            Write::Permission(row) => drop(self.permissions.remove(&row.ask.at)),
+            Write::Idempotency { scope, key, .. } => self.keys.push(format!("{scope}/{key}")),
+            Write::EndBindings { .. } => {}
+        }
+        let running = self.runs.iter().filter(|run| run.state == RunState::Running).count();
+        assert!(running <= 1, "I2: at most one running run");
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            session: self.session.clone(),
+            lease: self.lease.clone(),
+            tail: self.tail.clone(),
+            runs: self.runs.iter().filter(|run| !run.state.is_ended()).cloned().collect(),
+            outbox: self.outbox.clone(),
+            requests: self.requests.values().cloned().collect(),
+            permissions: self.permissions.values().cloned().collect(),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn new(chunks: usize, cut: usize) -> Self {
+        let session = new_session();
+        let rows = Rows {
+            session,
+            lease: None,
+            tail: Vec::new(),
+            runs: Vec::new(),
+            outbox: Vec::new(),
+            requests: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+            events: Vec::new(),
+            keys: Vec::new(),
+        };
+        Self {
+            rows,
+            actor: None,
+            processes: BTreeMap::new(),
+            now_ms: 1_000,
+            replies: Vec::new(),
+            performed: Vec::new(),
+            inputs: VecDeque::new(),
+            unconfirmed: Vec::new(),
+            chunks,
+            cut,
+            fuse: None,
+            next_ticket: 0,
+            deaf: false,
+            stuck: false,
+            unending: false,
+            refuse_attach: false,
+            removed: false,
+            refuse_spawn: None,
+        }
+    }
+
+    /// Starts the gateway anew; it dies by itself after `fuse` effects.
+    pub(super) fn boot(&mut self, fuse: Option<usize>) {
+        let link: LetterLink = match &self.rows.lease {
+            Some(lease) if !lease.link_state.is_empty() => serde_json::from_str(&lease.link_state).unwrap(),
+            _ => LetterLink::default(),
+        };
+        let refused = self.removed.then(|| Failure::of(Code::AgentNotAllowed));
+        let profile = Profile { refused, ..profile() };
+        self.actor = Some(Actor::restore(self.rows.snapshot(), Box::new(link), profile, limits()));
+        self.fuse = fuse;
+        self.inputs = VecDeque::from([Input::Started, Input::News(LeaseNews::Connected)]);
+        for (_, run_id, text) in self.unconfirmed.clone() {
+            self.send_prompt(run_id, &text);
+        }
+    }
+
+    /// A client asks, and asks again after every restart until it was answered.
+    pub(super) fn prompt(&mut self, text: &str) {
+        let run_id = RunId::mint();
+        self.unconfirmed.push((0, run_id, text.to_owned()));
+        self.send_prompt(run_id, text);
+    }
+
+    fn send_prompt(&mut self, run_id: RunId, text: &str) {
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        let Some(entry) = self.unconfirmed.iter_mut().find(|(_, id, _)| *id == run_id) else { return };
+        entry.0 = ticket;
+        let key = IdempotencyKey::parse(&run_id.to_string()).unwrap();
+        let keyed = Keyed { scope: "prompt".to_owned(), key: key.clone(), fingerprint: String::new() };
+        let command = Command::Prompt { run_id, request: prompt_request(text), key };
+        self.inputs.push_back(Input::Command { ticket, command, keyed: Some(keyed) });
+    }
+
+    /// Asks for something and lets the world run until nothing more happens.
+    pub(super) fn command(&mut self, command: Command) -> Result<Answered, Failure> {
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.inputs.push_back(Input::Command { ticket, command, keyed: None });
+        assert!(self.settle());
+        self.replies.iter().find(|(of, _)| *of == ticket).unwrap().1.clone()
+    }
+
+    pub(super) fn input(&mut self, input: Input) {
+        self.inputs.push_back(input);
+        assert!(self.settle());
+    }
+
+    /// Runs until nothing is left to do; `false` when the gateway was killed on the way.
+    pub(super) fn settle(&mut self) -> bool {
+        while let Some(input) = self.inputs.pop_front() {
+            if self.answered_before(&input) {
+                continue;
+            }
+            let ctx = Ctx { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
+            let Some(actor) = &mut self.actor else { return false };
+            let Batch { writes, acts, .. } = actor.step(&ctx, input);
+            if self.burn() {
+                return false;
+            }
+            for write in writes {
+                self.rows.apply(write);
+            }
+            for act in acts {
+                if self.burn() {
+                    return false;
+                }
+                self.act(act);
+            }
+        }
+        true
+    }
+
+    /// What the driver does with a repeated key.
+    fn answered_before(&mut self, input: &Input) -> bool {
+        let Input::Command { ticket, keyed: Some(keyed), .. } = input else { return false };
+        let known = self.rows.keys.contains(&format!("{}/{}", keyed.scope, keyed.key));
+        if known {
+            self.unconfirmed.retain(|(of, _, _)| of != ticket);
+        }
+        known
+    }
+
+    fn burn(&mut self) -> bool {
+        match &mut self.fuse {
+            None => false,
+            Some(0) => {
+                self.actor = None;
+                self.inputs.clear();
+                true
+            }
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Spawn(_) if self.refuse_spawn.is_some() => {
+                let Some((code, retry_after_ms)) = self.refuse_spawn else { return };
+                let message = "no".to_owned();
+                self.inputs.push_back(Input::News(LeaseNews::SpawnRefused { code, message, retry_after_ms }));
+            }
+            Act::Spawn(spawn) => {
+                self.processes.entry(spawn.lease_id).or_default();
+                self.inputs.push_back(Input::News(LeaseNews::Spawned));
+            }
+            Act::Attach { .. } if self.refuse_attach => {
+                self.inputs.push_back(Input::News(LeaseNews::StreamsBusy));
+            }
+            Act::Attach { lease_id, from_offset } => self.attach(lease_id, from_offset),
+            Act::Input { lease_id, seq, bytes } => self.write(lease_id, seq, &bytes),
+            Act::Ack { lease_id, offset } => {
+                if let Some(process) = self.processes.get_mut(&lease_id) {
+                    assert!(offset >= process.acked && offset <= process.stdout.len() as u64);
+                    process.acked = offset;
+                }
+            }
+            Act::CloseLease { .. } if self.unending => {}
+            Act::CloseLease { lease_id, .. } => {
+                if let Some(process) = self.processes.get_mut(&lease_id)
+                    && process.exit.is_none()
+                {
+                    process.closing = true;
+                    self.exit(lease_id, ExitStatus::Exited(0));
+                }
+            }
+            Act::Release { .. } | Act::Note(_) | Act::Forget { .. } => {}
+            Act::Perform { row, again } => self.performed.push((row.ask.at, again)),
+            Act::Reply { ticket, result } => {
+                self.unconfirmed.retain(|(of, _, _)| *of != ticket);
+                self.replies.push((ticket, result));
+            }
+        }
+    }
+
+    fn attach(&mut self, lease_id: LeaseId, from_offset: u64) {
+        let Some(process) = self.processes.get(&lease_id) else {
+            self.inputs.push_back(Input::News(LeaseNews::Unknown));
+            return;
+        };
+        if from_offset < process.acked {
+            self.inputs.push_back(Input::News(LeaseNews::OffsetGone));
+            return;
+        }
+        let stdin = process.stdin.len() as u64;
+        self.inputs.push_back(Input::News(LeaseNews::Attached(Attached {
+            state: if process.exit.is_some() { LeaseState::Closed } else { LeaseState::Open },
+            stdout_base: process.acked,
+            stdout_end: process.stdout.len() as u64,
+            stdout_eof: process.exit.is_some(),
+            stdin_written: stdin,
+            stdin_accepted: stdin,
+            exit: process.exit,
+        })));
+        self.output(lease_id, from_offset);
+    }
+
+    /// Sends output in pieces that respect no line.
+    fn output(&mut self, lease_id: LeaseId, from_offset: u64) {
+        let process = &self.processes[&lease_id];
+        let mut offset = from_offset;
+        for piece in process.stdout[usize::try_from(from_offset).unwrap()..].chunks(self.cut) {
+            let bytes = piece.to_vec();
+            let news = LeaseNews::Output { offset, bytes };
+            offset += piece.len() as u64;
+            self.inputs.push_back(Input::News(news));
+        }
+    }
+
+    fn write(&mut self, lease_id: LeaseId, seq: u64, bytes: &[u8]) {
+        if self.stuck {
+            return;
+        }
+        let chunks = self.chunks;
+        let process = self.processes.get_mut(&lease_id).unwrap();
+        let before = process.stdout.len() as u64;
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        if seq <= process.stdin.len() as u64 {
+            let index = usize::try_from(seq - 1).unwrap();
+            assert_eq!(process.stdin[index], text, "a repeated number has the same bytes");
+        } else {
+            assert_eq!(seq, process.stdin.len() as u64 + 1, "no gap");
+            match text.trim_end().split_once(' ').unwrap_or((text.trim_end(), "")) {
+                _ if self.deaf => {}
+                ("init", _) => process.stdout.extend(b"Rsession-1\n"),
+                ("prompt", prompt) if prompt.starts_with("prompt") => {
+                    for n in 0..chunks {
+                        process.stdout.extend(format!("T\"{prompt} chunk {n}\"\n").bytes());
+                    }
+                    process.stdout.extend(b"D\n");
+                }
+                ("prompt", script) => process.stdout.extend(script.replace(';', "\n").bytes().chain(*b"\n")),
+                ("ping", _) => process.stdout.extend(b"A\n"),
+                ("cancel", _) => process.stdout.extend(b"Dcancelled\n"),
+                _ => {}
+            }
+            process.stdin.push(text);
+        }
+        self.inputs.push_back(Input::News(LeaseNews::Written { seq }));
+        if self.processes[&lease_id].stdout.len() as u64 > before {
+            self.output(lease_id, before);
+        }
+    }
+
+    /// The agent says something by itself.
+    pub(super) fn say(&mut self, text: &str) {
+        let lease_id = self.rows.session.lease_id.unwrap();
+        let before = self.processes[&lease_id].stdout.len() as u64;
+        self.processes.get_mut(&lease_id).unwrap().stdout.extend(text.bytes());
+        self.output(lease_id, before);
+        assert!(self.settle());
+    }
+
+    /// The agent's process ends.
+    pub(super) fn exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
+        let process = self.processes.get_mut(&lease_id).unwrap();
+        process.exit = Some(status);
+        let (end_offset, stdin_written) = (process.stdout.len() as u64, process.stdin.len() as u64);
+        let stderr_tail = "last words".to_owned();
+        self.inputs.push_back(Input::News(LeaseNews::Exited {
+            status,
+            end_offset,
+            stdin_written,
+            stderr_tail,
+        }));
+    }
+
+    pub(super) fn check(&self, prompts: usize, chunks: usize) {
+        let said: Vec<&str> = self
+            .rows
+            .events
+            .iter()
+            .filter(|event| event.kind == EventKind::AgentMessage)
+            .map(|event| event.payload.as_str())
+            .collect();
+        let want: Vec<String> = (0..prompts)
+            .flat_map(|p| (0..chunks).map(move |n| format!("\"prompt {p} chunk {n}\"")))
+            .collect();
+        assert_eq!(said, want, "every chunk once, in order");
+        assert!(self.rows.runs.iter().all(|run| run.state == RunState::Completed));
+        assert_eq!(self.rows.runs.len(), prompts);
+        let arrived: Vec<&String> = self
+            .processes
+            .values()
+            .flat_map(|process| &process.stdin)
+            .filter(|text| text.starts_with("prompt"))
+            .collect();
+        let want: Vec<String> = (0..prompts).map(|p| format!("prompt prompt {p}\n")).collect();
+        assert_eq!(arrived, want.iter().collect::<Vec<_>>(), "every prompt once, in order");
+        assert_eq!(self.processes.len(), 1, "one process");
+    }
+
+    pub(super) fn kinds(&self) -> Vec<EventKind> {
+        self.rows.events.iter().map(|event| event.kind).collect()
+    }
+
+    pub(super) fn stdin(&self) -> Vec<String> {
+        self.processes.values().flat_map(|process| process.stdin.clone()).collect()
+    }
+}
+
+pub(super) fn prompt_request(text: &str) -> PromptRequest {
+    PromptRequest {
+        text: text.to_owned(),
+        mode: RunMode::Prompt,
+        author: "somebody".to_owned(),
+        interactive: true,
+        requester_message_id: None,
+        new_conversation: false,
+    }
+}

@@ -1,0 +1,413 @@
+//! Commands, the queue, and the life of a turn.
+
+use super::ask::MESSAGE_BYTES_MAX;
+use super::input::{Answered, Command, Keyed, Ticket};
+use super::{Act, Actor, Batch};
+use crate::core::event::EventKind;
+use crate::core::link::{SetOption, Submit};
+use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow};
+use crate::core::rows::{RunMode, RunRow};
+use crate::core::run::{RunEvent, RunState};
+use crate::core::session::{SessionEvent, SessionState};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, RunId};
+use serde_json::json;
+
+impl Actor {
+    pub(super) fn on_command(
+        &mut self,
+        ticket: Ticket,
+        command: Command,
+        keyed: Option<Keyed>,
+        out: &mut Batch,
+    ) {
+        let result = match command {
+            Command::Prompt { run_id, request, key } => self.on_prompt(run_id, request, key, keyed, out),
+            Command::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
+            Command::Close { reason } => Ok(self.on_close(&reason, keyed, out)),
+            Command::Reset => self.on_reset(keyed, out),
+            Command::SetOption(option) => self.on_set_option(option, keyed, out),
+            Command::AnswerPermission { permission_id, option_id, by } => {
+                self.on_answer_permission(&permission_id, &option_id, &by, out)
+            }
+        };
+        out.reply(ticket, result);
+    }
+
+    fn on_prompt(
+        &mut self,
+        run_id: RunId,
+        request: PromptRequest,
+        key: IdempotencyKey,
+        keyed: Option<Keyed>,
+        out: &mut Batch,
+    ) -> Result<Answered, Failure> {
+        self.check_prompt(&request)?;
+        if request.new_conversation {
+            self.forget_conversation(out);
+        }
+        let after_seq = self.session.last_session_seq;
+        let steers = request.mode == RunMode::Steer && self.current().is_some() && self.link.can_steer();
+        let mode = if steers { RunMode::Steer } else { RunMode::Prompt };
+        let payload = json!({ "text": request.text, "mode": mode, "author": request.author }).to_string();
+        let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
+        out.run(&run);
+        out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
+        self.session.last_activity_at_ms = out.now_ms;
+        let queued_behind = self.runs.iter().filter(|run| run.mode == RunMode::Prompt).count() as u64;
+        let submit = Submit { run_id, text: run.text.clone(), steer: true };
+        self.runs.push_back(run);
+        if steers {
+            let steps = self.link.submit(&submit);
+            self.on_steps(steps, out);
+        } else if self.session.state == SessionState::Error {
+            self.session_event(SessionEvent::Retried);
+        }
+        let accepted = PromptAccepted { run_id, after_seq, queued_behind, steered: steers };
+        out.remember(keyed, &accepted);
+        Ok(Answered::Prompt(accepted))
+    }
+
+    fn check_prompt(&self, request: &PromptRequest) -> Result<(), Failure> {
+        if self.session.state == SessionState::Closed {
+            return Err(Failure::of(Code::SessionClosed));
+        }
+        if request.text.len() > self.limits.prompt_bytes_max {
+            let max = self.limits.prompt_bytes_max;
+            return Err(Failure::new(Code::LimitReached, format!("A prompt may have {max} bytes at most.")));
+        }
+        if self.runs.len() >= self.limits.queue_runs_max {
+            let max = self.limits.queue_runs_max;
+            let text = format!("{max} prompts wait already. Wait for one to end, or cancel one.");
+            return Err(Failure::new(Code::LimitReached, text).retryable());
+        }
+        if json_len(&request.text) > MESSAGE_BYTES_MAX {
+            return Err(Failure::new(Code::LimitReached, "As JSON this prompt is too long for one message."));
+        }
+        if let Some(failure) = self.profile.refused.as_ref().filter(|_| self.lease.is_none()) {
+            return Err(failure.clone());
+        }
+        if !request.new_conversation && self.conversation_is_lost() {
+            return Err(Failure::of(Code::ResumeUnavailable).origin("agent"));
+        }
+        Ok(())
+    }
+
+    /// Whether the agent had a conversation, its process is gone, and no other one can go on with it.
+    fn conversation_is_lost(&self) -> bool {
+        let alive = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
+        self.session.agent_session_id.is_some() && !self.session.resumable && !alive
+    }
+
+    fn new_run(
+        &self,
+        run_id: RunId,
+        mode: RunMode,
+        request: PromptRequest,
+        idempotency_key: IdempotencyKey,
+        now_ms: u64,
+    ) -> RunRow {
+        RunRow {
+            run_id,
+            session_key: self.session.session_key.clone(),
+            mode,
+            state: RunState::Queued,
+            text: request.text,
+            author: request.author,
+            interactive: request.interactive,
+            requester_message_id: request.requester_message_id,
+            idempotency_key,
+            last_seq: 0,
+            stop_reason: None,
+            usage: None,
+            error: None,
+            created_at_ms: now_ms,
+            started_at_ms: None,
+            ended_at_ms: None,
+        }
+    }
+
+    /// Starts the next run if one waits and nothing stands in its way; starts the agent first if need be.
+    pub(super) fn start_next(&mut self, out: &mut Batch) {
+        let wanted = self.session.state == SessionState::Creating
+            || (self.session.state == SessionState::Idle && self.next_prompt().is_some());
+        if !wanted {
+            return;
+        }
+        if self.lease.is_none() {
+            if self.session.state == SessionState::Idle && self.conversation_is_lost() {
+                self.fail_queue(&Failure::of(Code::ResumeUnavailable).origin("agent"), out);
+                return;
+            }
+            if let Some(failure) = self.profile.refused.clone() {
+                self.fault(&failure, out);
+                return;
+            }
+            self.start_lease(out);
+        }
+        // Not into a lease whose supervisor is away: it may be gone, and then nobody could say what it received.
+        let attached = self.lease.as_ref().is_some_and(|lease| lease.attached);
+        if self.session.state != SessionState::Idle || !self.is_ready() || !attached {
+            return;
+        }
+        let Some(at) = self.next_prompt() else { return };
+        let Some(mut run) = self.runs.remove(at) else { return };
+        let Ok(state) = run.state.on(RunEvent::Started) else { return };
+        run.state = state;
+        run.started_at_ms = Some(out.now_ms);
+        out.run(&run);
+        let submit = Submit { run_id: run.run_id, text: run.text.clone(), steer: false };
+        self.runs.push_front(run);
+        self.session_event(SessionEvent::TurnStarted);
+        self.session.last_error = None;
+        self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
+        let steps = self.link.submit(&submit);
+        self.mark_link();
+        self.on_steps(steps, out);
+    }
+
+    fn next_prompt(&self) -> Option<usize> {
+        self.runs.iter().position(|run| run.state == RunState::Queued && run.mode == RunMode::Prompt)
+    }
+
+    /// Ends a run in whatever way, with the event that says so. For the running one the session goes on.
+    pub(super) fn end_run(&mut self, run_id: RunId, how: RunEvent, end: RunEnd, out: &mut Batch) {
+        let Some(at) = self.runs.iter().position(|run| run.run_id == run_id) else { return };
+        let was_running = self.current_id() == Some(run_id);
+        if was_running {
+            self.settle_asks(Some(run_id), "turn ended", out);
+        }
+        let Some(mut run) = self.runs.remove(at) else { return };
+        let Ok(state) = run.state.on(how) else {
+            out.acts.push(Act::Note(format!("run {run_id} is {} and cannot take {how:?}", run.state)));
+            self.runs.insert(at, run);
+            return;
+        };
+        run.state = state;
+        run.ended_at_ms = Some(out.now_ms);
+        let (kind, payload) = match end {
+            RunEnd::Stopped { stop_reason, usage, result } => {
+                run.usage = usage.as_ref().map(ToString::to_string);
+                let payload = done_payload(&stop_reason, usage, result);
+                run.stop_reason = Some(stop_reason);
+                (EventKind::Done, payload)
+            }
+            RunEnd::Failed(failure) => {
+                let payload = serde_json::to_string(&failure).unwrap_or_default();
+                run.error = Some(failure);
+                (EventKind::Error, payload)
+            }
+        };
+        out.event(&mut self.session, Some(&mut run), kind, payload);
+        out.run(&run);
+        self.session.last_activity_at_ms = out.now_ms;
+        out.run_ended = true;
+        if was_running {
+            self.timers.cancel_ms = None;
+            self.timers.silent_ms = None;
+            self.requeues = 0;
+            if matches!(self.session.state, SessionState::Running | SessionState::Cancelling) {
+                self.session_event(SessionEvent::TurnEnded);
+            }
+        }
+    }
+
+    /// Ends a run whose stop was asked: as cancelled, unless it was to fail (see `ask`).
+    pub(super) fn end_stopped(&mut self, run_id: RunId, out: &mut Batch) {
+        match self.doomed() {
+            Some(failure) => self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out),
+            None => self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out),
+        }
+    }
+
+    /// Why the running run fails once its agent has stopped.
+    pub(super) fn doomed(&self) -> Option<Failure> {
+        self.current().and_then(|run| run.error.clone())
+    }
+
+    /// Fails everything that waits.
+    pub(super) fn fail_queue(&mut self, failure: &Failure, out: &mut Batch) {
+        let waiting: Vec<RunId> =
+            self.runs.iter().filter(|run| run.state == RunState::Queued).map(|run| run.run_id).collect();
+        for run_id in waiting {
+            self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.clone()), out);
+        }
+    }
+
+    fn on_cancel(&mut self, wanted: Option<RunId>, keyed: Option<Keyed>, out: &mut Batch) -> Answered {
+        let first = self.runs.front().map(|run| run.run_id);
+        let run_id = wanted.or(first).filter(|id| self.runs.iter().any(|run| run.run_id == *id));
+        let state = run_id.map(|run_id| {
+            if self.current_id() == Some(run_id) {
+                self.cancel_current(run_id, out);
+            } else {
+                self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+            }
+            let still = self.runs.iter().find(|run| run.run_id == run_id).map(|run| run.state);
+            still.unwrap_or(RunState::Cancelled)
+        });
+        let cancelled = Cancelled { run_id, state };
+        out.remember(keyed, &cancelled);
+        Answered::Cancel(cancelled)
+    }
+
+    /// Asks the agent to stop the running turn: once; what it waits for is settled as cancelled.
+    pub(super) fn cancel_current(&mut self, run_id: RunId, out: &mut Batch) {
+        if self.session.state != SessionState::Running {
+            return;
+        }
+        self.session_event(SessionEvent::CancelAsked);
+        self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
+        // ACP: the cancel first, then `cancelled` for what is still open.
+        let steps = self.link.cancel(run_id);
+        self.mark_link();
+        self.on_steps(steps, out);
+        self.settle_asks(Some(run_id), "cancel", out);
+    }
+
+    fn on_close(&mut self, reason: &str, keyed: Option<Keyed>, out: &mut Batch) -> Answered {
+        if self.session.state != SessionState::Closed {
+            self.close(reason, out);
+        }
+        let now = self.now();
+        out.remember(keyed, &now);
+        Answered::Now(now)
+    }
+
+    pub(super) fn close(&mut self, reason: &str, out: &mut Batch) {
+        if let Some(run_id) = self.current_id() {
+            self.cancel_current(run_id, out);
+            self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
+        }
+        let all: Vec<RunId> = self.runs.iter().map(|run| run.run_id).collect();
+        let turn_was_running = self.current_id().is_some();
+        for run_id in all {
+            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+        }
+        self.settle_asks(None, "session closed", out);
+        let payload = json!({ "reason": reason }).to_string();
+        out.event(&mut self.session, None, EventKind::Closed, payload);
+        out.writes.push(crate::core::effect::Write::EndBindings { reason: reason.to_owned() });
+        self.session_event(SessionEvent::Closed);
+        if !turn_was_running {
+            if self.is_ready() {
+                let steps = self.link.close();
+                self.mark_link();
+                self.on_steps(steps, out);
+            }
+            self.close_lease(reason, out);
+        }
+    }
+
+    fn on_reset(&mut self, keyed: Option<Keyed>, out: &mut Batch) -> Result<Answered, Failure> {
+        if self.session.state == SessionState::Closed {
+            return Err(Failure::of(Code::SessionClosed));
+        }
+        self.forget_conversation(out);
+        let now = self.now();
+        out.remember(keyed, &now);
+        Ok(Answered::Now(now))
+    }
+
+    /// The next process starts a new conversation; the present one is stopped and ended.
+    fn forget_conversation(&mut self, out: &mut Batch) {
+        if let Some(run_id) = self.current_id() {
+            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+        }
+        let steers: Vec<RunId> =
+            self.runs.iter().filter(|run| run.mode == RunMode::Steer).map(|run| run.run_id).collect();
+        for run_id in steers {
+            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+        }
+        self.session.agent_session_id = None;
+        self.session.resumable = false;
+        self.close_lease("new conversation", out);
+        let payload =
+            json!({ "status": "new_conversation", "text": "The next prompt starts a new conversation." });
+        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+    }
+
+    fn on_set_option(
+        &mut self,
+        option: SetOption,
+        keyed: Option<Keyed>,
+        out: &mut Batch,
+    ) -> Result<Answered, Failure> {
+        if self.session.state == SessionState::Closed {
+            return Err(Failure::of(Code::SessionClosed));
+        }
+        match &option {
+            SetOption::Mode(mode) => self.session.options.mode_id = Some(mode.clone()),
+            SetOption::Config { id, value } => {
+                let config = &mut self.session.options.config;
+                match config.iter_mut().find(|(have, _)| have == id) {
+                    Some((_, old)) => old.clone_from(value),
+                    None => config.push((id.clone(), value.clone())),
+                }
+            }
+        }
+        // An agent that is being started takes it with what it is to be opened with.
+        if self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none()) {
+            let steps = self.link.set_option(&option);
+            self.mark_link();
+            self.on_steps(steps, out);
+        }
+        let now = self.now();
+        out.remember(keyed, &now);
+        Ok(Answered::Now(now))
+    }
+
+    fn now(&self) -> SessionNow {
+        SessionNow { session_key: self.session.session_key.clone(), state: self.session.state }
+    }
+
+    /// Moves the session along its table. A pair that is not in the table changes nothing: every caller asks
+    /// for what its own condition allows.
+    pub(super) fn session_event(&mut self, event: SessionEvent) {
+        if let Ok(state) = self.session.state.on(event) {
+            self.session.state = state;
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub(super) enum RunEnd {
+    /// With a stop reason.
+    Stopped {
+        /// ACP's, or ours.
+        stop_reason: String,
+        /// Token counts as the agent gave them.
+        usage: Option<serde_json::Value>,
+        /// The result as received, JSON text.
+        result: Option<String>,
+    },
+    /// With a failure.
+    Failed(Failure),
+}
+
+impl RunEnd {
+    pub(super) fn cancelled() -> Self {
+        Self::Stopped { stop_reason: "cancelled".to_owned(), usage: None, result: None }
+    }
+}
+
+/// How long a text is as a string of JSON.
+fn json_len(text: &str) -> usize {
+    if text.len() * 6 < MESSAGE_BYTES_MAX {
+        return text.len();
+    }
+    serde_json::to_string(text).map_or(usize::MAX, |json| json.len())
+}
+
+fn done_payload(stop_reason: &str, usage: Option<serde_json::Value>, result: Option<String>) -> String {
+    let mut payload = json!({ "stop_reason": stop_reason });
+    if let Some(usage) = usage {
+        payload["usage"] = usage;
+    }
+    if let Some(result) = result.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok()) {
+        payload["result"] = result;
+    }
+    payload.to_string()
+}

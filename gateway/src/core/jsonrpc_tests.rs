@@ -1,0 +1,150 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use proptest::prelude::*;
+
+fn request<'a>(id: &'a str, method: &'a str, params: Option<&'a str>) -> Message<'a> {
+    Message::Request { id, method: method.into(), params }
+}
+
+#[test]
+fn messages_are_told_apart() {
+    let note = |method: &'static str, params| Message::Notification { method: method.into(), params };
+    let table = [
+        (r#"{"jsonrpc":"2.0","id":0,"method":"a"}"#, Ok(request("0", "a", None))),
+        (r#"{"id":"0","method":"a","params":{}}"#, Ok(request("\"0\"", "a", Some("{}")))),
+        (r#"{"id":null,"method":"a","params":null}"#, Ok(request("null", "a", Some("null")))),
+        (r#"{"id":1.50,"method":"a"}"#, Ok(request("1.50", "a", None))),
+        (r#"{"method":"a\u0062","params":[1]}"#, Ok(note("ab", Some("[1]")))),
+        (r#"{"id":0,"result":null}"#, Ok(Message::Response { id: Some("0"), outcome: Ok("null") })),
+        (
+            r#"{"id":"x","result":{},"error":null}"#,
+            Ok(Message::Response { id: Some("\"x\""), outcome: Ok("{}") }),
+        ),
+        (
+            r#"{"id":null,"error":{"code":1}}"#,
+            Ok(Message::Response { id: Some("null"), outcome: Err(r#"{"code":1}"#) }),
+        ),
+        (r#"{"error":{}}"#, Ok(Message::Response { id: None, outcome: Err("{}") })),
+        (r#"{"id":1,"id":2,"method":"a"}"#, Ok(request("2", "a", None))),
+        (r#" {"id":1,"method":"a"} "#, Ok(request("1", "a", None))),
+        (r#"{"id":1,"method":7}"#, Err(Malformed::NoMessage)),
+        (r#"{"id":1}"#, Err(Malformed::NoMessage)),
+        ("{}", Err(Malformed::NoMessage)),
+        (r#"[{"id":1,"method":"a"}]"#, Err(Malformed::Batch)),
+        ("[]", Err(Malformed::Batch)),
+        ("7", Err(Malformed::NotObject)),
+        ("\"{}\"", Err(Malformed::NotObject)),
+        ("", Err(Malformed::NotJson)),
+        ("[", Err(Malformed::NotJson)),
+        ("{} {}", Err(Malformed::NotJson)),
+        ("Loading model…", Err(Malformed::NotJson)),
+    ];
+    for (line, want) in table {
+        assert_eq!(Message::read(line.as_bytes()), want, "{line}");
+    }
+    assert_eq!(Message::read(b"{\"method\":\"\xff\"}"), Err(Malformed::NotUtf8));
+}
+
+#[test]
+fn members_keep_order_duplicates_and_spelling() {
+    let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"traceparent":"t" }"#;
+    let members = Members::parse(text).unwrap();
+    let list: Vec<_> = members.iter().collect();
+    assert_eq!(
+        list,
+        [("b", "12345678901234567890123"), ("a", "1e3"), ("b", r#"{"x":[1 ,2]}"#), ("traceparent", "\"t\"")]
+    );
+    assert_eq!(members.get("b"), Some(r#"{"x":[1 ,2]}"#));
+    assert_eq!(members.rewritten(&[]), text);
+    assert_eq!(
+        members.rewritten(&[("a", "\"new\""), ("none", "1")]),
+        r#"{ "b" : 12345678901234567890123,"a":"new", "b":{"x":[1 ,2]} ,"traceparent":"t" }"#
+    );
+    assert_eq!(members.rewritten(&[("b", "0")]), r#"{ "b" : 0,"a":1e3, "b":0 ,"traceparent":"t" }"#);
+}
+
+#[test]
+fn a_deep_message_is_no_danger() {
+    let deep = format!("{{\"method\":\"a\",\"params\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(matches!(Message::read(deep.as_bytes()), Ok(Message::Notification { .. })));
+}
+
+#[test]
+fn what_is_sent_is_one_line_and_reads_back() {
+    let line = super::request("new:1", "session/new", r#"{"cwd":"/"}"#);
+    let body = line.strip_suffix(b"\n").unwrap();
+    assert_eq!(Message::read(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
+    let answers = [
+        (Ok("{\n\"a\":1}".to_owned()), "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{ \"a\":1}}\n"),
+        (
+            Err(RpcError { code: -32602, message: "no \"path\"\n".into() }),
+            "{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{\"code\":-32602,\"message\":\"no \\\"path\\\"\\n\"}}\n",
+        ),
+        (
+            Ok("{".to_owned()),
+            "{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{\"code\":-32603,\"message\":\"the answer could not be written as JSON\"}}\n",
+        ),
+    ];
+    for (outcome, want) in answers {
+        assert_eq!(String::from_utf8(reply("0", &outcome)).unwrap(), want);
+    }
+}
+
+fn json() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        Just("-0.0e+7".to_owned()),
+        any::<i64>().prop_map(|n| n.to_string()),
+        "\\PC{0,12}".prop_map(|s| quoted(&s)),
+        Just("\"\\u0041\\n\"".to_owned()),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        let space = "[ \t\n]{0,2}";
+        prop_oneof![
+            (prop::collection::vec(inner.clone(), 0..4), space)
+                .prop_map(|(list, space)| format!("[{space}{}]", list.join(","))),
+            (prop::collection::vec(("[ab\"]{0,3}", inner), 0..4), space).prop_map(|(list, space)| {
+                let list: Vec<_> =
+                    list.into_iter().map(|(k, v)| format!("{}{space}:{v}", quoted(&k))).collect();
+                format!("{{{}{space}}}", list.join(","))
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_message_goes_on_byte_for_byte(
+        members in prop::collection::vec(("[a-c\"é]{0,4}", json()), 0..6),
+        space in "[ \t]{0,2}",
+        id in json(),
+    ) {
+        let list: Vec<_> =
+            members.iter().map(|(k, v)| format!("{space}{}{space}:{v}{space}", quoted(k))).collect();
+        let text = format!("{{{}}}", list.join(","));
+        let read = Members::parse(&text).unwrap();
+        prop_assert_eq!(read.rewritten(&[]), text.clone());
+        let same: Vec<_> = read.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        prop_assert_eq!(same, members.clone());
+        // A changed member changes nothing else.
+        let changed = read.rewritten(&[("a", &id)]);
+        let want: Vec<_> =
+            members.into_iter().map(|(k, v)| if k == "a" { (k, id.clone()) } else { (k, v) }).collect();
+        let again = Members::parse(&changed).unwrap();
+        let got: Vec<_> = again.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        prop_assert_eq!(got, want);
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Message::read(&bytes);
+    }
+
+    #[test]
+    fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
+        let _ = Message::read(text.as_bytes());
+        if let Ok(members) = Members::parse(&text) {
+            prop_assert_eq!(members.rewritten(&[]), text);
+        }
+    }
+}

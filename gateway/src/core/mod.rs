@@ -1,0 +1,20 @@
+//! The pure half of the gateway: decides, and never acts. Synchronous, without a clock, without I/O; time and
+//! fresh ids come in as arguments, decisions go out as values.
+
+pub(crate) mod actor;
+pub(crate) mod command;
+pub(crate) mod effect;
+pub(crate) mod event;
+pub(crate) mod jsonrpc;
+pub(crate) mod lines;
+pub(crate) mod link;
+pub(crate) mod permission;
+pub(crate) mod preset;
+pub(crate) mod project;
+pub(crate) mod request;
+pub(crate) mod route;
+pub(crate) mod rows;
+pub(crate) mod run;
+pub(crate) mod session;
+pub(crate) mod split;
+pub(crate) mod view;

@@ -1,0 +1,197 @@
+//! What is answered to `session/request_permission`: a pure table over the two settings and the agent's options.
+//!
+//! Options are chosen by their kind and never by their name or id, which differ from agent to agent. What fits
+//! no rule is refused or asked, never allowed. Nothing lasting ("always") is chosen for a person who was not
+//! asked, except by the two modes that say so.
+
+use crate::core::link::PermissionOption;
+use crate::core::rows::{NonInteractive, PermissionMode};
+
+/// What to do about a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Answer with this option, which allows.
+    Allow(String),
+    /// Answer with this option, which refuses.
+    Reject(String),
+    /// Answer `cancelled`: refused, and the agent offers no option that says so.
+    Cancel,
+    /// Ask a person.
+    Ask,
+    /// End the run with `PERMISSION_PROMPT_UNAVAILABLE`.
+    FailRun,
+}
+
+/// Decides. `interactive` says whether somebody can be asked; `tool_kind` is ACP's, when given.
+pub(crate) fn decide(
+    mode: PermissionMode,
+    non_interactive: NonInteractive,
+    interactive: bool,
+    options: &[PermissionOption],
+    tool_kind: Option<&str>,
+) -> Decision {
+    let of = |kind: &str| options.iter().find(|option| option.kind == kind).map(|option| option.id.clone());
+    let reads = matches!(tool_kind, Some("read" | "search"));
+    let allowed = match mode {
+        PermissionMode::ApproveAll => of("allow_once").or_else(|| of("allow_always")),
+        PermissionMode::ApproveReads if reads => of("allow_once"),
+        PermissionMode::ApproveReads | PermissionMode::Ask | PermissionMode::DenyAll => None,
+    };
+    if let Some(id) = allowed {
+        return Decision::Allow(id);
+    }
+    match mode {
+        PermissionMode::DenyAll => {
+            of("reject_once").or_else(|| of("reject_always")).map_or(Decision::Cancel, Decision::Reject)
+        }
+        // It offers nothing that allows: there is nothing to ask about either.
+        PermissionMode::ApproveAll => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
+        PermissionMode::ApproveReads | PermissionMode::Ask => match (interactive, non_interactive) {
+            (true, _) if options.is_empty() => Decision::Cancel,
+            (true, _) => Decision::Ask,
+            (false, NonInteractive::Deny) => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
+            (false, NonInteractive::Fail) => Decision::FailRun,
+        },
+    }
+}
+
+/// The option that refuses, if the agent offers one.
+pub(crate) fn rejection(options: &[PermissionOption]) -> Option<String> {
+    options.iter().find(|option| option.kind == "reject_once").map(|option| option.id.clone())
+}
+
+/// The result that chooses an option, JSON text.
+pub(crate) fn selected(option_id: &str) -> String {
+    serde_json::json!({ "outcome": { "outcome": "selected", "optionId": option_id } }).to_string()
+}
+
+/// The result that chooses none, JSON text.
+pub(crate) fn cancelled() -> String {
+    serde_json::json!({ "outcome": { "outcome": "cancelled" } }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [&str; 5] = ["allow_once", "allow_always", "reject_once", "reject_always", "maybe"];
+    const TOOLS: [Option<&str>; 6] =
+        [None, Some("read"), Some("search"), Some("edit"), Some("execute"), Some("READ")];
+    const MODES: [PermissionMode; 4] = [
+        PermissionMode::ApproveAll,
+        PermissionMode::ApproveReads,
+        PermissionMode::DenyAll,
+        PermissionMode::Ask,
+    ];
+
+    /// Every subset of the kinds, in both orders. The names lie on purpose.
+    fn option_lists() -> Vec<Vec<PermissionOption>> {
+        let mut lists = Vec::new();
+        for set in 0..1_u32 << KINDS.len() {
+            let list: Vec<_> = KINDS
+                .iter()
+                .enumerate()
+                .filter(|(bit, _)| set & (1 << bit) != 0)
+                .map(|(_, kind)| PermissionOption {
+                    id: format!("id-{kind}"),
+                    name: if kind.starts_with("allow") { "No" } else { "Allow everything" }.to_owned(),
+                    kind: (*kind).to_owned(),
+                })
+                .collect();
+            lists.push(list.iter().rev().cloned().collect());
+            lists.push(list);
+        }
+        lists
+    }
+
+    #[test]
+    fn the_whole_space_keeps_the_rules() {
+        let mut seen = 0;
+        for options in option_lists() {
+            let has = |kind: &str| options.iter().any(|option| option.kind == kind);
+            for mode in MODES {
+                for non_interactive in [NonInteractive::Deny, NonInteractive::Fail] {
+                    for interactive in [true, false] {
+                        for tool in TOOLS {
+                            seen += 1;
+                            let got = decide(mode, non_interactive, interactive, &options, tool);
+                            let at =
+                                format!("{mode:?} {non_interactive:?} {interactive} {tool:?} {options:?}");
+                            let reads = tool == Some("read") || tool == Some("search");
+                            match &got {
+                                Decision::Allow(id) => {
+                                    assert!(id.starts_with("id-allow"), "{at}");
+                                    let may = mode == PermissionMode::ApproveAll
+                                        || (mode == PermissionMode::ApproveReads
+                                            && reads
+                                            && id == "id-allow_once");
+                                    assert!(may, "{at}");
+                                    assert!(id == "id-allow_once" || !has("allow_once"), "{at}");
+                                }
+                                Decision::Reject(id) => {
+                                    assert!(id.starts_with("id-reject"), "{at}");
+                                    assert!(
+                                        id == "id-reject_once" || mode == PermissionMode::DenyAll,
+                                        "{at}"
+                                    );
+                                }
+                                Decision::Ask => {
+                                    assert!(interactive && !options.is_empty(), "{at}");
+                                    assert!(
+                                        matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
+                                        "{at}"
+                                    );
+                                }
+                                Decision::FailRun => {
+                                    assert!(!interactive && non_interactive == NonInteractive::Fail, "{at}");
+                                    assert!(
+                                        matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
+                                        "{at}"
+                                    );
+                                }
+                                Decision::Cancel => {
+                                    assert!(!has("reject_once") || options.is_empty(), "{at}")
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(seen, 64 * 4 * 2 * 2 * 6);
+    }
+
+    #[test]
+    fn the_usual_cases() {
+        let all: Vec<_> = KINDS
+            .iter()
+            .map(|kind| PermissionOption {
+                id: format!("id-{kind}"),
+                name: String::new(),
+                kind: (*kind).to_owned(),
+            })
+            .collect();
+        let allow = || Decision::Allow("id-allow_once".to_owned());
+        let reject = || Decision::Reject("id-reject_once".to_owned());
+        let (deny, fail) = (NonInteractive::Deny, NonInteractive::Fail);
+        for (mode, non_interactive, interactive, tool, want) in [
+            (PermissionMode::ApproveAll, deny, false, Some("execute"), allow()),
+            (PermissionMode::ApproveReads, fail, false, Some("read"), allow()),
+            (PermissionMode::ApproveReads, fail, false, Some("execute"), Decision::FailRun),
+            (PermissionMode::ApproveReads, deny, false, None, reject()),
+            (PermissionMode::ApproveReads, deny, true, None, Decision::Ask),
+            (PermissionMode::DenyAll, fail, true, Some("read"), reject()),
+            (PermissionMode::Ask, deny, true, Some("read"), Decision::Ask),
+            (PermissionMode::Ask, deny, false, Some("read"), reject()),
+            (PermissionMode::Ask, fail, false, Some("read"), Decision::FailRun),
+        ] {
+            assert_eq!(decide(mode, non_interactive, interactive, &all, tool), want, "{mode:?} {tool:?}");
+        }
+    }
+
+    #[test]
+    fn results_are_what_acp_wants() {
+        assert_eq!(selected("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
+        assert_eq!(cancelled(), r#"{"outcome":{"outcome":"cancelled"}}"#);
+    }
+}

@@ -1,0 +1,444 @@
+//! From the journal to what a conversation is shown: a pure projection, the same for whoever computes it.
+//!
+//! One journal row gives the parts of that row and no other, so it does not matter how the journal is cut into
+//! batches. What a row alone does not hold (the whole output of the run that it ends) comes as a [`Digest`] of
+//! rows that were committed with it or before it, and never change.
+
+use crate::core::event::{EventKind, EventRow};
+use crate::core::rows::RunMode;
+use crate::core::split::{Limit, split};
+use acp_shared::codes::Code;
+use acp_shared::ids::{BindingId, RunId};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+
+/// The most of a run's output that a conversation is shown; the journal holds all of it.
+const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+/// The most of a title, a name or a reason that a part repeats.
+const TITLE_CHARS_MAX: usize = 300;
+/// The most options of a permission request that a part lists.
+const OPTIONS_MAX: usize = 25;
+/// The most tool calls that a digest tells apart.
+const TOOLS_MAX: usize = 10_000;
+/// The parts of one row, at most: a limit that makes more of them is too small for conversations.
+const PARTS_MAX: u32 = 100_000;
+/// Who settles a permission without anybody being asked.
+const BY_POLICY: &str = "policy";
+/// States that are seen by what follows them, and not said.
+const QUIET: [&str; 1] = ["agent_ready"];
+/// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
+pub(crate) const SHOWN: [EventKind; 7] = [
+    EventKind::Permission,
+    EventKind::PermissionSettled,
+    EventKind::Status,
+    EventKind::Gap,
+    EventKind::Done,
+    EventKind::Error,
+    EventKind::Closed,
+];
+
+/// What a part is, for channels that show kinds differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum PartKind {
+    /// The final message of a run: its output, or why there is none.
+    Final,
+    /// Something happened that people should know.
+    Notice,
+    /// The agent asks for a permission.
+    Permission,
+    /// Something is wrong that is not the end of a run.
+    Error,
+}
+
+impl PartKind {
+    /// Every kind.
+    pub(crate) const ALL: [Self; 4] = [Self::Final, Self::Notice, Self::Permission, Self::Error];
+
+    /// The name in the database and in JSON.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Final => "final",
+            Self::Notice => "notice",
+            Self::Permission => "permission",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// One durable message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The journal row it shows.
+    pub(crate) session_seq: u64,
+    /// Its number among the parts of that row, from 0.
+    pub(crate) part_no: u32,
+    /// The run it belongs to.
+    pub(crate) run_id: Option<RunId>,
+    /// What it is.
+    pub(crate) kind: PartKind,
+    /// What is shown.
+    pub(crate) text: String,
+    /// Names the part for ever: a channel that has seen it does not show it again.
+    pub(crate) nonce: String,
+}
+
+/// The nonce of a part: 24 letters and digits.
+pub(crate) fn nonce(binding_id: BindingId, session_seq: u64, part_no: u32) -> String {
+    nonce_of(&["part", &binding_id.to_string(), &session_seq.to_string(), &part_no.to_string()])
+}
+
+/// A nonce of anything that has a name: 24 letters and digits.
+pub(crate) fn nonce_of(name: &[&str]) -> String {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut hash = Sha256::new();
+    for word in name {
+        hash.update(word.len().to_be_bytes());
+        hash.update(word);
+    }
+    let letter = |byte: &u8| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]);
+    hash.finalize().iter().take(24).map(letter).collect()
+}
+
+/// What is said when nobody knows whether a part arrived (H12): once, after the other parts of its row. `None` for
+/// what is such a notice itself.
+pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
+    if part.part_no >= PARTS_MAX {
+        return None;
+    }
+    let what = match part.kind {
+        PartKind::Final => "the agent's answer",
+        PartKind::Permission => "a question of the agent",
+        PartKind::Notice | PartKind::Error => "a notice",
+    };
+    let part_no = PARTS_MAX + part.part_no;
+    Some(Part {
+        session_seq: part.session_seq,
+        part_no,
+        run_id: part.run_id,
+        kind: PartKind::Error,
+        text: format!(
+            "It is not known whether a message arrived here: {what} (part {}). It is not sent again; the session's \
+             history has all of it.",
+            part.part_no + 1
+        ),
+        nonce: nonce(binding_id, part.session_seq, part_no),
+    })
+}
+
+/// What a row needs before it can be projected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing.
+    Nothing,
+    /// The run that it ends.
+    Run(RunId),
+    /// The row after it, if that is committed.
+    Next,
+}
+
+/// Says what `event` needs.
+pub(crate) fn need(event: &EventRow) -> Need {
+    match (event.kind, event.run_id) {
+        (EventKind::Done | EventKind::Error, Some(run_id)) => Need::Run(run_id),
+        (EventKind::Permission, _) => Need::Next,
+        _ => Need::Nothing,
+    }
+}
+
+/// What a row needed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Digest<'a> {
+    /// Nothing, or there is nothing.
+    Nothing,
+    /// The run that it ends.
+    Run(&'a RunDigest),
+    /// The row after it.
+    Next(&'a EventRow),
+}
+
+/// An ended run, as its final message needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunDigest {
+    mode: RunMode,
+    started: bool,
+    output: String,
+    cut: bool,
+    tools: BTreeMap<String, (String, bool)>,
+    tool_since_text: bool,
+}
+
+impl RunDigest {
+    /// Of a run of this mode that did (or did not) leave the queue.
+    pub(crate) const fn new(mode: RunMode, started: bool) -> Self {
+        Self {
+            mode,
+            started,
+            output: String::new(),
+            cut: false,
+            tools: BTreeMap::new(),
+            tool_since_text: false,
+        }
+    }
+
+    /// Takes the next row of the run, in order; rows after the one that ended it change nothing.
+    pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
+        match kind {
+            EventKind::AgentMessage => self.add_output(&content_text(&parse(payload)["content"])),
+            EventKind::ToolCall | EventKind::ToolCallUpdate => self.add_tool(&parse(payload)),
+            _ => {}
+        }
+    }
+
+    fn add_output(&mut self, text: &str) {
+        if text.is_empty() || self.cut {
+            return;
+        }
+        // What was said before a tool call and after it are different paragraphs.
+        if std::mem::take(&mut self.tool_since_text)
+            && !self.output.is_empty()
+            && !self.output.ends_with("\n\n")
+        {
+            self.output.push_str("\n\n");
+        }
+        let room = OUTPUT_BYTES_MAX.saturating_sub(self.output.len());
+        self.cut = text.len() > room;
+        self.output.push_str(head_bytes(text, room));
+    }
+
+    fn add_tool(&mut self, update: &Value) {
+        let Some(id) = update["toolCallId"].as_str() else { return };
+        self.tool_since_text = true;
+        if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
+            return;
+        }
+        let (kind, failed) = self.tools.entry(id.to_owned()).or_default();
+        if let Some(given) = update["kind"].as_str() {
+            *kind = short(given);
+        }
+        if let Some(status) = update["status"].as_str() {
+            *failed = status == "failed";
+        }
+    }
+
+    /// `3 tool calls (2 read, 1 edit), 1 failed`; nothing without tools.
+    fn tool_line(&self) -> Option<String> {
+        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+        for (kind, _) in self.tools.values() {
+            *kinds.entry(if kind.is_empty() { "other" } else { kind }).or_default() += 1;
+        }
+        let total = self.tools.len();
+        if total == 0 {
+            return None;
+        }
+        let list: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let failed = self.tools.values().filter(|(_, failed)| *failed).count();
+        let calls = if total == 1 { "tool call" } else { "tool calls" };
+        let tail = if failed == 0 { String::new() } else { format!(", {failed} failed") };
+        Some(format!("{total} {calls} ({}){tail}", list.join(", ")))
+    }
+
+    /// Output and tools, without how it ended.
+    fn body(&self) -> String {
+        let mut lines = vec![self.output.trim_end().to_owned()];
+        if self.cut {
+            lines.push("(The output goes on; `acp-gateway sessions history` shows all of it.)".to_owned());
+        }
+        lines.extend(self.tool_line().map(|line| format!("[{line}]")));
+        lines.retain(|line| !line.is_empty());
+        lines.join("\n\n")
+    }
+}
+
+/// The parts of one journal row in the conversation of `binding_id`, in order. Most rows have none.
+pub(crate) fn project(
+    binding_id: BindingId,
+    limit: Limit,
+    event: &EventRow,
+    digest: Digest<'_>,
+) -> Vec<Part> {
+    let Some((kind, text)) = say(event, digest) else { return Vec::new() };
+    let part = |(part_no, text)| Part {
+        session_seq: event.session_seq,
+        part_no,
+        run_id: event.run_id,
+        kind,
+        text,
+        nonce: nonce(binding_id, event.session_seq, part_no),
+    };
+    (0..PARTS_MAX).zip(split(&text, limit)).map(part).collect()
+}
+
+/// What is said about a row.
+fn say(event: &EventRow, digest: Digest<'_>) -> Option<(PartKind, String)> {
+    let payload = parse(&event.payload);
+    match event.kind {
+        EventKind::Done => done(&payload, run_of(digest)),
+        EventKind::Error => Some((PartKind::Final, failed(&payload, run_of(digest)))),
+        EventKind::Permission => {
+            let by_policy = matches!(digest, Digest::Next(next) if settles_by_policy(&payload, next));
+            (!by_policy).then(|| (PartKind::Permission, permission(&payload)))
+        }
+        EventKind::PermissionSettled => settled(&payload).map(|text| (PartKind::Notice, text)),
+        EventKind::Status => {
+            let quiet = payload["status"].as_str().is_some_and(|status| QUIET.contains(&status));
+            let text = payload["text"].as_str().unwrap_or_default();
+            (!quiet && !text.is_empty()).then(|| (PartKind::Notice, text.to_owned()))
+        }
+        EventKind::Gap => {
+            let text = payload["text"].as_str().unwrap_or_default();
+            Some((
+                PartKind::Error,
+                format!("Output of the agent is missing here. {text}").trim_end().to_owned(),
+            ))
+        }
+        EventKind::Closed => {
+            let reason = payload["reason"].as_str().map(short).unwrap_or_default();
+            let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+            Some((PartKind::Notice, format!("The session is closed{why}. Start a new one with /acp spawn.")))
+        }
+        EventKind::Prompt
+        | EventKind::AgentMessage
+        | EventKind::AgentThought
+        | EventKind::ToolCall
+        | EventKind::ToolCallUpdate
+        | EventKind::Plan
+        | EventKind::Update
+        | EventKind::Extension
+        | EventKind::Replay => None,
+    }
+}
+
+const fn run_of<'a>(digest: Digest<'a>) -> Option<&'a RunDigest> {
+    match digest {
+        Digest::Run(run) => Some(run),
+        Digest::Nothing | Digest::Next(_) => None,
+    }
+}
+
+fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, String)> {
+    let stop_reason = payload["stop_reason"].as_str().unwrap_or_default();
+    if stop_reason == "steered" || run.is_some_and(|run| run.mode == RunMode::Steer) {
+        return None;
+    }
+    if run.is_some_and(|run| !run.started) {
+        return Some((PartKind::Notice, "A queued prompt was cancelled before its turn.".to_owned()));
+    }
+    let body = run.map(RunDigest::body).unwrap_or_default();
+    let ending = match stop_reason {
+        "" | "end_turn" if body.is_empty() => Some("The turn ended without an answer.".to_owned()),
+        "" | "end_turn" => None,
+        "cancelled" => Some("The turn was cancelled. Send the next message to go on.".to_owned()),
+        "refusal" => {
+            Some("The agent refused to go on. Say it differently, or /acp new starts anew.".to_owned())
+        }
+        "max_tokens" => Some("The agent stopped at its length limit. Ask it to go on.".to_owned()),
+        "max_turn_requests" => Some("The agent stopped at its limit of steps. Ask it to go on.".to_owned()),
+        other => Some(format!("The turn ended: {}.", short(other))),
+    };
+    Some((PartKind::Final, joined(body, ending)))
+}
+
+fn failed(payload: &Value, run: Option<&RunDigest>) -> String {
+    let code = payload["code"].as_str().unwrap_or_default();
+    let advice = Code::parse(code).map_or("", Code::text);
+    let message = payload["message"].as_str().unwrap_or_default().trim();
+    let mut text =
+        format!("The turn failed ({}): ", if code.is_empty() { Code::TurnFailed.as_str() } else { code });
+    if message.is_empty() {
+        text.push_str(advice);
+    } else {
+        text.push_str(message);
+        if !message.contains(advice) {
+            text.push(' ');
+            text.push_str(advice);
+        }
+    }
+    if payload["retryable"].as_bool() == Some(true) {
+        text.push_str(" Sending it again may work.");
+    }
+    joined(run.map(RunDigest::body).unwrap_or_default(), Some(text))
+}
+
+fn permission(payload: &Value) -> String {
+    let params = &payload["params"];
+    let call = &params["toolCall"];
+    let title = ["title", "kind", "toolCallId"]
+        .iter()
+        .find_map(|key| call[*key].as_str().filter(|text| !text.trim().is_empty()))
+        .unwrap_or("something");
+    let mut text = format!("The agent asks for a permission: {}\n", short(title));
+    let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (number, option) in (1..).zip(options.iter().take(OPTIONS_MAX)) {
+        let name = option["name"].as_str().or_else(|| option["optionId"].as_str()).unwrap_or_default();
+        text.push_str(&format!("{number}. {}\n", short(name)));
+    }
+    let id = payload["permission_id"].as_str().unwrap_or_default();
+    text.push_str(&format!("Answer with /acp allow, /acp deny or /acp answer NUMBER. (id {})", short(id)));
+    text
+}
+
+fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
+    let settled = parse(&next.payload);
+    next.kind == EventKind::PermissionSettled
+        && settled["permission_id"] == asked["permission_id"]
+        && settled["by"].as_str() == Some(BY_POLICY)
+}
+
+fn settled(payload: &Value) -> Option<String> {
+    let by = payload["by"].as_str().unwrap_or_default();
+    if by == BY_POLICY {
+        return None;
+    }
+    let who = if by.is_empty() { "nobody named".to_owned() } else { short(by) };
+    Some(match payload["option_id"].as_str() {
+        Some(option) => format!("The permission is answered: {} ({who}).", short(option)),
+        None => format!("The permission request is over without an answer ({who})."),
+    })
+}
+
+fn joined(body: String, ending: Option<String>) -> String {
+    match ending {
+        Some(ending) if body.is_empty() => ending,
+        Some(ending) => format!("{body}\n\n{ending}"),
+        None => body,
+    }
+}
+
+/// The text of a content block, or a word for what is not text.
+pub(crate) fn content_text(content: &Value) -> String {
+    match content["type"].as_str() {
+        Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),
+        Some("resource_link") => content["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
+        Some("resource") => match content["resource"]["text"].as_str() {
+            Some(text) => text.to_owned(),
+            None => content["resource"]["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
+        },
+        Some(other) => format!("[{}]", short(other)),
+        None => String::new(),
+    }
+}
+
+/// The start of a text on one line.
+fn short(text: &str) -> String {
+    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut head: String = chars.by_ref().take(TITLE_CHARS_MAX).collect();
+    if chars.next().is_some() {
+        head.push('…');
+    }
+    head
+}
+
+/// The longest start of `text` within `bytes_max`, in whole characters.
+fn head_bytes(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// A payload; what is not JSON reads as null, which says nothing.
+fn parse(payload: &str) -> Value {
+    serde_json::from_str(payload).unwrap_or(Value::Null)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::core::split::Unit;
+use acp_shared::ids::SessionKey;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn limit() -> Limit {
+    Limit::new(Unit::Utf16, 1_900)
+}
+
+fn binding() -> BindingId {
+    BindingId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap()
+}
+
+fn run_id(number: u8) -> RunId {
+    RunId::parse(&format!("01890a5d-ac96-774b-bcce-b3020000{number:04}")).unwrap()
+}
+
+/// A journal under construction.
+#[derive(Debug, Default, Clone)]
+struct Journal {
+    rows: Vec<EventRow>,
+}
+
+impl Journal {
+    fn push(&mut self, run: Option<RunId>, kind: EventKind, payload: Value) -> &mut Self {
+        let seq = run.map(|run| 1 + self.rows.iter().filter(|row| row.run_id == Some(run)).count());
+        let row = EventRow {
+            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+            session_seq: 1 + u64::try_from(self.rows.len()).unwrap(),
+            run_id: run,
+            seq: seq.map(|seq| u64::try_from(seq).unwrap()),
+            kind,
+            payload: payload.to_string(),
+            created_at_ms: 0,
+        };
+        self.rows.push(row);
+        self
+    }
+
+    fn say(&mut self, run: RunId, text: &str) -> &mut Self {
+        self.push(Some(run), EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}}))
+    }
+
+    fn tool(&mut self, run: RunId, id: &str, kind: &str, status: &str) -> &mut Self {
+        self.push(Some(run), EventKind::ToolCall, json!({"toolCallId": id, "title": "t", "kind": kind}));
+        self.push(Some(run), EventKind::ToolCallUpdate, json!({"toolCallId": id, "status": status}))
+    }
+
+    fn done(&mut self, run: RunId, stop_reason: &str) -> &mut Self {
+        self.push(Some(run), EventKind::Done, json!({"stop_reason": stop_reason}))
+    }
+
+    /// What a reader that stands at `event` gives it: only rows that were committed by then.
+    fn parts_of(&self, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
+        let event = &self.rows[at];
+        match need(event) {
+            Need::Nothing => project(binding(), limit(), event, Digest::Nothing),
+            Need::Next => match self.rows.get(at + 1) {
+                Some(next) => project(binding(), limit(), event, Digest::Next(next)),
+                None => project(binding(), limit(), event, Digest::Nothing),
+            },
+            Need::Run(run) => {
+                let mut digest = RunDigest::new(mode, started);
+                for row in self.rows[..at].iter().filter(|row| row.run_id == Some(run)) {
+                    digest.add(row.kind, &row.payload);
+                }
+                project(binding(), limit(), event, Digest::Run(&digest))
+            }
+        }
+    }
+
+    fn texts(&self) -> Vec<(PartKind, String)> {
+        (0..self.rows.len())
+            .flat_map(|at| self.parts_of(at, RunMode::Prompt, true))
+            .map(|part| (part.kind, part.text))
+            .collect()
+    }
+}
+
+fn one(build: impl FnOnce(&mut Journal)) -> Vec<(PartKind, String)> {
+    let mut journal = Journal::default();
+    build(&mut journal);
+    journal.texts()
+}
+
+#[test]
+fn a_run_ends_in_one_final_message() {
+    let run = run_id(1);
+    let finals = [
+        ("end_turn", "Hello world"),
+        ("cancelled", "Hello world\n\nThe turn was cancelled. Send the next message to go on."),
+        ("max_tokens", "Hello world\n\nThe agent stopped at its length limit. Ask it to go on."),
+        ("made_up", "Hello world\n\nThe turn ended: made_up."),
+    ];
+    for (stop_reason, want) in finals {
+        let got = one(|journal| {
+            journal.push(Some(run), EventKind::Prompt, json!({"text": "hi", "mode": "prompt"}));
+            journal.say(run, "Hello ").say(run, "world").done(run, stop_reason);
+        });
+        assert_eq!(got, vec![(PartKind::Final, want.to_owned())], "{stop_reason}");
+    }
+    let got = one(|journal| {
+        journal.done(run, "end_turn");
+    });
+    assert_eq!(got, vec![(PartKind::Final, "The turn ended without an answer.".to_owned())]);
+}
+
+#[test]
+fn tools_are_one_line_and_part_paragraphs() {
+    let run = run_id(1);
+    let got = one(|journal| {
+        journal.say(run, "Looking.").tool(run, "a", "read", "completed").tool(run, "b", "edit", "failed");
+        journal.say(run, "Done.").done(run, "end_turn");
+    });
+    let want = "Looking.\n\nDone.\n\n[2 tool calls (1 edit, 1 read), 1 failed]";
+    assert_eq!(got, vec![(PartKind::Final, want.to_owned())]);
+}
+
+#[test]
+fn failures_say_what_to_do_next() {
+    let run = run_id(1);
+    let got = one(|journal| {
+        journal.say(run, "Half an ans");
+        let payload = json!({"code": "ACP_UNCERTAIN", "message": "The agent exited.", "retryable": false});
+        journal.push(Some(run), EventKind::Error, payload);
+    });
+    let want = format!(
+        "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}",
+        Code::Uncertain.text()
+    );
+    assert_eq!(got, vec![(PartKind::Final, want)]);
+}
+
+#[test]
+fn steers_and_runs_that_never_started_owe_no_final() {
+    let run = run_id(1);
+    let mut journal = Journal::default();
+    journal.done(run, "steered").done(run, "cancelled");
+    assert_eq!(journal.parts_of(0, RunMode::Prompt, true), vec![]);
+    assert_eq!(journal.parts_of(1, RunMode::Steer, true), vec![]);
+    let notice = journal.parts_of(1, RunMode::Prompt, false);
+    assert_eq!(notice.iter().map(|part| part.kind).collect::<Vec<_>>(), vec![PartKind::Notice]);
+}
+
+#[test]
+fn replays_thoughts_and_streams_are_not_shown() {
+    let payload = json!({"content": {"type": "text", "text": "x"}, "text": "x", "status": "x"});
+    for kind in EventKind::ALL {
+        let mut journal = Journal::default();
+        journal.push(None, *kind, payload.clone());
+        let shown = !journal.texts().is_empty();
+        assert_eq!(shown, SHOWN.contains(kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn replay_is_no_output_of_the_run() {
+    let run = run_id(1);
+    let got = one(|journal| {
+        let old = json!({"content": {"type": "text", "text": "old "}});
+        journal.push(Some(run), EventKind::Replay, old);
+        journal.say(run, "new").done(run, "end_turn");
+    });
+    assert_eq!(got, vec![(PartKind::Final, "new".to_owned())]);
+}
+
+#[test]
+fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
+    let run = run_id(1);
+    let asked = json!({"permission_id": "p:1", "params": {
+        "toolCall": {"toolCallId": "c", "title": "Write\nnotes.txt"},
+        "options": [{"optionId": "a", "name": "Allow once", "kind": "allow_once"}, {"optionId": "r"}],
+    }});
+    let settle =
+        |by: &str| json!({"permission_id": "p:1", "outcome": "selected", "option_id": "a", "by": by});
+    let got = one(|journal| {
+        journal.push(Some(run), EventKind::Permission, asked.clone());
+        journal.push(Some(run), EventKind::PermissionSettled, settle("ann"));
+    });
+    let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
+        Answer with /acp allow, /acp deny or /acp answer NUMBER. (id p:1)";
+    let said = "The permission is answered: a (ann).";
+    assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
+    let got = one(|journal| {
+        journal.push(Some(run), EventKind::Permission, asked.clone());
+        journal.push(Some(run), EventKind::PermissionSettled, settle("policy"));
+    });
+    assert_eq!(got, vec![]);
+}
+
+#[test]
+fn notices() {
+    let got = one(|journal| {
+        journal.push(
+            None,
+            EventKind::Status,
+            json!({"status": "agent_ready", "text": "The agent is ready."}),
+        );
+        journal.push(None, EventKind::Status, json!({"status": "lost", "text": "The agent exited."}));
+        journal.push(None, EventKind::Gap, json!({"text": "About 20 bytes."}));
+        journal.push(None, EventKind::Closed, json!({"reason": "asked by ann"}));
+    });
+    let want = [
+        (PartKind::Notice, "The agent exited."),
+        (PartKind::Error, "Output of the agent is missing here. About 20 bytes."),
+        (PartKind::Notice, "The session is closed (asked by ann). Start a new one with /acp spawn."),
+    ];
+    assert_eq!(got, want.map(|(kind, text)| (kind, text.to_owned())));
+}
+
+#[test]
+fn long_output_is_split_and_very_long_output_is_cut() {
+    let run = run_id(1);
+    let mut journal = Journal::default();
+    journal.say(run, &"word ".repeat(1_000)).done(run, "end_turn");
+    let parts = journal.parts_of(1, RunMode::Prompt, true);
+    assert_eq!(parts.iter().map(|part| part.part_no).collect::<Vec<_>>(), vec![0, 1, 2]);
+    assert!(parts.iter().all(|part| part.nonce == nonce(binding(), 2, part.part_no)));
+    let mut journal = Journal::default();
+    journal.say(run, &"é".repeat(OUTPUT_BYTES_MAX)).done(run, "end_turn");
+    let text: String = journal.parts_of(1, RunMode::Prompt, true).into_iter().map(|part| part.text).collect();
+    assert!(text.len() < OUTPUT_BYTES_MAX + 200);
+    assert!(text.ends_with("shows all of it.)"));
+}
+
+#[test]
+fn nonces_differ_and_fit_a_channel() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seq in 0..50 {
+        for part_no in 0..10 {
+            let nonce = nonce(binding(), seq, part_no);
+            assert_eq!(nonce.len(), 24);
+            assert!(seen.insert(nonce));
+        }
+    }
+    assert_ne!(nonce_of(&["a", "bc"]), nonce_of(&["ab", "c"]));
+}
+
+/// Journals as agents make them.
+fn journals() -> impl Strategy<Value = Journal> {
+    let step = (0u8..3, 0u8..8, "[a-z `\n]{0,12}");
+    prop::collection::vec(step, 0..40).prop_map(|steps| {
+        let mut journal = Journal::default();
+        for (run, what, text) in steps {
+            let run = run_id(run);
+            match what {
+                0..=2 => journal.say(run, &text),
+                3 => journal.tool(run, &text, "edit", "completed"),
+                4 => journal.done(run, "end_turn"),
+                5 => journal.push(Some(run), EventKind::Permission, json!({"permission_id": text})),
+                6 => journal.push(None, EventKind::Status, json!({"status": "x", "text": text})),
+                _ => journal.push(
+                    Some(run),
+                    EventKind::Replay,
+                    json!({"content": {"type": "text", "text": text}}),
+                ),
+            };
+        }
+        journal
+    })
+}
+
+proptest! {
+    /// A reader sees the journal grow, and may stand anywhere when it does: the parts are the same.
+    #[test]
+    fn any_cut_of_the_journal_gives_the_same_parts(
+        journal in journals(),
+        cuts in prop::collection::vec(0usize..60, 0..6),
+    ) {
+        let whole: Vec<Part> =
+            (0..journal.rows.len()).flat_map(|at| journal.parts_of(at, RunMode::Prompt, true)).collect();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(journal.rows.len())).collect();
+        cuts.push(journal.rows.len());
+        cuts.sort_unstable();
+        let (mut checkpoint, mut got) = (0, Vec::new());
+        for committed in cuts {
+            let view = Journal { rows: journal.rows[..committed].to_vec() };
+            for at in checkpoint..committed {
+                got.extend(view.parts_of(at, RunMode::Prompt, true));
+            }
+            checkpoint = committed;
+        }
+        prop_assert_eq!(&got, &whole);
+        let numbers: Vec<(u64, u32)> = whole.iter().map(|part| (part.session_seq, part.part_no)).collect();
+        prop_assert!(numbers.is_sorted_by(|one, next| one < next), "{:?}", numbers);
+    }
+
+    #[test]
+    fn payloads_of_any_shape_are_survived(kind in prop::sample::select(EventKind::ALL), payload in "\\PC{0,60}") {
+        let mut journal = Journal::default();
+        journal.push(Some(run_id(1)), kind, Value::Null);
+        journal.rows[0].payload = payload;
+        for part in journal.parts_of(0, RunMode::Prompt, true) {
+            prop_assert!(!part.text.trim().is_empty());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What surfaces ask of sessions, and what they are answered: plain values, shared by the manager, the API and
+//! the actors.
+
+use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use acp_shared::ids::{AgentName, RunId, SessionKey};
+use serde::{Deserialize, Serialize};
+
+/// What a new session should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpawnRequest {
+    /// Which agent; `None` takes the configured default.
+    pub(crate) agent: Option<AgentName>,
+    /// Absolute working directory; `None` takes the configured default.
+    pub(crate) cwd: Option<String>,
+    /// What a person calls it.
+    pub(crate) label: Option<String>,
+    /// How long it is meant to live.
+    pub(crate) mode: SessionMode,
+    /// Overrides the agent's permission mode.
+    pub(crate) permission: Option<PermissionMode>,
+    /// Overrides what happens when nobody can be asked.
+    pub(crate) non_interactive: Option<NonInteractive>,
+    /// Binds this conversation in the same transaction.
+    pub(crate) bind: Option<ConversationRef>,
+    /// First prompt, in the same transaction.
+    pub(crate) prompt: Option<String>,
+    /// Who asks, for people.
+    pub(crate) author: String,
+    /// Whether somebody can be asked for permissions in the first run.
+    pub(crate) interactive: bool,
+}
+
+/// A new session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spawned {
+    /// Its key.
+    pub(crate) session_key: SessionKey,
+    /// The first run, when a prompt was given.
+    pub(crate) run_id: Option<RunId>,
+}
+
+/// A prompt or a steer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PromptRequest {
+    /// What the person says.
+    pub(crate) text: String,
+    /// Turn or steer.
+    pub(crate) mode: RunMode,
+    /// Who says it, for people.
+    pub(crate) author: String,
+    /// Whether somebody can be asked for permissions in this run.
+    pub(crate) interactive: bool,
+    /// The channel message it came from.
+    pub(crate) requester_message_id: Option<String>,
+    /// Start a new conversation with the agent first, when the old one cannot be gone on with.
+    pub(crate) new_conversation: bool,
+}
+
+/// A prompt was accepted: it is durable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PromptAccepted {
+    /// The run.
+    pub(crate) run_id: RunId,
+    /// Read the journal after this number to see everything of the run.
+    pub(crate) after_seq: u64,
+    /// How many runs are before it in the queue.
+    pub(crate) queued_behind: u64,
+    /// For a steer: whether it goes into the running turn (otherwise it was queued as a prompt).
+    pub(crate) steered: bool,
+}
+
+/// What a cancel met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cancelled {
+    /// The run that was asked to stop; `None` when nothing ran or waited.
+    pub(crate) run_id: Option<RunId>,
+    /// The run's state after it: `running` while the agent has not settled it yet.
+    pub(crate) state: Option<RunState>,
+}
+
+/// What a session is after a command on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionNow {
+    /// Which one.
+    pub(crate) session_key: SessionKey,
+    /// Its state.
+    pub(crate) state: SessionState,
+}

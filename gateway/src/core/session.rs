@@ -1,0 +1,94 @@
+//! The life of a session, as one table. Source: design §6 "State machines".
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where a session is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SessionState {
+    /// The agent is being started for the first time, or again after a fault.
+    Creating,
+    /// Ready for a turn.
+    Idle,
+    /// A turn runs.
+    Running,
+    /// A turn was asked to stop and has not ended yet.
+    Cancelling,
+    /// The agent could not be started or wants credentials; the next prompt tries again.
+    Error,
+    /// Ended for good.
+    Closed,
+}
+
+/// What can happen to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum SessionEvent {
+    /// The agent opened its session.
+    Opened,
+    /// A run left the queue.
+    TurnStarted,
+    /// The run ended, in whatever way.
+    TurnEnded,
+    /// The running turn was asked to stop.
+    CancelAsked,
+    /// The agent cannot be used until something is done about it.
+    Faulted,
+    /// A prompt after a fault: try again.
+    Retried,
+    /// The session was closed.
+    Closed,
+}
+
+/// A transition that the table does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a session that is {from} cannot take {event:?}")]
+pub(crate) struct IllegalSession {
+    /// The state it was in.
+    pub(crate) from: SessionState,
+    /// What was to happen.
+    pub(crate) event: SessionEvent,
+}
+
+impl SessionState {
+    /// Every state.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Creating, Self::Idle, Self::Running, Self::Cancelling, Self::Error, Self::Closed];
+
+    /// The name in the database and in JSON.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Cancelling => "cancelling",
+            Self::Error => "error",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// The state after `event`.
+    ///
+    /// # Errors
+    /// [`IllegalSession`] for a pair that is not in the table; nothing changes.
+    pub(crate) const fn on(self, event: SessionEvent) -> Result<Self, IllegalSession> {
+        use SessionEvent as E;
+        use SessionState as S;
+        match (self, event) {
+            (S::Creating, E::Opened) => Ok(S::Idle),
+            (S::Idle, E::TurnStarted) => Ok(S::Running),
+            (S::Running | S::Cancelling, E::TurnEnded) => Ok(S::Idle),
+            (S::Running, E::CancelAsked) => Ok(S::Cancelling),
+            (S::Creating | S::Idle | S::Running | S::Cancelling, E::Faulted) => Ok(S::Error),
+            (S::Error, E::Retried) => Ok(S::Creating),
+            (S::Creating | S::Idle | S::Running | S::Cancelling | S::Error, E::Closed) => Ok(S::Closed),
+            (from, event) => Err(IllegalSession { from, event }),
+        }
+    }
+}
+
+impl fmt::Display for SessionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,382 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::channel::Reply;
+use crate::channel::console::Console;
+use crate::core::route::Destination;
+use crate::core::rows::{ConversationRef, RunMode};
+use crate::core::split::{Limit, Unit};
+use crate::store::{bindings, console};
+use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
+use acp_shared::ids::SessionKey;
+use serde_json::json;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+fn key() -> SessionKey {
+    SessionKey::parse("agent:demo:acp:1").unwrap()
+}
+
+async fn shown(store: &Store, id: &str) -> Vec<String> {
+    let id = id.to_owned();
+    let rows = store.read("shown", move |db| console::after(db, &id, 0, 1_000)).await.unwrap();
+    rows.into_iter().map(|row| row.text).collect()
+}
+
+/// What each part of the outbox came to.
+async fn states(store: &Store) -> Vec<String> {
+    store
+        .read("states", |db| {
+            crate::store::codec::all(
+                db,
+                "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no",
+                [],
+                |row| Ok(row.get("state")?),
+            )
+        })
+        .await
+        .unwrap()
+}
+
+async fn caught_up(store: &Store, id: &str, count: usize) -> Vec<String> {
+    eventually("delivery", || async {
+        let texts = shown(store, id).await;
+        (texts.len() >= count).then_some(texts)
+    })
+    .await
+}
+
+/// A turn with a long answer and a permission, and another turn.
+async fn two_turns(scribe: &mut Scribe) {
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("Hello ").await;
+    let asked = json!({"permission_id": "p", "params": {"toolCall": {"title": "Write"}, "options": []}});
+    scribe.event(EventKind::Permission, asked).await;
+    scribe
+        .event(EventKind::PermissionSettled, json!({"permission_id": "p", "option_id": "y", "by": "ann"}))
+        .await;
+    scribe.event(EventKind::Replay, json!({"content": {"type": "text", "text": "old"}})).await;
+    scribe.say(&"long line\n".repeat(2_000)).await;
+    scribe.done().await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("Again").await;
+    scribe.done().await;
+}
+
+#[tokio::test]
+async fn a_bound_conversation_is_told_everything_once_and_in_order() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let stop = CancellationToken::new();
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    let task = tokio::spawn(run(store.clone(), channels.clone(), stop.clone()));
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    two_turns(&mut scribe).await;
+    let texts = caught_up(&store, "c", 5).await;
+    assert!(texts[0].starts_with("The agent asks for a permission: Write"));
+    assert_eq!(texts[1], "The permission is answered: y (ann).");
+    assert_eq!(
+        format!("{}{}", texts[2], texts[3]).trim_end(),
+        format!("Hello {}", "long line\n".repeat(2_000)).trim_end()
+    );
+    assert_eq!(texts[4], "Again");
+    scribe.close().await;
+    let texts = caught_up(&store, "c", 6).await;
+    assert_eq!(texts[5], "The session is closed (enough). Start a new one with /acp spawn.");
+    // Nothing more comes, from this run of the driver or from another one.
+    stop.cancel();
+    task.await.unwrap();
+    let owing = eventually("the ended binding to be settled", || async {
+        let stop = CancellationToken::new();
+        let again = tokio::spawn(run(store.clone(), channels.clone(), stop.clone()));
+        tokio::time::sleep(Duration::from_millis(GATHER_MS * 3)).await;
+        stop.cancel();
+        again.await.unwrap();
+        let owing = store.read("owing", rows::owing).await.unwrap();
+        let only_late = owing.iter().all(|due| due.binding.status == BindingStatus::Ended);
+        (only_late && owing.is_empty()).then_some(owing.len())
+    })
+    .await;
+    assert_eq!(owing, 0);
+    assert_eq!(shown(&store, "c").await.len(), 6);
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), None).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("before").await;
+    scribe.done().await;
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("between").await;
+    scribe.done().await;
+    store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("after").await;
+    scribe.done().await;
+    // The binding was over before anybody looked: it is still told what it is owed.
+    let stop = CancellationToken::new();
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    let task = tokio::spawn(run(store.clone(), channels, stop.clone()));
+    eventually("the binding to be settled", || async {
+        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c").await, vec!["between".to_owned()]);
+}
+
+/// What goes wrong with one call of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Not taken now.
+    Reject,
+    /// Not taken ever.
+    Refuse,
+    /// The request is lost.
+    LostBefore,
+    /// The answer is lost.
+    LostAfter,
+    /// The gateway dies before the request, or after it and before the answer.
+    HangBefore,
+    HangAfter,
+}
+
+/// A channel that keeps what it took, and fails as it is told.
+#[derive(Default)]
+struct Faulty {
+    taken: Mutex<Vec<(String, String)>>,
+    faults: Mutex<VecDeque<Fault>>,
+    blind: bool,
+    hanging: tokio::sync::Notify,
+}
+
+impl Faulty {
+    fn take(&self, message: &Outgoing) -> String {
+        let mut taken = self.taken.lock().unwrap();
+        taken.push((message.nonce.clone(), message.text.clone()));
+        taken.len().to_string()
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.taken.lock().unwrap().iter().map(|(_, text)| text.clone()).collect()
+    }
+
+    async fn hang(&self) {
+        self.hanging.notify_one();
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Channel for Faulty {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Bytes, 4_096)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+        Box::pin(async move {
+            let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
+            let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
+            match fault {
+                Fault::Reject => return SendOutcome::Rejected { why: "busy".to_owned(), again: true },
+                Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
+                Fault::LostBefore => return lost(),
+                Fault::HangBefore => self.hang().await,
+                Fault::None | Fault::LostAfter | Fault::HangAfter => {}
+            }
+            let message_id = self.take(message);
+            match fault {
+                Fault::LostAfter => return lost(),
+                Fault::HangAfter => self.hang().await,
+                _ => {}
+            }
+            SendOutcome::Sent { message_id }
+        })
+    }
+
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+        Box::pin(async move {
+            if self.blind {
+                return Lookup::Unknown { why: "no permission to read".to_owned() };
+            }
+            let taken = self.taken.lock().unwrap();
+            match taken.iter().position(|(nonce, _)| *nonce == message.nonce) {
+                Some(at) => Lookup::Found { message_id: at.to_string() },
+                None => Lookup::Absent,
+            }
+        })
+    }
+}
+
+/// A session with two turns whose delivery is still to be done.
+async fn written() -> (tempfile::TempDir, Store) {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    two_turns(&mut scribe).await;
+    (dir, store)
+}
+
+fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
+    let channels = Channels::new([Arc::clone(channel) as Arc<dyn Channel>]);
+    tokio::spawn(run(store.clone(), channels, stop.clone()))
+}
+
+async fn settled(store: &Store, count: usize) {
+    eventually("every part to be settled", || async {
+        let states = states(store).await;
+        let is_open = |state: &String| matches!(state.as_str(), "planned" | "sending");
+        (states.len() == count && !states.iter().any(is_open)).then_some(())
+    })
+    .await;
+}
+
+async fn undisturbed() -> Vec<String> {
+    let (_dir, store) = written().await;
+    let channel = Arc::new(Faulty::default());
+    let stop = CancellationToken::new();
+    let task = start(&store, &channel, &stop);
+    settled(&store, 8).await;
+    stop.cancel();
+    task.await.unwrap();
+    channel.texts()
+}
+
+#[tokio::test]
+async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+    let want = undisturbed().await;
+    assert_eq!(want.len(), 8);
+    for fault in [Fault::HangBefore, Fault::HangAfter] {
+        for at in 0..want.len() {
+            let (_dir, store) = written().await;
+            let channel = Arc::new(Faulty::default());
+            channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::None, at));
+            channel.faults.lock().unwrap().push_back(fault);
+            let task = start(&store, &channel, &CancellationToken::new());
+            channel.hanging.notified().await;
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled());
+            let stop = CancellationToken::new();
+            let task = start(&store, &channel, &stop);
+            settled(&store, want.len()).await;
+            stop.cancel();
+            task.await.unwrap();
+            assert_eq!(channel.texts(), want, "{fault:?} in call {at}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
+    let want = undisturbed().await;
+    for commits in 1..=17 {
+        let (_dir, store) = written().await;
+        let channel = Arc::new(Faulty::default());
+        let before = store.counts().groups;
+        let task = start(&store, &channel, &CancellationToken::new());
+        eventually("the commits", || async { (store.counts().groups >= before + commits).then_some(()) })
+            .await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        let stop = CancellationToken::new();
+        let task = start(&store, &channel, &stop);
+        settled(&store, want.len()).await;
+        stop.cancel();
+        task.await.unwrap();
+        assert_eq!(channel.texts(), want, "after {commits} commits");
+    }
+}
+
+#[tokio::test]
+async fn faults_of_the_channel_lose_and_repeat_nothing() {
+    let want = undisturbed().await;
+    for fault in [Fault::Reject, Fault::LostBefore, Fault::LostAfter] {
+        let (_dir, store) = written().await;
+        let channel = Arc::new(Faulty::default());
+        channel.faults.lock().unwrap().extend([fault, Fault::None, fault, fault]);
+        let stop = CancellationToken::new();
+        let task = start(&store, &channel, &stop);
+        settled(&store, want.len()).await;
+        stop.cancel();
+        task.await.unwrap();
+        assert_eq!(channel.texts(), want, "{fault:?}");
+        assert!(states(&store).await.iter().all(|state| state == "sent"));
+    }
+}
+
+#[tokio::test]
+async fn what_a_channel_never_takes_is_passed_over_and_kept_as_rejected() {
+    let want = undisturbed().await;
+    let (_dir, store) = written().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().push_back(Fault::Refuse);
+    let stop = CancellationToken::new();
+    let task = start(&store, &channel, &stop);
+    settled(&store, want.len()).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(channel.texts(), want[1..]);
+    assert_eq!(states(&store).await[0], "rejected");
+}
+
+/// A turn with a short answer, delivered by a channel that cannot be asked and has these faults.
+async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
+    channel.faults.lock().unwrap().extend(faults);
+    let pass = Pass {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    let due = Due { binding: binding.clone(), end: 3 };
+    assert_eq!(pass.run(due.clone(), None).await, Left::At(3));
+    // Whoever looks again finds nothing more to send.
+    assert_eq!(pass.run(due, None).await, Left::At(3));
+    let saved = store.read("saved", move |db| rows::checkpoint(db, binding.binding_id)).await.unwrap();
+    assert_eq!(saved, 3);
+    (channel.texts(), states(&store).await)
+}
+
+/// H12: it stays uncertain, is not sent again, and that is said.
+#[tokio::test]
+async fn h12_a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
+    for (fault, shown) in [(Fault::LostAfter, &["x"][..]), (Fault::LostBefore, &[])] {
+        let (texts, states) = blindly(&[fault]).await;
+        assert_eq!(states, ["uncertain", "sent"]);
+        let (notice, before) = texts.split_last().unwrap();
+        assert_eq!(before, shown);
+        assert!(
+            notice.starts_with("It is not known whether a message arrived here: the agent's answer (part 1)")
+        );
+    }
+}
+
+/// A notice that is lost as well is not followed by notices about notices.
+#[tokio::test]
+async fn an_uncertain_notice_is_the_end_of_it() {
+    let (texts, states) = blindly(&[Fault::LostBefore, Fault::LostBefore]).await;
+    assert_eq!(states, ["uncertain", "uncertain"]);
+    assert_eq!(texts, [] as [String; 0]);
+}

@@ -1,0 +1,210 @@
+//! What the demo agent does for a prompt: each line is a directive, and what is none is echoed. Pure.
+
+use std::collections::VecDeque;
+
+/// What the agent answers to `help`.
+pub(crate) const HELP: &str = "\
+I am the demo agent: deterministic, without a model and without credentials. One directive per line:
+  stream N [pace MS] [size B]  N numbered chunks, MS milliseconds apart, B bytes each
+  think [TEXT]                 a thought
+  plan                         a plan whose entries get done
+  tool                         a tool call that starts and completes
+  permission                   asks for a permission and says what came of it
+  write FILE TEXT              asks, then writes TEXT into FILE in the working directory
+  slow [MS]                    says nothing for MS milliseconds (10000), then goes on
+  crash                        ends this process without an answer
+  help                         this text
+Everything else is echoed. A turn can be cancelled at any point; a word put in while one runs is repeated.
+";
+
+/// Most chunks of one directive.
+const CHUNKS_MAX: u64 = 10_000_000;
+/// Largest chunk.
+const CHUNK_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Longest pause.
+const PAUSE_MS_MAX: u64 = 3_600_000;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Say something.
+    Text(String),
+    /// Think something.
+    Thought(String),
+    /// Say numbered chunks, from `next` to `total`.
+    Stream {
+        /// Number of the next one, from 1.
+        next: u64,
+        /// Number of the last one.
+        total: u64,
+        /// Between two of them.
+        pace_ms: u64,
+        /// How large each is, at least.
+        bytes: usize,
+    },
+    /// Show a plan.
+    Plan,
+    /// Call a tool.
+    Tool,
+    /// Ask, and say what came of it.
+    Permission,
+    /// Ask, then write a file.
+    Write {
+        /// Relative to the working directory.
+        file: String,
+        /// Its new content.
+        text: String,
+    },
+    /// Say nothing for a while.
+    Pause {
+        /// How long.
+        ms: u64,
+    },
+    /// End the process.
+    Crash,
+}
+
+/// The steps for a prompt.
+pub(crate) fn steps(prompt: &str) -> VecDeque<Step> {
+    let mut steps = VecDeque::new();
+    let mut echo = String::new();
+    for line in prompt.lines() {
+        match directive(line.trim()) {
+            Some(step) => {
+                if !echo.is_empty() {
+                    steps.push_back(Step::Text(std::mem::take(&mut echo)));
+                }
+                steps.push_back(step);
+            }
+            None => {
+                if !echo.is_empty() {
+                    echo.push('\n');
+                }
+                echo.push_str(line);
+            }
+        }
+    }
+    if !echo.is_empty() || steps.is_empty() {
+        steps.push_back(Step::Text(echo));
+    }
+    steps
+}
+
+fn directive(line: &str) -> Option<Step> {
+    let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    match (word, rest) {
+        ("help", "") => Some(Step::Text(HELP.to_owned())),
+        ("plan", "") => Some(Step::Plan),
+        ("tool", "") => Some(Step::Tool),
+        ("permission", "") => Some(Step::Permission),
+        ("crash", "") => Some(Step::Crash),
+        ("think", "") => Some(Step::Thought("Let me think about it.".to_owned())),
+        ("think", text) => Some(Step::Thought(text.to_owned())),
+        ("slow", "") => Some(Step::Pause { ms: 10_000 }),
+        ("slow", ms) => ms.parse().ok().filter(|ms| *ms <= PAUSE_MS_MAX).map(|ms| Step::Pause { ms }),
+        ("write", rest) => {
+            let (file, text) = rest.split_once(char::is_whitespace)?;
+            Some(Step::Write { file: file.to_owned(), text: text.trim().to_owned() })
+        }
+        ("stream", rest) => stream(rest),
+        _ => None,
+    }
+}
+
+fn stream(rest: &str) -> Option<Step> {
+    let mut words = rest.split_whitespace();
+    let total = words.next()?.parse().ok().filter(|total| (1..=CHUNKS_MAX).contains(total))?;
+    let (mut pace_ms, mut bytes) = (0, 0);
+    while let Some(name) = words.next() {
+        let value = words.next()?;
+        match name {
+            "pace" => pace_ms = value.parse().ok().filter(|ms| *ms <= PAUSE_MS_MAX)?,
+            "size" => bytes = value.parse().ok().filter(|bytes| *bytes <= CHUNK_BYTES_MAX)?,
+            _ => return None,
+        }
+    }
+    Some(Step::Stream { next: 1, total, pace_ms, bytes })
+}
+
+/// Writes the text of a numbered chunk: `chunk N`, filled up with `.` to the size, and a newline. Nothing in it
+/// needs an escape in JSON but the newline, which the caller writes.
+pub(crate) fn chunk(number: u64, bytes: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(b"chunk ");
+    let mut digits = [0_u8; 20];
+    let mut at = digits.len();
+    let mut left = number;
+    loop {
+        at -= 1;
+        if let Some(digit) = digits.get_mut(at) {
+            // A digit fits.
+            *digit = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        }
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.get(at..).unwrap_or_default());
+    let length = out.len() - start + 1;
+    out.resize(out.len() + bytes.saturating_sub(length), b'.');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_become_steps() {
+        let text = |text: &str| Step::Text(text.to_owned());
+        let stream = |total, pace_ms, bytes| Step::Stream { next: 1, total, pace_ms, bytes };
+        let table: Vec<(&str, Vec<Step>)> = vec![
+            ("hello", vec![text("hello")]),
+            ("", vec![text("")]),
+            ("two\nlines", vec![text("two\nlines")]),
+            ("help", vec![text(HELP)]),
+            ("help me", vec![text("help me")]),
+            ("stream 3", vec![stream(3, 0, 0)]),
+            ("stream 3 size 10 pace 5", vec![stream(3, 5, 10)]),
+            ("stream 0", vec![text("stream 0")]),
+            ("stream x", vec![text("stream x")]),
+            ("stream 3 pace", vec![text("stream 3 pace")]),
+            ("stream 3 colour 1", vec![text("stream 3 colour 1")]),
+            ("write a.txt  some text ", vec![Step::Write { file: "a.txt".into(), text: "some text".into() }]),
+            ("write a.txt", vec![text("write a.txt")]),
+            ("slow", vec![Step::Pause { ms: 10_000 }]),
+            ("slow 5", vec![Step::Pause { ms: 5 }]),
+            ("slow 99999999999", vec![text("slow 99999999999")]),
+            (
+                "  plan\nfirst\nsecond\ntool\nthink hard\npermission\ncrash\nlast",
+                vec![
+                    Step::Plan,
+                    text("first\nsecond"),
+                    Step::Tool,
+                    Step::Thought("hard".into()),
+                    Step::Permission,
+                    Step::Crash,
+                    text("last"),
+                ],
+            ),
+        ];
+        for (prompt, want) in table {
+            assert_eq!(Vec::from(steps(prompt)), want, "{prompt:?}");
+        }
+    }
+
+    #[test]
+    fn chunks_have_their_number_and_size() {
+        for (number, bytes, want) in [
+            (1, 0, "chunk 1"),
+            (10, 8, "chunk 10"),
+            (10, 12, "chunk 10..."),
+            (u64::MAX, 0, "chunk 18446744073709551615"),
+        ] {
+            let mut out = Vec::new();
+            chunk(number, bytes, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), want);
+        }
+    }
+}

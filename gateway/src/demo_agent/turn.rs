@@ -1,0 +1,310 @@
+//! One turn of the demo agent: its steps, and what it waits for.
+
+use super::Session;
+use super::memory::{ANSWER_BYTES_MAX, Line, Memory};
+use super::script::{Step, chunk, steps};
+use super::wire::Wire;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
+
+/// Where a turn is after a burst of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// More to do, now or later.
+    Goes,
+    /// It was answered.
+    Ended,
+    /// The process is to end.
+    Crashed,
+}
+
+#[derive(Debug)]
+enum Wait {
+    /// For nothing: there is something to do.
+    None,
+    /// For a time.
+    Until(Instant),
+    /// For the answer to a question.
+    Answer { request: u64, tool: String, then: Option<Step> },
+}
+
+/// A turn.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// Of which session.
+    pub(crate) session: String,
+    /// The id of `session/prompt`, as it came.
+    id: String,
+    steps: VecDeque<Step>,
+    wait: Wait,
+    cancelled: bool,
+    /// The outcome of the question that was answered.
+    outcome: Option<Option<Value>>,
+    said: String,
+    said_bytes: u64,
+    tools: u64,
+    prompt_bytes: u64,
+    scratch: Vec<u8>,
+}
+
+impl Turn {
+    /// A turn for a prompt; `id` is JSON.
+    pub(crate) fn new(id: &str, session: &str, prompt: &str) -> Self {
+        Self {
+            session: session.to_owned(),
+            id: id.to_owned(),
+            steps: steps(prompt),
+            wait: Wait::None,
+            cancelled: false,
+            outcome: None,
+            said: String::new(),
+            said_bytes: 0,
+            tools: 0,
+            prompt_bytes: prompt.len() as u64,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Stops it: the next thing it does is to say so.
+    pub(crate) fn cancel(&mut self) {
+        self.cancelled = true;
+    }
+
+    /// Puts in a word.
+    pub(crate) fn steer(&mut self, text: &str) {
+        self.steps.push_front(Step::Text(format!("[steered: {text}]\n")));
+    }
+
+    /// Takes an answer of the client, if it is to this turn's question.
+    pub(crate) fn answered(&mut self, id: &str, result: Option<&Value>) {
+        if let Wait::Answer { request, .. } = &self.wait
+            && id == request.to_string()
+        {
+            self.outcome = Some(result.cloned());
+        }
+    }
+
+    /// Whether it can do something now.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.cancelled
+            || match &self.wait {
+                Wait::None => true,
+                Wait::Until(at) => *at <= now,
+                Wait::Answer { .. } => self.outcome.is_some(),
+            }
+    }
+
+    /// When it can do something by itself; `None` when it is due, or waits for an answer.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        match &self.wait {
+            Wait::Until(at) => Some(*at),
+            Wait::None | Wait::Answer { .. } => None,
+        }
+    }
+
+    /// Does up to `burst` steps.
+    pub(crate) fn advance(
+        &mut self,
+        burst: usize,
+        session: &mut Session,
+        memory: &Memory,
+        wire: &mut Wire,
+        next_request: &mut u64,
+    ) -> io::Result<Progress> {
+        for _ in 0..burst {
+            if !self.is_due(Instant::now()) {
+                return Ok(Progress::Goes);
+            }
+            if self.cancelled {
+                return self.end("cancelled", memory, wire);
+            }
+            if let Wait::Answer { tool, then, .. } = std::mem::replace(&mut self.wait, Wait::None) {
+                let outcome = self.outcome.take().flatten().unwrap_or(Value::Null);
+                self.settled(&tool, then, &outcome, session, wire)?;
+                continue;
+            }
+            let Some(step) = self.steps.pop_front() else {
+                return self.end("end_turn", memory, wire);
+            };
+            if step == Step::Crash {
+                return Ok(Progress::Crashed);
+            }
+            self.step(step, session, wire, next_request)?;
+        }
+        Ok(Progress::Goes)
+    }
+
+    fn step(
+        &mut self,
+        step: Step,
+        session: &mut Session,
+        wire: &mut Wire,
+        next_request: &mut u64,
+    ) -> io::Result<()> {
+        match step {
+            Step::Text(text) => self.say(&text, wire),
+            Step::Thought(text) => wire.chunk(&self.session, "agent_thought_chunk", &text),
+            Step::Stream { next, total, pace_ms, bytes } => {
+                self.scratch.clear();
+                chunk(next, bytes, &mut self.scratch);
+                wire.plain_chunk(&self.session, &self.scratch)?;
+                self.said_bytes += self.scratch.len() as u64 + 1;
+                if next < total {
+                    self.steps.push_front(Step::Stream { next: next + 1, total, pace_ms, bytes });
+                    if pace_ms > 0 {
+                        self.wait = Wait::Until(Instant::now() + Duration::from_millis(pace_ms));
+                    }
+                }
+                Ok(())
+            }
+            Step::Plan => self.plan(wire),
+            Step::Tool => {
+                let tool = self.call("Look around", "search", &json!({"pattern": "demo"}), wire)?;
+                self.tool_status(&tool, "in_progress", wire)?;
+                self.tool_status(&tool, "completed", wire)
+            }
+            Step::Permission => {
+                self.ask("Do the thing that needs a permission", None, session, wire, next_request)
+            }
+            Step::Write { file, text } => {
+                let title = format!("Write {file}");
+                self.ask(&title, Some(Step::Write { file, text }), session, wire, next_request)
+            }
+            Step::Pause { ms } => {
+                self.wait = Wait::Until(Instant::now() + Duration::from_millis(ms));
+                Ok(())
+            }
+            // Taken before.
+            Step::Crash => Ok(()),
+        }
+    }
+
+    fn say(&mut self, text: &str, wire: &mut Wire) -> io::Result<()> {
+        if self.said.len() + text.len() <= ANSWER_BYTES_MAX {
+            self.said.push_str(text);
+        }
+        self.said_bytes += text.len() as u64;
+        wire.chunk(&self.session, "agent_message_chunk", text)
+    }
+
+    fn plan(&mut self, wire: &mut Wire) -> io::Result<()> {
+        let entries = ["Read the prompt", "Do what it says", "Say that it is done"];
+        for done in 0..=entries.len() {
+            let entries: Vec<Value> = entries
+                .iter()
+                .enumerate()
+                .map(|(at, content)| {
+                    let status = match at.cmp(&done) {
+                        std::cmp::Ordering::Less => "completed",
+                        std::cmp::Ordering::Equal => "in_progress",
+                        std::cmp::Ordering::Greater => "pending",
+                    };
+                    json!({"content": content, "priority": "medium", "status": status})
+                })
+                .collect();
+            wire.update(&self.session, &json!({"sessionUpdate": "plan", "entries": entries}))?;
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, title: &str, kind: &str, input: &Value, wire: &mut Wire) -> io::Result<String> {
+        self.tools += 1;
+        let tool = format!("tool-{}", self.tools);
+        let update = json!({
+            "sessionUpdate": "tool_call", "toolCallId": tool, "title": title, "kind": kind,
+            "status": "pending", "rawInput": input,
+        });
+        wire.update(&self.session, &update)?;
+        Ok(tool)
+    }
+
+    fn tool_status(&mut self, tool: &str, status: &str, wire: &mut Wire) -> io::Result<()> {
+        let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": tool, "status": status});
+        wire.update(&self.session, &update)
+    }
+
+    fn ask(
+        &mut self,
+        title: &str,
+        then: Option<Step>,
+        session: &mut Session,
+        wire: &mut Wire,
+        next_request: &mut u64,
+    ) -> io::Result<()> {
+        let input = match &then {
+            Some(Step::Write { file, text }) => json!({"path": file, "content": text}),
+            _ => json!({}),
+        };
+        let tool = self.call(title, "edit", &input, wire)?;
+        if session.mode == "auto" || session.allow_always {
+            return self.settled(
+                &tool,
+                then,
+                &json!({"outcome": {"outcome": "selected", "optionId": "allow-once"}}),
+                session,
+                wire,
+            );
+        }
+        let request = *next_request;
+        *next_request += 1;
+        let params = json!({
+            "sessionId": self.session,
+            "toolCall": {"toolCallId": tool, "title": title, "kind": "edit", "status": "pending", "rawInput": input},
+            "options": [
+                {"optionId": "allow-once", "name": "Allow", "kind": "allow_once"},
+                {"optionId": "allow-always", "name": "Allow from now on", "kind": "allow_always"},
+                {"optionId": "reject-once", "name": "Reject", "kind": "reject_once"},
+            ],
+        });
+        wire.request(request, "session/request_permission", &params)?;
+        self.wait = Wait::Answer { request, tool, then };
+        Ok(())
+    }
+
+    /// Goes on after the answer to a question.
+    fn settled(
+        &mut self,
+        tool: &str,
+        then: Option<Step>,
+        result: &Value,
+        session: &mut Session,
+        wire: &mut Wire,
+    ) -> io::Result<()> {
+        let option = result.pointer("/outcome/optionId").and_then(Value::as_str).unwrap_or("cancelled");
+        session.allow_always |= option == "allow-always";
+        if !option.starts_with("allow") {
+            self.tool_status(tool, "failed", wire)?;
+            return self.say(&format!("Not allowed ({option}).\n"), wire);
+        }
+        let (status, text) = match then {
+            Some(Step::Write { file, text }) => match write(&session.cwd, &file, &text) {
+                Ok(()) => ("completed", format!("Wrote {file}.\n")),
+                Err(error) => ("failed", format!("Could not write {file}: {error}.\n")),
+            },
+            _ => ("completed", format!("Allowed ({option}).\n")),
+        };
+        self.tool_status(tool, status, wire)?;
+        self.say(&text, wire)
+    }
+
+    fn end(&mut self, reason: &str, memory: &Memory, wire: &mut Wire) -> io::Result<Progress> {
+        // A conversation that cannot be kept now is found out with the next prompt.
+        let _ = memory.append(&self.session, &Line::Agent { text: std::mem::take(&mut self.said) });
+        let (input, output) = (self.prompt_bytes.div_ceil(4), self.said_bytes.div_ceil(4));
+        let usage = json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
+        wire.result(&self.id, &json!({"stopReason": reason, "usage": usage}))?;
+        Ok(Progress::Ended)
+    }
+}
+
+/// Writes a file in the working directory, and nowhere else.
+fn write(cwd: &Path, file: &str, text: &str) -> io::Result<()> {
+    let path = Path::new(file);
+    if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must lie in the working directory"));
+    }
+    std::fs::write(cwd.join(path), text)
+}

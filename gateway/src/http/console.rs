@@ -1,0 +1,242 @@
+//! Conversations of the built-in channel over the local API. Whoever looks is a cursor over committed rows.
+
+use crate::channel::console::conversation;
+use crate::core::route::{self, Destination, Route};
+use crate::http::answer::{Caller, Input, Json, Once, Refused};
+use crate::http::{Api, no_such_method};
+use crate::inbound::{Inlet, bound};
+use crate::store::console::{self, ConsoleMessage};
+use crate::store::inbox::{Inbound, Outcome};
+use crate::store::{Store, now_ms};
+use acp_shared::ids::SessionKey;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Router, http::HeaderName};
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Messages of one page.
+const PAGE_ROWS_MAX: u64 = 500;
+/// Longest name of a conversation, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+/// By which a reconnecting client says where it was.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// What the console's routes have besides the API itself.
+#[derive(Debug, Clone)]
+pub(crate) struct ConsoleApi {
+    /// Takes what people say.
+    pub(crate) inlet: Inlet,
+    /// Holds what is shown.
+    pub(crate) store: Store,
+}
+
+/// Body of `POST /v1/console/conversations/{id}/messages`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Say {
+    /// What is said.
+    pub(crate) text: String,
+    /// The client's id of the message; the idempotency key when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message_id: Option<String>,
+    /// Who says it; the user at the other end of the socket when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) author: Option<String>,
+}
+
+/// Answer to a [`Say`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Said {
+    /// The message's id: the same again gives this answer again.
+    pub(crate) message_id: String,
+    /// What came of it.
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+/// A page of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MessagesPage {
+    /// In order.
+    pub(crate) messages: Vec<ConsoleMessage>,
+    /// Cursor of the next page.
+    pub(crate) next_after: u64,
+}
+
+/// Answer to `GET /v1/console/conversations/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConversationView {
+    /// The session that what is said here goes to; absent when it goes to none.
+    pub(crate) session_key: Option<SessionKey>,
+    /// Why, for programs.
+    pub(crate) reason: String,
+}
+
+/// Query of `GET /v1/console/conversations/{id}/messages`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct MessagesQuery {
+    /// Only messages after this number.
+    after: Option<u64>,
+    /// Messages of a page at most.
+    limit: Option<u64>,
+}
+
+/// The routes below `/v1/console`.
+pub(crate) fn router(api: Api, console: ConsoleApi) -> Router {
+    Router::new()
+        .route("/v1/console/conversations/{id}", get(show))
+        .route("/v1/console/conversations/{id}/messages", post(say).get(messages))
+        .method_not_allowed_fallback(no_such_method)
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(Extension(console))
+        .with_state(api)
+}
+
+fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
+    let Path(id) = path.map_err(|error| Refused::usage(error.body_text()))?;
+    if id.is_empty() || id.len() > NAME_BYTES_MAX || id.chars().any(char::is_control) {
+        return Err(Refused::usage(format!(
+            "the name of a conversation has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+        )));
+    }
+    Ok(id)
+}
+
+async fn show(
+    Extension(console): Extension<ConsoleApi>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Json<ConversationView>, Refused> {
+    let (binding, target) = bound(&console.store, &conversation(&name(path)?)).await?;
+    let known = binding.as_ref().map(|binding| (binding, target));
+    let route = route::inbound(known, Destination::Hint, now_ms());
+    let reason = route.reason().to_owned();
+    let session_key = match route {
+        Route::Bound { session_key, .. } => Some(session_key),
+        Route::Unbound { .. } | Route::Refused { .. } => None,
+    };
+    Ok(Json(ConversationView { session_key, reason }))
+}
+
+async fn say(
+    Extension(console): Extension<ConsoleApi>,
+    path: Result<Path<String>, PathRejection>,
+    Once(key): Once,
+    Caller(caller): Caller,
+    Input(say): Input<Say>,
+) -> Result<Json<Said>, Refused> {
+    let id = name(path)?;
+    let message_id = say.message_id.unwrap_or_else(|| key.as_str().to_owned());
+    let inbound = Inbound {
+        conversation: conversation(&id),
+        message_id: message_id.clone(),
+        author: say.author.unwrap_or(caller),
+        text: say.text,
+    };
+    let outcome = console.inlet.accept(inbound).await?;
+    Ok(Json(Said { message_id, outcome }))
+}
+
+async fn messages(
+    State(api): State<Api>,
+    Extension(console): Extension<ConsoleApi>,
+    path: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    query: Result<Query<MessagesQuery>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let id = name(path)?;
+    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+    let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
+    let after = query.after.unwrap_or(0);
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !accept.contains("text/event-stream") {
+        let messages = read(&console.store, &id, after, limit).await.map_err(crate::error::Failure::from)?;
+        let next_after = messages.last().map_or(after, |message| message.id);
+        return Ok(Json(MessagesPage { messages, next_after }).into_response());
+    }
+    let cursor = match headers.get(LAST_EVENT_ID) {
+        None => after,
+        Some(value) => value
+            .to_str()
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| Refused::usage("Last-Event-ID must be the number of a message"))?,
+    };
+    let viewer =
+        Viewer { wake: console.store.committed(), store: console.store, api, id, cursor, is_over: false };
+    let batches = stream::unfold(viewer, |mut viewer| async move {
+        let batch = viewer.next().await?;
+        Some((batch, viewer))
+    });
+    let mut response = Response::new(Body::from_stream(batches));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+async fn read(
+    store: &Store,
+    id: &str,
+    after: u64,
+    limit: u64,
+) -> Result<Vec<ConsoleMessage>, crate::store::StoreError> {
+    let id = id.to_owned();
+    store.read("console_messages", move |db| console::after(db, &id, after, limit)).await
+}
+
+/// A cursor over one conversation.
+struct Viewer {
+    wake: watch::Receiver<u64>,
+    store: Store,
+    api: Api,
+    id: String,
+    cursor: u64,
+    is_over: bool,
+}
+
+impl Viewer {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        if self.is_over {
+            return None;
+        }
+        loop {
+            self.wake.mark_unchanged();
+            let messages = match read(&self.store, &self.id, self.cursor, PAGE_ROWS_MAX).await {
+                Ok(messages) => messages,
+                Err(error) => {
+                    tracing::warn!(%error, "a console stream cannot be read on");
+                    self.is_over = true;
+                    return Some(Err(io::Error::other(error)));
+                }
+            };
+            let mut out = String::new();
+            for message in &messages {
+                self.cursor = message.id;
+                if let Ok(line) = serde_json::to_string(message) {
+                    // Writing into a String cannot fail.
+                    let _ = write!(out, "id: {}\ndata: {line}\n\n", message.id);
+                }
+            }
+            if !out.is_empty() {
+                return Some(Ok(Bytes::from(out)));
+            }
+            tokio::select! {
+                () = self.api.ending.cancelled() => return None,
+                changed = self.wake.changed() => if changed.is_err() { return None },
+                () = tokio::time::sleep(Duration::from_millis(self.api.limits.keep_alive_ms)) => {
+                    return Some(Ok(Bytes::from_static(b":\n\n")));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The journal as pages and as a stream of server-sent events. A stream is a cursor over the journal: wake-ups
+//! are hints, rows are read in bounded batches, and nothing is read ahead of what the socket takes.
+
+use crate::api::{EventsPage, STREAM_END};
+use crate::core::event::{EventKind, EventRow};
+use crate::core::session::SessionState;
+use crate::core::view::write_event;
+use crate::error::Failure;
+use crate::http::Api;
+use crate::http::answer::{Json, Key, Refused};
+use acp_shared::ids::{RunId, SessionKey};
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Rows of one batch.
+const BATCH_ROWS: u32 = 512;
+/// Bytes of payload of one batch, about.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Rows of one page.
+const PAGE_ROWS_MAX: u32 = 1_000;
+/// Bytes of payload of one page, about.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Name of the header by which a reconnecting client says where it was.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Query of `GET /v1/sessions/{key}/events`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EventsQuery {
+    /// Only rows after this number.
+    after: Option<u64>,
+    /// Rows of a page at most.
+    limit: Option<u32>,
+    /// Only rows of this run.
+    run: Option<RunId>,
+    /// Rows that repeat old conversation while it is loaded, too.
+    replay: bool,
+    /// Of a stream: end it after the run's `done` or `error`.
+    until_done: bool,
+    /// Of a stream: end it when there is nothing more for now.
+    follow: Option<bool>,
+}
+
+/// `GET /v1/sessions/{key}/events`: a page, or a stream when that is what the client accepts.
+pub(crate) async fn events(
+    State(api): State<Api>,
+    Key(key): Key,
+    headers: HeaderMap,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+    api.service.session(&key).await?;
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !accept.contains("text/event-stream") {
+        return Ok(Json(page(&api, &key, &query).await?).into_response());
+    }
+    let resume = match headers.get(LAST_EVENT_ID) {
+        None => query.after.unwrap_or(0),
+        Some(value) => value
+            .to_str()
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| Refused::usage("Last-Event-ID must be the number of an event"))?,
+    };
+    let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
+    let reader = Reader {
+        wake: api.service.watch(&key),
+        filter: Filter { run: query.run, replay: query.replay },
+        until_done: query.until_done,
+        follow: query.follow.unwrap_or(true),
+        cursor: resume,
+        keep_alive,
+        state: Phase::Reading,
+        api,
+        key,
+    };
+    let batches = stream::unfold(reader, |mut reader| async move {
+        let batch = reader.next().await?;
+        Some((batch, reader))
+    });
+    let mut response = Response::new(Body::from_stream(batches));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Filter {
+    run: Option<RunId>,
+    replay: bool,
+}
+
+impl Filter {
+    fn takes(&self, row: &EventRow) -> bool {
+        (self.replay || row.kind != EventKind::Replay) && (self.run.is_none() || row.run_id == self.run)
+    }
+}
+
+async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, Refused> {
+    let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
+    let after = query.after.unwrap_or(0);
+    let filter = Filter { run: query.run, replay: query.replay };
+    let mut page = EventsPage { events: Vec::new(), next_after: after, more: true };
+    let mut bytes = 0;
+    let room = |page: &EventsPage| limit.saturating_sub(u32::try_from(page.events.len()).unwrap_or(u32::MAX));
+    while room(&page) > 0 && bytes < PAGE_BYTES {
+        let rows = api.service.events_after(key, page.next_after, room(&page), PAGE_BYTES).await?;
+        if rows.is_empty() {
+            page.more = false;
+            break;
+        }
+        for row in rows {
+            page.next_after = row.session_seq;
+            if filter.takes(&row) {
+                let mut line = String::with_capacity(row.payload.len() + 256);
+                write_event(&row, &mut line);
+                bytes += line.len();
+                let line = RawValue::from_string(line).map_err(|error| {
+                    tracing::error!(%error, session_key = %key, session_seq = row.session_seq, "not a line of JSON");
+                    Failure::of(acp_shared::codes::Code::Runtime).origin("gateway")
+                })?;
+                page.events.push(line);
+            }
+        }
+    }
+    Ok(page)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Rows may come.
+    Reading,
+    /// The last batch was sent.
+    Ended,
+}
+
+/// A cursor over a session's journal.
+struct Reader {
+    api: Api,
+    key: SessionKey,
+    wake: watch::Receiver<u64>,
+    filter: Filter,
+    until_done: bool,
+    follow: bool,
+    cursor: u64,
+    keep_alive: Duration,
+    state: Phase,
+}
+
+impl Reader {
+    /// The next piece of the stream; `None` when it is over.
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        if self.state == Phase::Ended {
+            return None;
+        }
+        match self.step().await {
+            Ok(batch) => batch.map(Ok),
+            Err(failure) => {
+                // The connection breaks, so that the client knows that this is not the end, and comes back.
+                tracing::warn!(session_key = %self.key, %failure, "an event stream cannot be read on");
+                self.state = Phase::Ended;
+                Some(Err(io::Error::other(failure)))
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<Bytes>, Failure> {
+        let mut last_look = false;
+        loop {
+            self.wake.borrow_and_update();
+            let rows = self.api.service.events_after(&self.key, self.cursor, BATCH_ROWS, BATCH_BYTES).await?;
+            let mut out = String::new();
+            let found = !rows.is_empty();
+            for row in rows {
+                self.take(&row, &mut out);
+                if self.state == Phase::Ended {
+                    break;
+                }
+            }
+            if !out.is_empty() {
+                return Ok(Some(Bytes::from(out)));
+            }
+            if found {
+                continue;
+            }
+            if last_look {
+                self.end(&mut out);
+                return Ok(Some(Bytes::from(out)));
+            }
+            if self.nothing_follows().await? {
+                // What was committed between the read above and this knowledge is read once more.
+                last_look = true;
+                continue;
+            }
+            match self.wait().await {
+                Woken::Rows => {}
+                Woken::Silence => return Ok(Some(Bytes::from_static(b":\n\n"))),
+                Woken::GatewayEnds => return Ok(None),
+            }
+        }
+    }
+
+    fn take(&mut self, row: &EventRow, out: &mut String) {
+        self.cursor = row.session_seq;
+        if self.filter.takes(row) {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "id: {}\ndata: ", row.session_seq);
+            write_event(row, out);
+            out.push_str("\n\n");
+        }
+        let of_run = self.filter.run.is_some() && row.run_id == self.filter.run;
+        let run_ended = of_run && matches!(row.kind, EventKind::Done | EventKind::Error);
+        if (self.until_done && run_ended) || row.kind == EventKind::Closed {
+            self.end(out);
+        }
+    }
+
+    fn end(&mut self, out: &mut String) {
+        let _ = write!(out, "event: {STREAM_END}\ndata: {{}}\n\n");
+        self.state = Phase::Ended;
+    }
+
+    async fn nothing_follows(&self) -> Result<bool, Failure> {
+        if !self.follow {
+            return Ok(true);
+        }
+        if self.until_done
+            && let Some(run) = self.filter.run
+        {
+            let run = self.api.service.run(&self.key, run).await?;
+            if run.is_none_or(|run| run.state.is_ended()) {
+                return Ok(true);
+            }
+        }
+        Ok(self.api.service.session(&self.key).await?.state == SessionState::Closed)
+    }
+
+    async fn wait(&mut self) -> Woken {
+        tokio::select! {
+            () = self.api.ending.cancelled() => Woken::GatewayEnds,
+            changed = self.wake.changed() => if changed.is_ok() { Woken::Rows } else { Woken::GatewayEnds },
+            () = tokio::time::sleep(self.keep_alive) => Woken::Silence,
+        }
+    }
+}
+
+enum Woken {
+    Rows,
+    Silence,
+    GatewayEnds,
+}

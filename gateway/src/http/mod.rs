@@ -1,0 +1,102 @@
+//! The local API: REST and server-sent events under `/v1`, on a Unix socket in the state directory.
+
+pub(crate) mod answer;
+pub(crate) mod console;
+pub(crate) mod events;
+pub(crate) mod server;
+pub(crate) mod service;
+pub(crate) mod sessions;
+#[cfg(test)]
+mod tests;
+
+use crate::http::answer::Refused;
+use crate::http::service::Service;
+use acp_shared::codes::Code;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How much and how long the API puts up with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ApiLimits {
+    /// Largest request body.
+    pub(crate) body_bytes_max: usize,
+    /// How long a client may take to send its body.
+    pub(crate) body_ms: u64,
+    /// How long a client may take to send a request's head, the wait between two requests included.
+    pub(crate) head_ms: u64,
+    /// A comment is sent on a silent event stream this often.
+    pub(crate) keep_alive_ms: u64,
+    /// Connections at one time.
+    pub(crate) connections_max: usize,
+}
+
+impl Default for ApiLimits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 5 * 1024 * 1024,
+            body_ms: 10_000,
+            head_ms: 10_000,
+            keep_alive_ms: 15_000,
+            connections_max: 128,
+        }
+    }
+}
+
+/// What every handler has.
+#[derive(Clone)]
+pub(crate) struct Api {
+    /// What acts and answers.
+    pub(crate) service: Arc<dyn Service>,
+    /// Caps and deadlines.
+    pub(crate) limits: ApiLimits,
+    /// Cancelled when the gateway ends: event streams end then.
+    pub(crate) ending: CancellationToken,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// The deadline for a request's body.
+    fn body_deadline(&self) -> Duration {
+        Duration::from_millis(self.limits.body_ms)
+    }
+}
+
+/// The API's routes. More of them, with a state of their own, can be merged.
+pub(crate) fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/health", get(sessions::health))
+        .route("/v1/status", get(sessions::status))
+        .route("/v1/agents", get(sessions::agents))
+        .route("/v1/sessions", get(sessions::list).post(sessions::spawn))
+        .route("/v1/sessions/{key}", get(sessions::show))
+        .route("/v1/sessions/{key}/prompt", post(sessions::prompt))
+        .route("/v1/sessions/{key}/cancel", post(sessions::cancel))
+        .route("/v1/sessions/{key}/close", post(sessions::close))
+        .route("/v1/sessions/{key}/reset", post(sessions::reset))
+        .route("/v1/sessions/{key}/options", post(sessions::options))
+        .route("/v1/sessions/{key}/permissions", get(sessions::permissions))
+        .route("/v1/sessions/{key}/permissions/{id}", post(sessions::answer))
+        .route("/v1/sessions/{key}/events", get(events::events))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::disable())
+        .with_state(api)
+}
+
+async fn no_such_path(State(_): State<Api>) -> Refused {
+    Refused::usage("there is no such path").status(StatusCode::NOT_FOUND)
+}
+
+async fn no_such_method(State(_): State<Api>) -> Refused {
+    Refused::of(Code::Usage, "this path does not have that method").status(StatusCode::METHOD_NOT_ALLOWED)
+}

@@ -1,0 +1,87 @@
+//! What the local API stands on: commands go to the manager, questions to the store. A trait, so that the API
+//! is tested over a real socket without either.
+
+use crate::api::{AgentView, StatusView};
+use crate::core::event::EventRow;
+use crate::core::link::SetOption;
+use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::core::rows::{PermissionRow, RunRow, SessionRow};
+use crate::error::Failure;
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use std::future::Future;
+use std::pin::Pin;
+use tokio::sync::watch;
+
+/// An answer on its way.
+pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// What the API needs of the gateway behind it. The acting methods are the manager's own.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// As [`crate::manager::Manager::spawn`].
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned>;
+    /// As [`crate::manager::Manager::prompt`].
+    fn prompt<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Reply<'a, PromptAccepted>;
+    /// As [`crate::manager::Manager::cancel`].
+    fn cancel<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> Reply<'a, Cancelled>;
+    /// As [`crate::manager::Manager::close`].
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionNow>;
+    /// As [`crate::manager::Manager::reset`].
+    fn reset<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow>;
+    /// As [`crate::manager::Manager::set_option`].
+    fn set_option<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        option: SetOption,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionNow>;
+    /// As [`crate::manager::Manager::answer_permission`].
+    fn answer_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        option_id: &'a str,
+        by: &'a str,
+    ) -> Reply<'a, ()>;
+
+    /// The session; `NO_SESSION` when there is none.
+    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow>;
+    /// All sessions, or those that are not closed, newest first, at most `limit`.
+    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
+    /// A run of the session, if there is one of that id.
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>>;
+    /// The newest runs of the session, oldest first, at most `limit`.
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>>;
+    /// Questions of the session that wait for an answer, oldest first.
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>>;
+    /// Journal rows after number `after`, in order: at most `limit`, and about `bytes_max` bytes of payload,
+    /// but at least one when there is one.
+    fn events_after<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> Reply<'a, Vec<EventRow>>;
+    /// Changes when rows of the session were committed. A hint; its sender goes when the gateway ends.
+    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
+
+    /// How the gateway is.
+    fn status(&self) -> Reply<'_, StatusView>;
+    /// Every agent, built-in and configured.
+    fn agents(&self) -> Reply<'_, Vec<AgentView>>;
+}

@@ -1,0 +1,183 @@
+//! Everything but event streams: each handler takes a request apart, asks the service, and answers.
+
+use crate::api::{
+    AgentView, AnswerBody, CancelBody, CloseBody, Done, HealthView, OptionBody, PermissionView, PromptBody,
+    ResetBody, RunView, SessionView, SpawnBody, StatusView,
+};
+use crate::core::link::SetOption;
+use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::core::rows::{RunMode, SessionMode};
+use crate::http::Api;
+use crate::http::answer::{Caller, Input, Json, Key, Once, Refused};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use serde::Deserialize;
+
+/// Most sessions in one list.
+const SESSIONS_MAX: u32 = 1_000;
+/// Runs shown with a session.
+const RUNS_SHOWN: u32 = 20;
+
+/// `GET /v1/health`: asks nothing of anything.
+pub(crate) async fn health() -> Json<HealthView> {
+    Json(HealthView { ok: true, pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() })
+}
+
+/// `GET /v1/status`.
+pub(crate) async fn status(State(api): State<Api>) -> Result<Json<StatusView>, Refused> {
+    Ok(Json(api.service.status().await?))
+}
+
+/// `GET /v1/agents`.
+pub(crate) async fn agents(State(api): State<Api>) -> Result<Json<Vec<AgentView>>, Refused> {
+    Ok(Json(api.service.agents().await?))
+}
+
+/// Query of `GET /v1/sessions`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    /// Whether closed sessions are wanted too.
+    #[serde(default)]
+    all: bool,
+    /// How many at most.
+    limit: Option<u32>,
+}
+
+/// `GET /v1/sessions`.
+pub(crate) async fn list(
+    State(api): State<Api>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Json<Vec<SessionView>>, Refused> {
+    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+    let limit = query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX);
+    let rows = api.service.sessions(query.all, limit).await?;
+    Ok(Json(rows.into_iter().map(SessionView::from).collect()))
+}
+
+/// `POST /v1/sessions`.
+pub(crate) async fn spawn(
+    State(api): State<Api>,
+    Once(once): Once,
+    Caller(caller): Caller,
+    Input(body): Input<SpawnBody>,
+) -> Result<Json<Spawned>, Refused> {
+    let request = SpawnRequest {
+        agent: body.agent,
+        cwd: body.cwd,
+        label: body.label,
+        mode: body.mode.unwrap_or(SessionMode::Persistent),
+        permission: body.permission,
+        non_interactive: body.non_interactive_permissions,
+        bind: None,
+        prompt: body.prompt,
+        author: body.author.unwrap_or(caller),
+        interactive: body.interactive,
+    };
+    Ok(Json(api.service.spawn(request, once).await?))
+}
+
+/// `GET /v1/sessions/{key}`.
+pub(crate) async fn show(State(api): State<Api>, Key(key): Key) -> Result<Json<SessionView>, Refused> {
+    let mut view = SessionView::from(api.service.session(&key).await?);
+    let runs = api.service.runs(&key, RUNS_SHOWN).await?;
+    view.runs = Some(runs.into_iter().map(RunView::from).collect());
+    let permissions = api.service.pending_permissions(&key).await?;
+    view.permissions = Some(permissions.into_iter().map(PermissionView::from).collect());
+    Ok(Json(view))
+}
+
+/// `POST /v1/sessions/{key}/prompt`.
+pub(crate) async fn prompt(
+    State(api): State<Api>,
+    Key(key): Key,
+    Once(once): Once,
+    Caller(caller): Caller,
+    Input(body): Input<PromptBody>,
+) -> Result<Json<PromptAccepted>, Refused> {
+    if body.text.is_empty() {
+        return Err(Refused::usage("the text is empty"));
+    }
+    let request = PromptRequest {
+        text: body.text,
+        mode: body.mode.unwrap_or(RunMode::Prompt),
+        author: body.author.unwrap_or(caller),
+        interactive: body.interactive,
+        requester_message_id: None,
+        new_conversation: body.new_conversation,
+    };
+    Ok(Json(api.service.prompt(&key, request, once).await?))
+}
+
+/// `POST /v1/sessions/{key}/cancel`.
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    Key(key): Key,
+    Once(once): Once,
+    Input(body): Input<CancelBody>,
+) -> Result<Json<Cancelled>, Refused> {
+    Ok(Json(api.service.cancel(&key, body.run_id, once).await?))
+}
+
+/// `POST /v1/sessions/{key}/close`.
+pub(crate) async fn close(
+    State(api): State<Api>,
+    Key(key): Key,
+    Once(once): Once,
+    Caller(caller): Caller,
+    Input(body): Input<CloseBody>,
+) -> Result<Json<SessionNow>, Refused> {
+    let reason = body.reason.unwrap_or_else(|| format!("closed by {caller}"));
+    Ok(Json(api.service.close(&key, reason, once).await?))
+}
+
+/// `POST /v1/sessions/{key}/reset`.
+pub(crate) async fn reset(
+    State(api): State<Api>,
+    Key(key): Key,
+    Once(once): Once,
+    Input(ResetBody {}): Input<ResetBody>,
+) -> Result<Json<SessionNow>, Refused> {
+    Ok(Json(api.service.reset(&key, once).await?))
+}
+
+/// `POST /v1/sessions/{key}/options`.
+pub(crate) async fn options(
+    State(api): State<Api>,
+    Key(key): Key,
+    Once(once): Once,
+    Input(body): Input<OptionBody>,
+) -> Result<Json<SessionNow>, Refused> {
+    let option = match (body.mode, body.config) {
+        (Some(mode), None) => SetOption::Mode(mode),
+        (None, Some(choice)) => SetOption::Config { id: choice.id, value: choice.value },
+        (Some(_), Some(_)) | (None, None) => {
+            return Err(Refused::usage("say either mode or config"));
+        }
+    };
+    Ok(Json(api.service.set_option(&key, option, once).await?))
+}
+
+/// `GET /v1/sessions/{key}/permissions`.
+pub(crate) async fn permissions(
+    State(api): State<Api>,
+    Key(key): Key,
+) -> Result<Json<Vec<PermissionView>>, Refused> {
+    api.service.session(&key).await?;
+    let rows = api.service.pending_permissions(&key).await?;
+    Ok(Json(rows.into_iter().map(PermissionView::from).collect()))
+}
+
+/// `POST /v1/sessions/{key}/permissions/{id}`.
+pub(crate) async fn answer(
+    State(api): State<Api>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    Key(key): Key,
+    Caller(caller): Caller,
+    Input(body): Input<AnswerBody>,
+) -> Result<Json<Done>, Refused> {
+    let Path((_, permission_id)) = path.map_err(|error| Refused::usage(error.body_text()))?;
+    let by = body.by.unwrap_or(caller);
+    api.service.answer_permission(&key, &permission_id, &body.option_id, &by).await?;
+    Ok(Json(Done { ok: true }))
+}

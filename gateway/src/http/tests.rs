@@ -1,0 +1,566 @@
+//! The API over a real socket, with a service of known answers behind it and clients that behave badly.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod console;
+
+use super::service::{Reply, Service};
+use super::{Api, ApiLimits, router, server::Bound};
+use crate::api::{AgentView, AnswerBody, Done, EventsPage, PromptBody, SOCKET, SessionView, StatusView};
+use crate::client::{Client, Wanted};
+use crate::core::event::{EventKind, EventRow};
+use crate::core::link::SetOption;
+use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::core::rows::{
+    NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode, SessionOptions, SessionRow,
+};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A service with one session and a journal that tests write.
+struct Fake {
+    key: SessionKey,
+    run: RunId,
+    asked: Mutex<Vec<String>>,
+    rows: Mutex<Vec<EventRow>>,
+    state: Mutex<(SessionState, RunState)>,
+    wake: watch::Sender<u64>,
+}
+
+fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> Reply<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            key: SessionKey::parse("agent:demo:acp:a/b").unwrap(),
+            run: RunId::mint(),
+            asked: Mutex::new(Vec::new()),
+            rows: Mutex::new(Vec::new()),
+            state: Mutex::new((SessionState::Running, RunState::Running)),
+            wake: watch::channel(0).0,
+        })
+    }
+
+    fn note(&self, what: &str, key: &IdempotencyKey) {
+        self.asked.lock().unwrap().push(format!("{what} {key}"));
+    }
+
+    fn append(&self, kind: EventKind, payload: &str) {
+        let mut rows = self.rows.lock().unwrap();
+        let session_seq = rows.len() as u64 + 1;
+        rows.push(EventRow {
+            session_key: self.key.clone(),
+            session_seq,
+            run_id: Some(self.run),
+            seq: Some(session_seq),
+            kind,
+            payload: payload.to_owned(),
+            created_at_ms: 1,
+        });
+        drop(rows);
+        self.wake.send_replace(session_seq);
+    }
+
+    fn say(&self, text: &str) {
+        let payload = json!({"content": {"type": "text", "text": text}});
+        self.append(EventKind::AgentMessage, &payload.to_string());
+    }
+
+    fn row(&self) -> SessionRow {
+        SessionRow {
+            session_key: self.key.clone(),
+            backend: "direct".to_owned(),
+            agent: AgentName::parse("demo").unwrap(),
+            mode: SessionMode::Persistent,
+            cwd: "/".to_owned(),
+            label: None,
+            state: self.state.lock().unwrap().0,
+            last_error: None,
+            owner_session_key: self.key.clone(),
+            spawned_by: None,
+            parent_session_key: None,
+            gateway_instance_id: GatewayInstanceId::mint(),
+            agent_session_id: None,
+            resumable: true,
+            agent_info: Some("{\"n\":1e3}".to_owned()),
+            lease_id: None,
+            options: SessionOptions {
+                permission: PermissionMode::Ask,
+                non_interactive: NonInteractive::Deny,
+                mode_id: None,
+                config: Vec::new(),
+            },
+            last_session_seq: self.rows.lock().unwrap().len() as u64,
+            created_at_ms: 1,
+            updated_at_ms: 2,
+            last_activity_at_ms: 3,
+        }
+    }
+
+    fn run_row(&self) -> RunRow {
+        RunRow {
+            run_id: self.run,
+            session_key: self.key.clone(),
+            mode: RunMode::Prompt,
+            state: self.state.lock().unwrap().1,
+            text: "hi".to_owned(),
+            author: String::new(),
+            interactive: false,
+            requester_message_id: None,
+            idempotency_key: IdempotencyKey::mint(),
+            last_seq: 0,
+            stop_reason: None,
+            usage: None,
+            error: None,
+            created_at_ms: 1,
+            started_at_ms: None,
+            ended_at_ms: None,
+        }
+    }
+
+    fn now(&self) -> SessionNow {
+        SessionNow { session_key: self.key.clone(), state: SessionState::Idle }
+    }
+}
+
+impl Service for Fake {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+        self.note(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
+        ready(Ok(Spawned { session_key: self.key.clone(), run_id: None }))
+    }
+    fn prompt<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Reply<'a, PromptAccepted> {
+        if *session != self.key {
+            return ready(Err(Failure::of(Code::NoSession)));
+        }
+        self.note(&format!("prompt {}", request.text), &key);
+        ready(Ok(PromptAccepted { run_id: self.run, after_seq: 0, queued_behind: 0, steered: false }))
+    }
+    fn cancel<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> Reply<'a, Cancelled> {
+        self.note("cancel", &key);
+        ready(Ok(Cancelled { run_id: run, state: None }))
+    }
+    fn close<'a>(&'a self, _: &'a SessionKey, reason: String, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+        self.note(&format!("close {reason}"), &key);
+        ready(Ok(self.now()))
+    }
+    fn reset<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+        self.note("reset", &key);
+        ready(Ok(self.now()))
+    }
+    fn set_option<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        option: SetOption,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionNow> {
+        self.note(&format!("{option:?}"), &key);
+        ready(Ok(self.now()))
+    }
+    fn answer_permission<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        id: &'a str,
+        option: &'a str,
+        by: &'a str,
+    ) -> Reply<'a, ()> {
+        self.asked.lock().unwrap().push(format!("answer {id} {option} {by}"));
+        ready(Ok(()))
+    }
+    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+        ready(if *session == self.key { Ok(self.row()) } else { Err(Failure::of(Code::NoSession)) })
+    }
+    fn sessions(&self, _: bool, _: u32) -> Reply<'_, Vec<SessionRow>> {
+        ready(Ok(vec![self.row()]))
+    }
+    fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
+        ready(Ok((run == self.run).then(|| self.run_row())))
+    }
+    fn runs<'a>(&'a self, _: &'a SessionKey, _: u32) -> Reply<'a, Vec<RunRow>> {
+        ready(Ok(vec![self.run_row()]))
+    }
+    fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+        ready(Ok(Vec::new()))
+    }
+    fn events_after<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> Reply<'a, Vec<EventRow>> {
+        let rows = self.rows.lock().unwrap();
+        let mut bytes = 0;
+        let mut found = Vec::new();
+        for row in rows.iter().skip(usize::try_from(after).unwrap()).take(limit as usize) {
+            if bytes >= bytes_max {
+                break;
+            }
+            bytes += row.payload.len();
+            found.push(row.clone());
+        }
+        ready(Ok(found))
+    }
+    fn watch(&self, _: &SessionKey) -> watch::Receiver<u64> {
+        self.wake.subscribe()
+    }
+    fn status(&self) -> Reply<'_, StatusView> {
+        ready(Err(Failure::of(Code::BackendUnavailable)))
+    }
+    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+        ready(Ok(Vec::new()))
+    }
+}
+
+struct Server {
+    ending: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Server {
+    fn start(dir: &Path, fake: &Arc<Fake>, limits: ApiLimits) -> Self {
+        let ending = CancellationToken::new();
+        let api = Api { service: Arc::clone(fake) as Arc<dyn Service>, limits, ending: ending.clone() };
+        let bound = Bound::bind(&dir.join(SOCKET)).unwrap();
+        let serving = tokio::spawn(bound.serve(router(api), limits, ending.clone()));
+        Self { ending, serving }
+    }
+
+    async fn end(self) {
+        self.ending.cancel();
+        tokio::time::timeout(DEADLINE, self.serving).await.unwrap().unwrap();
+    }
+}
+
+/// Short limits, so that a slow client is found out in no time.
+const LIMITS: ApiLimits =
+    ApiLimits { body_bytes_max: 4_096, body_ms: 300, head_ms: 300, keep_alive_ms: 50, connections_max: 32 };
+
+async fn raw(dir: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // A server that closes with unread input resets the connection: what came before it counts.
+    let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+#[tokio::test]
+async fn odd_requests_get_typed_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let key = "/v1/sessions/agent:demo:acp:a%2Fb";
+    let json = "content-type: application/json\r\n";
+    let long = format!("{{\"text\":\"{}\"}}", "x".repeat(5_000));
+    let prompt = format!("{key}/prompt");
+    let close = "connection: close\r\nhost: x\r\n\r\n";
+    for (request, status, code) in [
+        (post(&prompt, json, "{\"text\":\"a\"}"), "200", ""),
+        (post(&prompt, "", "{\"text\":\"a\"}"), "200", ""),
+        (post(&prompt, json, "{broken"), "400", "USAGE"),
+        (post(&prompt, json, "[]"), "400", "USAGE"),
+        (post(&prompt, json, "{\"text\":\"\"}"), "400", "USAGE"),
+        (post(&prompt, json, "{\"text\":\"a\",\"txet\":1}"), "400", "USAGE"),
+        (post(&prompt, json, &long), "413", "ACP_LIMIT_REACHED"),
+        (post(&prompt, "content-type: text/plain\r\n", "{\"text\":\"a\"}"), "415", "USAGE"),
+        (post(&prompt, "idempotency-key: a b\r\n", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post(&prompt, "idempotency-key: a\r\nidempotency-key: b\r\n", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post("/v1/sessions/none/prompt", json, "{\"text\":\"a\"}"), "404", "NO_SESSION"),
+        (post("/v1/sessions/bad%20key/prompt", json, "{\"text\":\"a\"}"), "404", "NO_SESSION"),
+        (post(&format!("{key}/options"), json, "{}"), "400", "USAGE"),
+        (post("/v1/nothing", json, "{}"), "404", "USAGE"),
+        (post("/v1/health", json, "{}"), "405", "USAGE"),
+        (format!("GET /v1/status HTTP/1.1\r\n{close}").into_bytes(), "503", "ACP_BACKEND_UNAVAILABLE"),
+        (format!("GET {key}/events?after=x HTTP/1.1\r\n{close}").into_bytes(), "400", "USAGE"),
+        (format!("GET {key}/events?aftr=1 HTTP/1.1\r\n{close}").into_bytes(), "400", "USAGE"),
+        (
+            format!("GET {key}/events HTTP/1.1\r\naccept: text/event-stream\r\nlast-event-id: x\r\n{close}")
+                .into_bytes(),
+            "400",
+            "USAGE",
+        ),
+        (b"not http at all\r\n\r\n".to_vec(), "400", ""),
+    ] {
+        let answer = raw(dir.path(), &request).await;
+        let asked = String::from_utf8_lossy(&request).chars().take(120).collect::<String>();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
+        if !code.is_empty() {
+            let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+            assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}");
+        }
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn slow_and_vanishing_clients_cost_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    // A head that never ends, and a body that never comes: both are ended by the server.
+    assert_eq!(raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await, "");
+    let started = b"POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    assert!(raw(dir.path(), started).await.starts_with("HTTP/1.1 408 "));
+    // Clients that go away in the middle, more of them than there are places.
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+        stream.write_all(started).await.unwrap();
+    }
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
+    assert!(fake.asked.lock().unwrap().is_empty());
+    server.end().await;
+}
+
+async fn eventually<F: Future<Output = bool>>(mut check: impl FnMut() -> F) {
+    let end = Instant::now() + DEADLINE;
+    while !check().await {
+        assert!(Instant::now() < end, "not within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn connections_are_capped_and_the_refusal_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, ApiLimits { head_ms: 60_000, ..LIMITS });
+    let mut held = Vec::new();
+    for _ in 0..LIMITS.connections_max {
+        held.push(UnixStream::connect(dir.path().join(SOCKET)).await.unwrap());
+    }
+    let answer = raw(dir.path(), b"").await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("ACP_LIMIT_REACHED"), "{answer}");
+    drop(held);
+    let client = Client::new(dir.path());
+    eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn the_socket_is_private_and_goes_with_the_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(SOCKET);
+    // What an earlier gateway left is replaced; what is no socket is left alone.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let server = Server::start(dir.path(), &Fake::new(), LIMITS);
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    server.end().await;
+    assert!(!socket.exists());
+    std::fs::write(&socket, "precious").unwrap();
+    assert_eq!(Bound::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+    let long = dir.path().join("x".repeat(120));
+    assert_eq!(Bound::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn verbs_reach_the_service_with_their_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let client = Client::new(dir.path());
+    let key = IdempotencyKey::parse("k").unwrap();
+    let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
+    let _: Spawned = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
+    let body = PromptBody {
+        text: "hi".into(),
+        mode: None,
+        author: None,
+        interactive: false,
+        new_conversation: false,
+    };
+    let accepted: PromptAccepted = client.post(&path("/prompt"), &body, &key).await.unwrap();
+    assert_eq!(accepted.run_id, fake.run);
+    let _: Cancelled = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
+    let _: SessionNow = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
+    let _: SessionNow = client.post(&path("/reset"), &json!({}), &key).await.unwrap();
+    let _: SessionNow = client.post(&path("/options"), &json!({"mode": "ask"}), &key).await.unwrap();
+    let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
+    let _: Done = client.post(&path("/permissions/l:5"), &answer, &key).await.unwrap();
+    assert_eq!(
+        *fake.asked.lock().unwrap(),
+        [
+            "spawn Some(\"/w\") false k",
+            "prompt hi k",
+            "cancel k",
+            "close done k",
+            "reset k",
+            "Mode(\"ask\") k",
+            "answer l:5 yes me",
+        ]
+    );
+    let view: SessionView = client.get(&path("")).await.unwrap();
+    assert_eq!(view.agent_info.unwrap().get(), "{\"n\":1e3}");
+    assert_eq!(view.runs.unwrap().len(), 1);
+    let gone = client.get::<SessionView>("/v1/sessions/none").await.unwrap_err();
+    assert_eq!(gone.code, Code::NoSession);
+    server.end().await;
+    let absent = client.get::<Value>("/v1/health").await.unwrap_err();
+    assert_eq!(absent.code, Code::GatewayUnavailable);
+}
+
+fn wanted(fake: &Fake, run: bool, follow: bool) -> Wanted {
+    Wanted { session: fake.key.clone(), after: 0, run: run.then_some(fake.run), replay: false, follow }
+}
+
+fn seq(line: &str) -> u64 {
+    serde_json::from_str::<Value>(line).unwrap()["session_seq"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn pages_are_bounded_and_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    for n in 0..10 {
+        if n == 4 {
+            fake.append(EventKind::Replay, "{}");
+        } else {
+            fake.say(&n.to_string());
+        }
+    }
+    let client = Client::new(dir.path());
+    let mut seen = Vec::new();
+    let mut after = 0;
+    loop {
+        let path = format!("/v1/sessions/agent:demo:acp:a%2Fb/events?limit=4&after={after}");
+        let page: EventsPage = client.get(&path).await.unwrap();
+        assert!(page.events.len() <= 4);
+        seen.extend(page.events.iter().map(|line| seq(line.get())));
+        after = page.next_after;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(seen, [1, 2, 3, 4, 6, 7, 8, 9, 10]);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn streams_follow_the_run_to_its_end_across_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let mut events = client.events(wanted(&fake, true, true));
+    fake.say("one");
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
+    fake.say("two");
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
+    server.end().await;
+    fake.say("three");
+    // The next gateway starts after the client has looked for it in vain.
+    let late = async {
+        tokio::task::yield_now().await;
+        Server::start(dir.path(), &fake, LIMITS)
+    };
+    let (line, server) = tokio::join!(events.next(), late);
+    assert_eq!(seq(&line.unwrap().unwrap()), 3);
+    fake.append(EventKind::Done, "{\"stop_reason\":\"end_turn\"}");
+    fake.say("of a later turn");
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 4);
+    assert_eq!(events.next().await.unwrap(), None);
+    assert_eq!(events.next().await.unwrap(), None);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn streams_end_where_nothing_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    fake.say("one");
+    // Only what is there.
+    let mut events = client.events(wanted(&fake, false, false));
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
+    assert_eq!(events.next().await.unwrap(), None);
+    // A run that ended before its events are asked for again.
+    *fake.state.lock().unwrap() = (SessionState::Idle, RunState::Completed);
+    let mut events = client.events(Wanted { after: 1, ..wanted(&fake, true, true) });
+    assert_eq!(events.next().await.unwrap(), None);
+    // A session that is closed.
+    *fake.state.lock().unwrap() = (SessionState::Closed, RunState::Completed);
+    fake.append(EventKind::Closed, "{\"reason\":\"x\"}");
+    let mut events = client.events(wanted(&fake, false, true));
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
+    assert_eq!(events.next().await.unwrap(), None);
+    let mut events = client.events(Wanted { after: 2, ..wanted(&fake, false, true) });
+    assert_eq!(events.next().await.unwrap(), None);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_long_journal_is_streamed_whole_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let big = "x".repeat(20_000);
+    for n in 0..2_000_u32 {
+        fake.say(if n % 10 == 0 { &big } else { "small" });
+    }
+    fake.append(EventKind::Error, "{\"code\":\"ACP_TURN_FAILED\",\"message\":\"m\",\"retryable\":false}");
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let mut events = client.events(wanted(&fake, true, true));
+    let mut next = 1;
+    while let Some(line) = events.next().await.unwrap() {
+        assert_eq!(seq(&line), next);
+        next += 1;
+    }
+    assert_eq!(next, 2_002);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn silence_is_filled_with_comments_and_timeouts_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+    let request = b"GET /v1/sessions/agent:demo:acp:a%2Fb/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut seen = String::new();
+    while seen.matches(":\n\n").count() < 2 {
+        let mut piece = [0; 1_024];
+        let read = tokio::time::timeout(DEADLINE, stream.read(&mut piece)).await.unwrap().unwrap();
+        assert!(read > 0, "{seen}");
+        seen.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    let client = Client::new(dir.path()).until(Some(Instant::now() + Duration::from_millis(100)));
+    let late = client.events(wanted(&fake, true, true)).next().await.unwrap_err();
+    assert_eq!(late.code, Code::Timeout);
+    server.end().await;
+}

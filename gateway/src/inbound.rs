@@ -1,0 +1,359 @@
+//! Inbound: what people say in conversations becomes prompts and commands, each exactly once.
+//!
+//! A message is committed to the inbox before anything is done about it; what was done is committed there too,
+//! then the person is told, then the row is settled. The message id is the root of every key that follows, so a
+//! crash between any two steps is gone on from without a second effect.
+
+use crate::channel::{Channels, Lookup, Outgoing, SendOutcome};
+use crate::commands::Commands;
+use crate::core::command;
+use crate::core::project::{PartKind, nonce_of};
+use crate::core::route::{self, Destination, Route, Target};
+use crate::core::rows::{BindingRow, ConversationRef, RunMode};
+use crate::core::split::split;
+use crate::error::Failure;
+use crate::http::service::Service;
+use crate::manager::PromptRequest;
+use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
+use crate::store::{Store, StoreError, bindings, console, now_ms, sessions};
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use tokio::sync::Mutex;
+
+/// Messages that may wait in all; more are refused, and the channel may offer them again.
+const WAITING_MAX: usize = 256;
+/// Longest message, in bytes.
+const TEXT_BYTES_MAX: usize = 1024 * 1024;
+/// How many unsettled messages are taken up at start in one go.
+const RESUME_ROWS: u64 = 256;
+/// How often a reply is tried before it is left to the next start.
+const REPLY_ATTEMPTS_MAX: u32 = 3;
+
+/// Takes messages of every channel. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Inlet {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    channels: Channels,
+    service: Arc<dyn Service>,
+    commands: Commands,
+    /// One message of a conversation at a time, in the order of arrival.
+    lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
+    places: Arc<tokio::sync::Semaphore>,
+}
+
+impl std::fmt::Debug for Inlet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inlet").field("channels", &self.inner.channels).finish_non_exhaustive()
+    }
+}
+
+impl Inlet {
+    /// Over this control plane, answering through these channels.
+    pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>) -> Self {
+        let commands = Commands::new(store.clone(), Arc::clone(&service));
+        let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                channels,
+                service,
+                commands,
+                lanes: std::sync::Mutex::default(),
+                places,
+            }),
+        }
+    }
+
+    /// Takes a message: commits it, does what it asks for, tells the person. A caller that goes away stops
+    /// nothing; the same message again gives the same outcome.
+    ///
+    /// # Errors
+    /// `ACP_LIMIT_REACHED`, `ACP_IDEMPOTENCY_CONFLICT` (the message id came with another text), `USAGE`,
+    /// `ACP_STORE_UNAVAILABLE`: the message was not taken, or is taken up again later.
+    pub(crate) async fn accept(&self, inbound: Inbound) -> Result<Outcome, Failure> {
+        check(&inbound)?;
+        let place = Arc::clone(&self.inner.places).try_acquire_owned();
+        let place = place.map_err(|_| {
+            let text = format!("{WAITING_MAX} messages wait already. Send it again in a moment.");
+            Failure::new(Code::LimitReached, text).origin("gateway").retryable()
+        })?;
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::spawn(async move {
+            let _place = place;
+            inner.take(inbound).await
+        });
+        task.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "the task of a message ended out of order");
+            Err(Failure::of(Code::Runtime).origin("gateway"))
+        })
+    }
+
+    /// At start, before any channel is opened: takes up messages that something is still to be done about.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
+        let mut count = 0;
+        loop {
+            let rows =
+                self.inner.store.read("inbox_unsettled", |db| inbox::unsettled(db, RESUME_ROWS)).await?;
+            let is_last = (rows.len() as u64) < RESUME_ROWS;
+            let mut settled = 0;
+            for row in rows {
+                let message_id = row.inbound.message_id.clone();
+                match self.inner.take(row.inbound).await {
+                    Ok(_) => settled += 1,
+                    Err(failure) => {
+                        tracing::warn!(message_id, %failure, "a message of before the restart waits on");
+                    }
+                }
+            }
+            count += settled;
+            // What could not be settled would only come again.
+            if is_last || settled == 0 {
+                return Ok(count);
+            }
+        }
+    }
+}
+
+fn check(inbound: &Inbound) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::new(Code::Usage, text).origin("client"));
+    if inbound.message_id.is_empty() || inbound.message_id.len() > acp_shared::ids::ID_BYTES_MAX {
+        return usage("A message needs an id of 1 to 200 bytes.");
+    }
+    if inbound.text.trim().is_empty() {
+        return usage("The message is empty.");
+    }
+    if inbound.text.len() > TEXT_BYTES_MAX {
+        let text = format!("A message may have {TEXT_BYTES_MAX} bytes at most.");
+        return Err(Failure::new(Code::LimitReached, text).origin("client"));
+    }
+    Ok(())
+}
+
+/// Everything that follows from a message is keyed by this.
+pub(crate) fn root_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
+    IdempotencyKey::parse(&format!("inbox:{}", root_nonce(inbound, "key")))
+        .map_err(|error| Failure::new(Code::Runtime, error.to_string()))
+}
+
+fn root_nonce(inbound: &Inbound, what: &str) -> String {
+    let at = &inbound.conversation;
+    nonce_of(&[what, &at.channel, &at.account_id, &at.conversation_id, &inbound.message_id])
+}
+
+impl Inner {
+    async fn take(&self, inbound: Inbound) -> Result<Outcome, Failure> {
+        let lane = self.lane(&inbound.conversation);
+        let turn = lane.lock().await;
+        let outcome = self.take_in_turn(inbound.clone()).await;
+        drop(turn);
+        drop(lane);
+        self.prune(&inbound.conversation);
+        outcome
+    }
+
+    fn lane(&self, at: &ConversationRef) -> Arc<Mutex<()>> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(lanes.entry(at.clone()).or_default())
+    }
+
+    fn prune(&self, at: &ConversationRef) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if lanes.get(at).is_some_and(|lane| Arc::strong_count(lane) == 1) {
+            lanes.remove(at);
+        }
+    }
+
+    async fn take_in_turn(&self, inbound: Inbound) -> Result<Outcome, Failure> {
+        let row = self.commit(&inbound).await?;
+        if row.inbound.text != inbound.text {
+            return Err(Failure::of(Code::IdempotencyConflict).origin("gateway"));
+        }
+        let outcome = match row.outcome {
+            Some(outcome) if row.settled => return Ok(outcome),
+            Some(outcome) => outcome,
+            None => {
+                let outcome = self.act(&row.inbound).await?;
+                let (said, kept) = (row.inbound.clone(), outcome.clone());
+                let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept);
+                self.store.write("inbox_record", record).await?;
+                outcome
+            }
+        };
+        self.tell(&row.inbound, &outcome).await?;
+        let (said, kept) = (row.inbound, outcome.clone());
+        let settle = move |tx: &crate::store::Tx<'_>| inbox::settle(tx, &said, &kept);
+        self.store.write("inbox_settle", settle).await?;
+        Ok(outcome)
+    }
+
+    /// Commits the message; on the console also as a line of the conversation.
+    async fn commit(&self, inbound: &Inbound) -> Result<InboxRow, Failure> {
+        let said = inbound.clone();
+        let shown = (said.conversation.channel == crate::channel::console::CONSOLE).then(|| {
+            console::NewConsoleMessage {
+                conversation_id: said.conversation.conversation_id.clone(),
+                author: said.author.clone(),
+                text: said.text.clone(),
+                nonce: root_nonce(&said, "said"),
+                kind: "person",
+                session_key: None,
+                run_id: None,
+            }
+        });
+        let insert = move |tx: &crate::store::Tx<'_>| {
+            let row = inbox::insert(tx, &said)?;
+            if let Some(shown) = &shown {
+                console::insert(tx, shown)?;
+            }
+            Ok(row)
+        };
+        self.store.write("inbox_insert", insert).await.map_err(Failure::from)
+    }
+
+    /// Does what the message asks for. An error means that it is to be tried again.
+    async fn act(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
+        let acted = match command::parse(&inbound.text) {
+            Some(command) => self.commands.run(inbound, command).await,
+            None => self.prompt(inbound).await,
+        };
+        match acted {
+            Err(failure) if failure.code == Code::StoreUnavailable => Err(failure),
+            Err(failure) => {
+                let reason = failure.detail_code.clone().unwrap_or_else(|| failure.code.as_str().to_owned());
+                tracing::info!(message_id = inbound.message_id, reason, "a message was refused");
+                Ok(Outcome::Refused { failure, reason })
+            }
+            Ok(outcome) => Ok(outcome),
+        }
+    }
+
+    async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
+        let normal = self.channels.get(&inbound.conversation.channel).map(|channel| channel.normal());
+        let (binding, target) = bound(&self.store, &inbound.conversation).await?;
+        let known = binding.as_ref().map(|binding| (binding, target));
+        let route = route::inbound(known, normal.unwrap_or(Destination::Ignore), now_ms());
+        tracing::info!(message_id = inbound.message_id, reason = route.reason(), "a message was routed");
+        match route {
+            Route::Bound { binding_id, session_key, .. } => {
+                let touch = move |tx: &crate::store::Tx<'_>| bindings::touch(tx, binding_id, now_ms());
+                self.store.write("binding_touch", touch).await?;
+                submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, inbound.text.clone())
+                    .await
+            }
+            Route::Unbound { destination: Destination::Hint, reason } => {
+                Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
+            }
+            Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
+            Route::Refused { failure, reason } => Ok(Outcome::Refused { failure, reason: reason.to_owned() }),
+        }
+    }
+
+    /// Tells the person what came of it, once: the reply's nonce follows from the message id.
+    async fn tell(&self, inbound: &Inbound, outcome: &Outcome) -> Result<(), Failure> {
+        let Some(channel) = self.channels.get(&inbound.conversation.channel) else { return Ok(()) };
+        let kind =
+            if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
+        let session_key = match outcome {
+            Outcome::Prompted { session_key, .. } => Some(session_key.clone()),
+            Outcome::Command { session_key, .. } => session_key.clone(),
+            Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
+        };
+        for (number, text) in split(outcome.text(), channel.limit()).into_iter().enumerate() {
+            let message = Outgoing {
+                kind,
+                text,
+                nonce: root_nonce(inbound, &format!("reply {number}")),
+                session_key: session_key.clone(),
+                run_id: None,
+            };
+            let mut attempt = 0;
+            loop {
+                attempt += 1;
+                if let Lookup::Found { .. } = channel.lookup(&inbound.conversation, &message).await {
+                    break;
+                }
+                match channel.send(&inbound.conversation, &message).await {
+                    SendOutcome::Sent { .. } => break,
+                    SendOutcome::Rejected { again: false, why } => {
+                        tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
+                        break;
+                    }
+                    SendOutcome::Rejected { why, .. } | SendOutcome::Uncertain { why } => {
+                        if attempt >= REPLY_ATTEMPTS_MAX {
+                            tracing::warn!(message_id = inbound.message_id, why, "a reply waits on");
+                            return Err(Failure::new(Code::StoreUnavailable, why)
+                                .origin("gateway")
+                                .retryable());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The binding of a conversation, with what is known of its session.
+///
+/// # Errors
+/// `ACP_STORE_UNAVAILABLE`.
+pub(crate) async fn bound(
+    store: &Store,
+    at: &ConversationRef,
+) -> Result<(Option<BindingRow>, Target), Failure> {
+    let at = at.clone();
+    let read = store.read("binding_of_conversation", move |db| {
+        let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok((None, Target::Missing)) };
+        let session = sessions::get(db, &binding.session_key)?;
+        Ok((Some(binding), session.map_or(Target::Missing, |session| Target::Known(session.state))))
+    });
+    read.await.map_err(Failure::from)
+}
+
+/// Gives a message to a session.
+///
+/// # Errors
+/// As [`Service::prompt`].
+pub(crate) async fn submit(
+    service: &dyn Service,
+    inbound: &Inbound,
+    session_key: &SessionKey,
+    mode: RunMode,
+    text: String,
+) -> Result<Outcome, Failure> {
+    let request = PromptRequest {
+        text,
+        mode,
+        author: inbound.author.clone(),
+        interactive: true,
+        requester_message_id: Some(inbound.message_id.clone()),
+        new_conversation: false,
+    };
+    let accepted = service.prompt(session_key, request, root_key(inbound)?).await?;
+    let text = match (mode, accepted.steered, accepted.queued_behind) {
+        (RunMode::Steer, true, _) => "Said into the running turn.".to_owned(),
+        (RunMode::Steer, false, 0) => "No turn can be steered: it starts as a prompt of its own.".to_owned(),
+        (RunMode::Steer, false, n) => format!("This turn cannot be steered: queued as a prompt behind {n}."),
+        (RunMode::Prompt, _, 0) => String::new(),
+        (RunMode::Prompt, _, n) => format!("The agent is busy: queued behind {n}."),
+    };
+    Ok(Outcome::Prompted {
+        session_key: session_key.clone(),
+        run_id: accepted.run_id,
+        after_seq: accepted.after_seq,
+        queued_behind: accepted.queued_behind,
+        text,
+    })
+}
+
+#[cfg(test)]
+mod tests;

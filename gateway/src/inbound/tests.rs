@@ -1,0 +1,344 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::api::{AgentView, StatusView};
+use crate::channel::Channel;
+use crate::channel::console::Console;
+use crate::core::event::EventRow;
+use crate::core::link::SetOption;
+use crate::core::rows::{PermissionRow, RunRow, SessionRow};
+use crate::core::session::SessionState;
+use crate::http::service::Reply;
+use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
+use crate::store::sessions::SessionFilter;
+use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
+use acp_shared::ids::RunId;
+use std::collections::BTreeMap;
+use std::sync::Mutex as StdMutex;
+use tokio::sync::watch;
+
+/// Acts as the manager does towards its callers: durable spawns, and one answer per key.
+struct Fake {
+    store: Store,
+    prompts: StdMutex<BTreeMap<String, (PromptRequest, PromptAccepted)>>,
+    cancels: StdMutex<Vec<SessionKey>>,
+    fails: StdMutex<Option<Failure>>,
+}
+
+impl Fake {
+    fn new(store: &Store) -> Arc<Self> {
+        Arc::new(Self {
+            store: store.clone(),
+            prompts: StdMutex::default(),
+            cancels: StdMutex::default(),
+            fails: StdMutex::default(),
+        })
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.prompts.lock().unwrap().values().map(|(request, _)| request.text.clone()).collect()
+    }
+}
+
+fn unused<'a, T: 'a>() -> Reply<'a, T> {
+    Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
+}
+
+impl Service for Fake {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+        Box::pin(async move {
+            let session_key = SessionKey::parse(&format!("agent:demo:acp:{}", key.as_str())).unwrap();
+            if self.store.session(session_key.clone()).await?.is_none() {
+                let binding = request.bind.as_ref().map(|at| binding_row(&session_key, at));
+                let spawn = crate::store::SpawnTx {
+                    session: session_row(&session_key),
+                    binding,
+                    run: None,
+                    events: Vec::new(),
+                    idempotency: None,
+                    sessions_max: 100,
+                };
+                self.store.spawn_session(spawn).await?;
+            }
+            Ok(Spawned { session_key, run_id: None })
+        })
+    }
+
+    fn prompt<'a>(
+        &'a self,
+        _session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Reply<'a, PromptAccepted> {
+        Box::pin(async move {
+            if let Some(failure) = self.fails.lock().unwrap().take() {
+                return Err(failure);
+            }
+            let mut prompts = self.prompts.lock().unwrap();
+            let queued_behind = u64::try_from(prompts.len()).unwrap();
+            let fresh = PromptAccepted { run_id: RunId::mint(), after_seq: 0, queued_behind, steered: false };
+            Ok(prompts.entry(key.as_str().to_owned()).or_insert((request, fresh)).1.clone())
+        })
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        _: Option<RunId>,
+        _: IdempotencyKey,
+    ) -> Reply<'a, Cancelled> {
+        Box::pin(async move {
+            self.cancels.lock().unwrap().push(session.clone());
+            Ok(Cancelled { run_id: None, state: None })
+        })
+    }
+
+    fn close<'a>(&'a self, session: &'a SessionKey, _: String, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+        Box::pin(async move {
+            Scribe::claim(&self.store, session).await.close().await;
+            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed })
+        })
+    }
+
+    fn reset<'a>(&'a self, _: &'a SessionKey, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+        unused()
+    }
+
+    fn set_option<'a>(&'a self, _: &'a SessionKey, _: SetOption, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+        unused()
+    }
+
+    fn answer_permission<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: &'a str,
+        _: &'a str,
+        _: &'a str,
+    ) -> Reply<'a, ()> {
+        unused()
+    }
+
+    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+        Box::pin(async move {
+            self.store.session(session.clone()).await?.ok_or_else(|| Failure::of(Code::NoSession))
+        })
+    }
+
+    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
+        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
+        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
+    }
+
+    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> Reply<'a, Option<RunRow>> {
+        unused()
+    }
+
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
+        Box::pin(async move { Ok(self.store.runs(session.clone(), limit.into()).await?) })
+    }
+
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+        Box::pin(async move { Ok(self.store.pending_permissions(session.clone()).await?) })
+    }
+
+    fn events_after<'a>(&'a self, _: &'a SessionKey, _: u64, _: u32, _: usize) -> Reply<'a, Vec<EventRow>> {
+        unused()
+    }
+
+    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
+        self.store.watch(session)
+    }
+
+    fn status(&self) -> Reply<'_, StatusView> {
+        unused()
+    }
+
+    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+        unused()
+    }
+}
+
+fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>)
+}
+
+fn message(id: &str, text: &str) -> Inbound {
+    Inbound {
+        conversation: conversation("c"),
+        message_id: id.to_owned(),
+        author: "ann".to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+async fn shown(store: &Store) -> Vec<(String, String)> {
+    let rows = store.read("shown", |db| console::after(db, "c", 0, 100)).await.unwrap();
+    rows.into_iter().map(|row| (row.kind, row.text)).collect()
+}
+
+fn line(kind: &str, text: &str) -> (String, String) {
+    (kind.to_owned(), text.to_owned())
+}
+
+fn key() -> SessionKey {
+    SessionKey::parse("agent:demo:acp:1").unwrap()
+}
+
+async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    (dir, store, fake, inlet)
+}
+
+#[tokio::test]
+async fn a_message_is_one_prompt_however_often_it_comes() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let first = inlet.accept(message("m1", "hello")).await.unwrap();
+    let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
+    assert_eq!((session_key, text.as_str()), (&key(), ""));
+    let (one, two) = tokio::join!(inlet.accept(message("m1", "hello")), inlet.accept(message("m1", "hello")));
+    assert_eq!((one.unwrap(), two.unwrap()), (first.clone(), first));
+    let other = inlet.accept(message("m1", "something else")).await.unwrap_err();
+    assert_eq!(other.code, Code::IdempotencyConflict);
+    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    assert_eq!(second.text(), "The agent is busy: queued behind 1.");
+    assert_eq!(fake.said().len(), 2);
+    let want = [line("person", "hello"), line("person", "more"), line("notice", second.text())];
+    assert_eq!(shown(&store).await, want);
+}
+
+#[tokio::test]
+async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
+    let whole = [
+        line("person", "hello"),
+        line("person", "queued"),
+        line("notice", "The agent is busy: queued behind 1."),
+    ];
+    for crash in ["committed", "prompted", "recorded", "told"] {
+        let (_dir, store, fake, inlet) = bound_ground().await;
+        inlet.accept(message("m1", "hello")).await.unwrap();
+        // What the process before did of the second message, up to its crash.
+        let inner = &inlet.inner;
+        let said = message("m2", "queued");
+        inner.commit(&said).await.unwrap();
+        if crash != "committed" {
+            let outcome = inner.act(&said).await.unwrap();
+            if crash != "prompted" {
+                let (kept, recorded) = (said.clone(), outcome.clone());
+                store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
+            }
+            if crash == "told" {
+                inner.tell(&said, &outcome).await.unwrap();
+            }
+        }
+        let again = super::tests::inlet(&store, &fake);
+        assert_eq!(again.resume().await.unwrap(), 1, "{crash}");
+        assert_eq!(again.resume().await.unwrap(), 0, "{crash}");
+        assert_eq!(shown(&store).await, whole, "{crash}");
+        assert_eq!(fake.said().len(), 2, "{crash}");
+    }
+}
+
+#[tokio::test]
+async fn what_goes_nowhere_is_said() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let refused = inlet.accept(message("m1", "hello")).await.unwrap();
+    assert_eq!(
+        refused,
+        Outcome::Refused { failure: Failure::of(Code::NotBound), reason: "no-binding".to_owned() }
+    );
+    // A binding whose session is closed cannot be written; one whose session cannot be read as it should, can.
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    store
+        .write("break", |tx| {
+            crate::store::codec::run(tx, "UPDATE acp_sessions SET state = 'closed'", []).map(drop)
+        })
+        .await
+        .unwrap();
+    let refused = inlet.accept(message("m2", "hello")).await.unwrap();
+    assert_eq!(
+        refused,
+        Outcome::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-closed".to_owned() }
+    );
+    assert_eq!(fake.said(), Vec::<String>::new());
+    let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
+    assert_eq!(errors, [line("error", Code::NotBound.text()), line("error", Code::StaleBinding.text())]);
+}
+
+#[tokio::test]
+async fn a_store_that_fails_leaves_the_message_to_be_taken_up_again() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
+    let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    assert_eq!(failure.code, Code::StoreUnavailable);
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(fake.said(), vec!["hello".to_owned()]);
+    // Any other refusal is an outcome, and stays one.
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::LimitReached));
+    let refused = inlet.accept(message("m2", "more")).await.unwrap();
+    assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
+    assert_eq!(fake.said().len(), 1);
+    assert_eq!(shown(&store).await.last().unwrap(), &line("error", Code::LimitReached.text()));
+}
+
+#[tokio::test]
+async fn odd_messages_are_not_taken() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let long = "x".repeat(TEXT_BYTES_MAX + 1);
+    for (inbound, code) in [
+        (message("", "x"), Code::Usage),
+        (message(&"m".repeat(201), "x"), Code::Usage),
+        (message("m", " \n"), Code::Usage),
+        (message("m", &long), Code::LimitReached),
+    ] {
+        assert_eq!(inlet.accept(inbound).await.unwrap_err().code, code);
+    }
+    assert_eq!(shown(&store).await, []);
+}
+
+#[tokio::test]
+async fn commands_are_carried_out_and_never_reach_the_agent() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let mut number = 0;
+    let mut say = async |text: &str| {
+        number += 1;
+        inlet.accept(message(&format!("m{number}"), text)).await.unwrap()
+    };
+    assert!(say("/acp nonsense").await.text().starts_with("/acp has no command \"nonsense\"."));
+    assert_eq!(say("/acp status").await.text(), Code::NotBound.text());
+    assert_eq!(say("/acp sessions").await.text(), "There are no sessions.");
+    let spawned = say("/acp spawn demo").await;
+    let Outcome::Command { session_key: Some(first), .. } = spawned else { panic!("{spawned:?}") };
+    let taken = say("/acp spawn demo").await;
+    assert!(taken.text().starts_with(&format!("This conversation is bound to {first}.")), "{taken:?}");
+    assert_eq!(say("/acp cancel").await.text(), "Nothing runs and nothing waits.");
+    assert_eq!(fake.cancels.lock().unwrap().as_slice(), std::slice::from_ref(&first));
+    assert_eq!(say("/acp permissions").await.text(), "The agent waits for nothing.");
+    assert_eq!(say("/acp allow").await.text(), "The agent waits for nothing.");
+    assert!(say("/acp sessions").await.text().contains(&format!("* demo (idle, direct) {first}")));
+    assert!(say("/acp status").await.text().starts_with(&format!("{first} (demo) in /tmp\nstate: idle")));
+    assert_eq!(
+        say("/unfocus").await.text(),
+        format!("Unbound. The session goes on; /focus {first} binds it again.")
+    );
+    assert_eq!(say("hello").await.text(), Code::NotBound.text());
+    assert_eq!(
+        say(&format!("/focus {first}")).await.text(),
+        format!("This conversation is bound to {first}.")
+    );
+    assert_eq!(
+        say(&format!("/focus {first}")).await.text(),
+        format!("This conversation was bound already to {first}.")
+    );
+    assert!(matches!(say("hello").await, Outcome::Prompted { .. }));
+    assert_eq!(say("/acp close").await.text(), "The session is being closed.");
+    assert_eq!(say("hello").await.text(), Code::NotBound.text());
+    assert_eq!(say(&format!("/focus {first}")).await.text(), Code::SessionClosed.text());
+    assert_eq!(fake.said(), vec!["hello".to_owned()]);
+}

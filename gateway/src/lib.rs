@@ -1,0 +1,35 @@
+//! The gateway: routes conversations to coding agents, keeps their sessions, runs and journal in SQLite, and
+//! talks to the supervisor that holds their processes.
+//!
+//! Floors, imports run downward only: `ids, error, config` < `core` (pure) < ports (`store`, `runtime`,
+//! `channel`) < drivers < `app`, `cli`. See `ARCHITECTURE.md`.
+
+pub mod cli;
+
+pub(crate) mod agent_fs;
+pub(crate) mod agent_terminal;
+pub(crate) mod agents;
+pub(crate) mod api;
+pub(crate) mod app;
+pub(crate) mod channel;
+pub(crate) mod client;
+pub(crate) mod clock;
+pub(crate) mod commands;
+pub(crate) mod config;
+pub(crate) mod core;
+pub(crate) mod delivery;
+pub(crate) mod demo_agent;
+pub(crate) mod error;
+pub(crate) mod http;
+pub(crate) mod inbound;
+pub(crate) mod local;
+pub(crate) mod manager;
+pub(crate) mod requests;
+pub(crate) mod runtime;
+pub(crate) mod serve;
+pub(crate) mod session_task;
+pub(crate) mod sse;
+pub(crate) mod store;
+pub(crate) mod supervisor;
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,183 @@
+//! What the local API stands on: commands go to the manager, questions to the store.
+
+use crate::agents::Agents;
+use crate::api::{AgentView, BackendView, StatusView, SupervisorView};
+use crate::core::event::EventRow;
+use crate::core::link::SetOption;
+use crate::core::rows::{PermissionRow, RunRow, SessionRow};
+use crate::error::Failure;
+use crate::http::service::{Reply, Service};
+use crate::manager::{Cancelled, Manager, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::runtime::Registry;
+use crate::store::Store;
+use crate::store::sessions::SessionFilter;
+use crate::supervisor::{LinkStatus, Supervisor};
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Everything the API asks.
+pub(crate) struct Local {
+    /// Acts.
+    pub(crate) manager: Arc<Manager>,
+    /// Answers.
+    pub(crate) store: Store,
+    /// Knows the agents.
+    pub(crate) agents: Arc<Agents>,
+    /// Knows how the supervisor is.
+    pub(crate) supervisor: Supervisor,
+    /// The runtime backends.
+    pub(crate) registry: Arc<Registry>,
+    /// Where the supervisor is looked for.
+    pub(crate) supervisor_socket: PathBuf,
+    /// The durability of a commit: `full` or `normal`.
+    pub(crate) durability: &'static str,
+    /// When the gateway started, milliseconds since the Unix epoch.
+    pub(crate) started_at_ms: u64,
+}
+
+impl Service for Local {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+        Box::pin(self.manager.spawn(request, key))
+    }
+
+    fn prompt<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Reply<'a, PromptAccepted> {
+        Box::pin(self.manager.prompt(session, request, key))
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> Reply<'a, Cancelled> {
+        Box::pin(self.manager.cancel(session, run, key))
+    }
+
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionNow> {
+        Box::pin(self.manager.close(session, reason, key))
+    }
+
+    fn reset<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+        Box::pin(self.manager.reset(session, key))
+    }
+
+    fn set_option<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        option: SetOption,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionNow> {
+        Box::pin(self.manager.set_option(session, option, key))
+    }
+
+    fn answer_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        option_id: &'a str,
+        by: &'a str,
+    ) -> Reply<'a, ()> {
+        Box::pin(self.manager.answer_permission(session, permission_id, option_id, by))
+    }
+
+    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+        Box::pin(async move {
+            let found = self.store.session(session.clone()).await?;
+            found.ok_or_else(|| Failure::of(Code::NoSession))
+        })
+    }
+
+    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
+        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: u64::from(limit) };
+        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
+    }
+
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
+        Box::pin(async move {
+            let found = self.store.run(run).await?;
+            Ok(found.filter(|row| row.session_key == *session))
+        })
+    }
+
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
+        Box::pin(async move {
+            let mut rows = self.store.runs(session.clone(), u64::from(limit)).await?;
+            rows.reverse();
+            Ok(rows)
+        })
+    }
+
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+        Box::pin(async move { Ok(self.store.pending_permissions(session.clone()).await?) })
+    }
+
+    fn events_after<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> Reply<'a, Vec<EventRow>> {
+        Box::pin(async move {
+            Ok(self.store.events_after(session.clone(), after, u64::from(limit), bytes_max).await?)
+        })
+    }
+
+    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
+        self.store.watch(session)
+    }
+
+    fn status(&self) -> Reply<'_, StatusView> {
+        Box::pin(async move { Ok(self.status_now()) })
+    }
+
+    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+        Box::pin(async move { Ok(self.agents.list()) })
+    }
+}
+
+impl Local {
+    fn backends(&self) -> Vec<BackendView> {
+        let view = |id: &str| {
+            let health = self.registry.get(id)?.health();
+            Some(BackendView { id: id.to_owned(), ok: health.ok, details: health.details })
+        };
+        self.registry.ids().into_iter().filter_map(view).collect()
+    }
+
+    fn status_now(&self) -> StatusView {
+        let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
+            LinkStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
+            LinkStatus::Down(why) => (false, None, why.clone()),
+        };
+        StatusView {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            gateway_instance_id: self.store.identity().instance_id.to_string(),
+            state_dir: self.store.dir().display().to_string(),
+            started_at_ms: self.started_at_ms,
+            supervisor: SupervisorView {
+                socket: self.supervisor_socket.display().to_string(),
+                connected,
+                pid,
+                detail,
+            },
+            dispatch_enabled: self.manager.dispatch_enabled(),
+            durability: self.durability.to_owned(),
+            backends: self.backends(),
+        }
+    }
+}

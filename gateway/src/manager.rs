@@ -1,0 +1,443 @@
+//! The one way to act on sessions: every surface (API, console, commands) calls these methods and no other.
+//! Each acting method takes an idempotency key: the same key gives the first answer again and has no second
+//! effect.
+
+use crate::core::actor::{Answered, Command, Keyed};
+use crate::core::event::EventKind;
+use crate::core::link::SetOption;
+pub(crate) use crate::core::request::{
+    Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+};
+use crate::core::rows::{
+    BindingRow, BindingStatus, ConversationRef, RunMode, RunRow, SessionOptions, SessionRow, TargetKind,
+};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::error::Failure;
+use crate::session_task::{Deps, Envelope, Lanes, run};
+use crate::store::{SpawnTx, StoreError};
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use serde::Serialize;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+/// Commands that may wait for one session.
+const MAILBOX_MAX: usize = 64;
+/// Cancels, closes and permission answers that may wait for one session.
+const URGENT_MAX: usize = 16;
+
+/// What configuration says about sessions as a whole.
+#[derive(Debug, Clone)]
+pub(crate) struct Policy {
+    /// `acp.enabled`.
+    pub(crate) enabled: bool,
+    /// `acp.dispatch.enabled`.
+    pub(crate) dispatch_enabled: bool,
+    /// `acp.backend`.
+    pub(crate) backend: String,
+    /// `acp.max_concurrent_sessions`: sessions that are not closed.
+    pub(crate) sessions_max: u64,
+    /// Whose sessions these are.
+    pub(crate) instance_id: GatewayInstanceId,
+}
+
+#[derive(Clone)]
+struct Actor {
+    mailbox: mpsc::Sender<Envelope>,
+    urgent: mpsc::Sender<Envelope>,
+}
+
+/// Acts on sessions.
+pub(crate) struct Manager {
+    deps: Deps,
+    policy: Policy,
+    actors: Mutex<HashMap<SessionKey, Actor>>,
+    tasks: TaskTracker,
+}
+
+impl Manager {
+    /// A manager without actors; they are made when somebody asks for them, or by [`Manager::resume`].
+    pub(crate) fn new(deps: Deps, policy: Policy) -> Self {
+        Self { deps, policy, actors: Mutex::default(), tasks: TaskTracker::new() }
+    }
+
+    /// Whether prompts reach agents.
+    pub(crate) const fn dispatch_enabled(&self) -> bool {
+        self.policy.dispatch_enabled
+    }
+
+    /// At start: makes an actor for every session that was in the middle of something.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
+        let keys = self.deps.store.unfinished_sessions().await?;
+        for key in &keys {
+            self.actor(key);
+        }
+        Ok(keys.len())
+    }
+
+    /// Waits until every actor has stopped; the stop itself is asked through the token of [`Deps`].
+    pub(crate) async fn stopped(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Makes a session (with binding and first run, all or nothing) and starts its agent.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
+    /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
+    pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
+        let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
+        if let Some(spawned) = self.spawned_before(&keyed).await? {
+            return Ok(spawned);
+        }
+        if !self.policy.enabled {
+            return Err(Failure::of(Code::Disabled));
+        }
+        if request.prompt.is_some() && !self.policy.dispatch_enabled {
+            return Err(Failure::of(Code::DispatchDisabled));
+        }
+        self.deps.registry.require(&self.policy.backend)?;
+        let agent = match &request.agent {
+            Some(agent) => agent.clone(),
+            None => self.deps.profiles.default_agent()?,
+        };
+        let tx = self.spawn_tx(agent, request, key, keyed.clone())?;
+        let spawned = Spawned {
+            session_key: tx.session.session_key.clone(),
+            run_id: tx.run.as_ref().map(|run| run.run_id),
+        };
+        match self.deps.store.spawn_session(tx).await {
+            Ok(()) => {}
+            // The same key a moment ago, from another connection: its answer is ours.
+            Err(StoreError::KeyTaken { .. }) => {
+                let before = self.spawned_before(&keyed).await?;
+                return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
+            }
+            Err(error) => return Err(Failure::from(error)),
+        }
+        self.actor(&spawned.session_key);
+        Ok(spawned)
+    }
+
+    async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
+        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        match found.map_err(Failure::from)? {
+            None => Ok(None),
+            Some((fingerprint, _)) if fingerprint != keyed.fingerprint => {
+                Err(Failure::of(Code::IdempotencyConflict).origin("client"))
+            }
+            Some((_, result)) => {
+                let spawned = serde_json::from_str(&result).map_err(|_| Failure::of(Code::Runtime))?;
+                Ok(Some(spawned))
+            }
+        }
+    }
+
+    fn spawn_tx(
+        &self,
+        agent: AgentName,
+        request: SpawnRequest,
+        key: IdempotencyKey,
+        keyed: Keyed,
+    ) -> Result<SpawnTx, Failure> {
+        let profile = self.deps.profiles.profile(&agent)?;
+        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
+        let now_ms = self.deps.clock.now_ms();
+        let options = SessionOptions {
+            permission: request.permission.unwrap_or(profile.permission),
+            non_interactive: request.non_interactive.unwrap_or(profile.non_interactive),
+            mode_id: None,
+            config: Vec::new(),
+        };
+        let session = self.new_session(agent, cwd, &request, options, now_ms);
+        let session_key = session.session_key.clone();
+        let binding = request.bind.map(|to| new_binding(to, &session_key, &request.author, now_ms));
+        let run = request.prompt.map(|text| {
+            let told = (text, request.author, request.interactive);
+            first_run(told, &session_key, key, now_ms)
+        });
+        let events = run.iter().map(first_event).collect();
+        let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
+        let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
+        let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
+        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max: self.policy.sessions_max })
+    }
+
+    fn new_session(
+        &self,
+        agent: AgentName,
+        cwd: String,
+        request: &SpawnRequest,
+        options: SessionOptions,
+        now_ms: u64,
+    ) -> SessionRow {
+        let session_key = SessionKey::mint(&agent);
+        SessionRow {
+            session_key: session_key.clone(),
+            backend: self.policy.backend.clone(),
+            agent,
+            mode: request.mode,
+            cwd,
+            label: request.label.clone(),
+            state: SessionState::Creating,
+            last_error: None,
+            owner_session_key: session_key,
+            spawned_by: None,
+            parent_session_key: None,
+            gateway_instance_id: self.policy.instance_id,
+            agent_session_id: None,
+            resumable: false,
+            agent_info: None,
+            lease_id: None,
+            options,
+            last_session_seq: 0,
+            created_at_ms: now_ms,
+            updated_at_ms: now_ms,
+            last_activity_at_ms: now_ms,
+        }
+    }
+
+    /// Accepts a prompt or a steer.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_LIMIT_REACHED` (queue or size), `ACP_RESUME_UNAVAILABLE`,
+    /// `ACP_DISPATCH_DISABLED`, `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was accepted.
+    pub(crate) async fn prompt(
+        &self,
+        session: &SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Result<PromptAccepted, Failure> {
+        if !self.policy.dispatch_enabled {
+            return Err(Failure::of(Code::DispatchDisabled));
+        }
+        let keyed = keyed("prompt", session, &key, &request);
+        let command = Command::Prompt { run_id: RunId::mint(), request, key };
+        match self.ask(session, command, keyed).await? {
+            Answered::Prompt(accepted) => Ok(accepted),
+            Answered::Cancel(_) | Answered::Now(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+        }
+    }
+
+    /// Stops a run, queued or running; `None` means the running one, or else the one next in the queue. Touches
+    /// no process.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`.
+    pub(crate) async fn cancel(
+        &self,
+        session: &SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> Result<Cancelled, Failure> {
+        let keyed = keyed("cancel", session, &key, &run);
+        match self.ask(session, Command::Cancel(run), keyed).await? {
+            Answered::Cancel(cancelled) => Ok(cancelled),
+            Answered::Prompt(_) | Answered::Now(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+        }
+    }
+
+    /// Closes a session for good: its turn, its queue, its bindings and its process. Returns when it is
+    /// committed; the process ends in the background.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`. Closing a closed session is not an error.
+    pub(crate) async fn close(
+        &self,
+        session: &SessionKey,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> Result<SessionNow, Failure> {
+        let keyed = keyed("close", session, &key, &"");
+        self.ask_now(session, Command::Close { reason }, keyed).await
+    }
+
+    /// Starts the agent's conversation anew on the next prompt; the session and its journal stay.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`.
+    pub(crate) async fn reset(
+        &self,
+        session: &SessionKey,
+        key: IdempotencyKey,
+    ) -> Result<SessionNow, Failure> {
+        let keyed = keyed("reset", session, &key, &"");
+        self.ask_now(session, Command::Reset, keyed).await
+    }
+
+    /// Changes the agent's mode or one of its config options, now if it runs and after every restart.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`; what the agent says about it is in the journal.
+    pub(crate) async fn set_option(
+        &self,
+        session: &SessionKey,
+        option: SetOption,
+        key: IdempotencyKey,
+    ) -> Result<SessionNow, Failure> {
+        let keyed = keyed("option", session, &key, &option);
+        self.ask_now(session, Command::SetOption(option), keyed).await
+    }
+
+    /// Answers a pending permission with one of the agent's options. The first valid answer wins.
+    ///
+    /// # Errors
+    /// `NO_SESSION`; `USAGE` when the permission is unknown, settled or expired, or the option is not one of its.
+    pub(crate) async fn answer_permission(
+        &self,
+        session: &SessionKey,
+        permission_id: &str,
+        option_id: &str,
+        by: &str,
+    ) -> Result<(), Failure> {
+        let command = Command::AnswerPermission {
+            permission_id: permission_id.to_owned(),
+            option_id: option_id.to_owned(),
+            by: by.to_owned(),
+        };
+        self.ask(session, command, None).await.map(|_| ())
+    }
+
+    async fn ask_now(
+        &self,
+        session: &SessionKey,
+        command: Command,
+        keyed: Option<Keyed>,
+    ) -> Result<SessionNow, Failure> {
+        match self.ask(session, command, keyed).await? {
+            Answered::Now(now) => Ok(now),
+            Answered::Prompt(_) | Answered::Cancel(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+        }
+    }
+
+    /// Hands a command to the session's actor and waits for the answer.
+    async fn ask(
+        &self,
+        session: &SessionKey,
+        command: Command,
+        keyed: Option<Keyed>,
+    ) -> Result<Answered, Failure> {
+        if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
+            return Err(Failure::of(Code::NoSession));
+        }
+        // An actor that went to rest just now drops the command unread: once more, with a new one.
+        for _ in 0..3 {
+            let actor = self.actor(session);
+            let (reply, answer) = oneshot::channel();
+            let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
+            let urgent = matches!(
+                envelope.command,
+                Command::Cancel(_) | Command::Close { .. } | Command::AnswerPermission { .. }
+            );
+            let lane = if urgent { &actor.urgent } else { &actor.mailbox };
+            match lane.try_send(envelope) {
+                Ok(()) => {
+                    if let Ok(result) = answer.await {
+                        return result;
+                    }
+                }
+                Err(mpsc::error::TrySendError::Full(_)) => {
+                    let text = "Too many commands wait for this session. Try again in a moment.";
+                    return Err(Failure::new(Code::LimitReached, text).detail("MAILBOX_FULL").retryable());
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => {}
+            }
+            if self.deps.stop.is_cancelled() {
+                break;
+            }
+            self.forget(session, &actor);
+        }
+        Err(Failure::of(Code::BackendUnavailable).detail("GATEWAY_ENDING").retryable())
+    }
+
+    /// The session's actor; made when there is none.
+    fn actor(&self, key: &SessionKey) -> Actor {
+        let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
+            return actor.clone();
+        }
+        actors.retain(|_, actor| !actor.mailbox.is_closed());
+        let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
+        let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
+        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
+        let actor = Actor { mailbox, urgent };
+        actors.insert(key.clone(), actor.clone());
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes));
+        actor
+    }
+
+    fn forget(&self, key: &SessionKey, dead: &Actor) {
+        let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
+        if actors.get(key).is_some_and(|actor| actor.mailbox.same_channel(&dead.mailbox)) {
+            actors.remove(key);
+        }
+    }
+}
+
+fn new_binding(conversation: ConversationRef, session: &SessionKey, by: &str, now_ms: u64) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation,
+        session_key: session.clone(),
+        target_kind: TargetKind::Session,
+        status: BindingStatus::Active,
+        bound_by: by.to_owned(),
+        bound_at_ms: now_ms,
+        last_activity_at_ms: now_ms,
+        idle_ms: None,
+        max_age_ms: None,
+        metadata: "{}".to_owned(),
+        end_reason: None,
+    }
+}
+
+/// The first run: what is said, by whom, and whether they can be asked.
+fn first_run(
+    (text, author, interactive): (String, String, bool),
+    session: &SessionKey,
+    key: IdempotencyKey,
+    now_ms: u64,
+) -> RunRow {
+    RunRow {
+        run_id: RunId::mint(),
+        session_key: session.clone(),
+        mode: RunMode::Prompt,
+        state: RunState::Queued,
+        text,
+        author,
+        interactive,
+        requester_message_id: None,
+        idempotency_key: key,
+        last_seq: 0,
+        stop_reason: None,
+        usage: None,
+        error: None,
+        created_at_ms: now_ms,
+        started_at_ms: None,
+        ended_at_ms: None,
+    }
+}
+
+fn first_event(run: &RunRow) -> (EventKind, String) {
+    let payload = json!({ "text": run.text, "mode": run.mode, "author": run.author });
+    (EventKind::Prompt, payload.to_string())
+}
+
+fn keyed(verb: &str, session: &SessionKey, key: &IdempotencyKey, asked: &impl Serialize) -> Option<Keyed> {
+    Some(Keyed { scope: format!("{verb}:{session}"), key: key.clone(), fingerprint: fingerprint(asked) })
+}
+
+/// Tells whether two commands under one key ask for the same.
+fn fingerprint(asked: &impl Serialize) -> String {
+    let text = serde_json::to_string(asked).unwrap_or_default();
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

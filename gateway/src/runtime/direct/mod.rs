@@ -1,0 +1,170 @@
+//! The default backend: an ACP v1 client over the relayed standard streams of an agent that lives as long as
+//! its session's lease.
+//!
+//! | file | about |
+//! |---|---|
+//! | `state` | the machine's state, small and serialisable |
+//! | `open` | initialise, then new, resume or load, then mode and options |
+//! | `turn` | prompt, steer, cancel, options, probe, close, and their answers |
+//! | `requests` | what the agent asks of its client |
+//! | `updates` | what the agent says |
+//! | `lens` | reading what is needed from raw JSON, and never failing for the rest |
+
+mod lens;
+mod open;
+mod requests;
+mod state;
+mod turn;
+mod updates;
+
+#[cfg(test)]
+mod cut_tests;
+#[cfg(test)]
+mod open_tests;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::core::event::{EventKind, NewEvent};
+use crate::core::jsonrpc::{self, Message};
+use crate::core::link::{Answer, EnsureSession, Link, LinkStep, Meaning, SetOption, Submit};
+use crate::runtime::{Health, LinkStateError, Runtime};
+use acp_shared::ids::RunId;
+use state::{Phase, State};
+
+/// The backend's name.
+pub(crate) const ID: &str = "direct";
+
+/// Makes [`DirectLink`]s.
+#[derive(Debug, Default)]
+pub(crate) struct DirectRuntime;
+
+impl Runtime for DirectRuntime {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, LinkStateError> {
+        Ok(Box::new(DirectLink::open(saved)?))
+    }
+
+    fn health(&self) -> Health {
+        Health { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() }
+    }
+}
+
+/// The ACP client of one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DirectLink {
+    state: State,
+}
+
+impl DirectLink {
+    /// A fresh machine, or the one that `saved` describes. An empty text is a fresh one.
+    ///
+    /// # Errors
+    /// `saved` was not written by this backend.
+    pub(crate) fn open(saved: Option<&str>) -> Result<Self, LinkStateError> {
+        let state = match saved {
+            None | Some("") => State::default(),
+            Some(text) => serde_json::from_str(text)?,
+        };
+        Ok(Self { state })
+    }
+
+    /// A line that is no message: tolerated, counted, and said at the 1st, 2nd, 4th, 8th … time.
+    fn noise(&mut self, line: &[u8], what: jsonrpc::Malformed) -> Vec<LinkStep> {
+        self.state.noise += 1;
+        let count = self.state.noise;
+        if !count.is_power_of_two() {
+            return Vec::new();
+        }
+        let sample: String =
+            String::from_utf8_lossy(line.get(..400).unwrap_or(line)).chars().take(200).collect();
+        vec![
+            LinkStep::Note(format!("a line on stdout is {what} ({count} such lines so far): {sample}")),
+            self.status(
+                "noise",
+                &format!("The agent wrote something on its standard output that is not ACP: {what}."),
+                &[("line", sample.into()), ("count", count.into())],
+            ),
+        ]
+    }
+
+    /// A status line in the journal.
+    fn status(&self, status: &str, text: &str, more: &[(&str, serde_json::Value)]) -> LinkStep {
+        let mut payload = serde_json::Map::new();
+        payload.insert("status".to_owned(), status.into());
+        payload.insert("text".to_owned(), text.into());
+        payload.extend(more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        self.event(EventKind::Status, serde_json::Value::Object(payload).to_string())
+    }
+
+    fn event(&self, kind: EventKind, payload: String) -> LinkStep {
+        LinkStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload })
+    }
+
+    fn extension(&self, method: &str, params: Option<&str>) -> LinkStep {
+        let method = jsonrpc::quoted(method);
+        let payload = match params {
+            Some(params) => format!("{{\"method\":{method},\"params\":{params}}}"),
+            None => format!("{{\"method\":{method}}}"),
+        };
+        self.event(EventKind::Extension, payload)
+    }
+}
+
+fn control(bytes: Vec<u8>) -> LinkStep {
+    LinkStep::Send { bytes, meaning: Meaning::Control }
+}
+
+impl Link for DirectLink {
+    fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
+        self.begin(input)
+    }
+
+    fn submit(&mut self, input: &Submit) -> Vec<LinkStep> {
+        if input.steer { self.steer(input) } else { self.prompt(input) }
+    }
+
+    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<LinkStep> {
+        if line.iter().all(u8::is_ascii_whitespace) || matches!(self.state.phase, Phase::Idle | Phase::Failed)
+        {
+            return Vec::new();
+        }
+        match Message::read(line) {
+            Ok(Message::Notification { method, params }) => self.notified(&method, params),
+            Ok(Message::Request { id, method, params }) => self.asked(at, id, &method, params),
+            Ok(Message::Response { id, outcome }) => self.answered(id, outcome),
+            Err(what) => self.noise(line, what),
+        }
+    }
+
+    fn answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
+        self.give_answer(answer)
+    }
+
+    fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep> {
+        self.cancel_turn(run_id)
+    }
+
+    fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+        self.change_option(option)
+    }
+
+    fn close(&mut self) -> Vec<LinkStep> {
+        self.say_goodbye()
+    }
+
+    fn probe(&mut self) -> Vec<LinkStep> {
+        self.ping()
+    }
+
+    fn can_steer(&self) -> bool {
+        self.state.phase == Phase::Ready && self.state.turn.is_some() && self.state.abilities.steer
+    }
+
+    fn save(&self) -> String {
+        // Strings, numbers and lists only: this cannot fail. An empty text would open a fresh machine.
+        serde_json::to_string(&self.state).unwrap_or_default()
+    }
+}

@@ -1,0 +1,351 @@
+//! From a new process to an open session, and every way it can end otherwise.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::tests::{ensure, events, sent};
+use super::*;
+use acp_shared::codes::Code;
+use serde_json::{Value, json};
+
+fn reply(link: &mut DirectLink, what: &str, input: &EnsureSession, body: &Value) -> Vec<LinkStep> {
+    let mut line = body.clone();
+    line["id"] = format!("{what}:{}", input.lease_id).into();
+    link.stream(0, line.to_string().as_bytes())
+}
+
+fn begun(input: &EnsureSession, initialize: Value) -> (DirectLink, Vec<LinkStep>) {
+    let mut link = DirectLink::open(None).unwrap();
+    link.ensure_session(input);
+    let steps = reply(&mut link, "init", input, &json!({ "result": initialize }));
+    (link, steps)
+}
+
+fn failure(steps: &[LinkStep]) -> &crate::error::Failure {
+    let found = steps.iter().find_map(|step| match step {
+        LinkStep::Failed(failure) => Some(failure),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("{steps:?}"))
+}
+
+#[test]
+fn the_handshake_of_a_new_conversation() {
+    let input = EnsureSession { offer_terminal: false, ..ensure() };
+    let mut link = DirectLink::open(None).unwrap();
+    let (hello, meaning) = sent(&link.ensure_session(&input)).remove(0);
+    assert_eq!(meaning, Meaning::Control);
+    assert_eq!(hello["id"], format!("init:{}", input.lease_id));
+    assert_eq!(hello["method"], "initialize");
+    let params = &hello["params"];
+    assert_eq!(params["protocolVersion"], 1);
+    assert_eq!(params["clientInfo"]["name"], "acp-host");
+    assert_eq!(params["clientInfo"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(params["clientCapabilities"]["fs"], json!({ "readTextFile": true, "writeTextFile": true }));
+    assert_eq!(params["clientCapabilities"]["terminal"], false);
+    let initialize = json!({ "protocolVersion": 1, "agentInfo": { "name": "a", "version": "1" },
+        "agentCapabilities": { "loadSession": true } });
+    let steps = reply(&mut link, "init", &input, &json!({ "result": initialize }));
+    let (new, _) = sent(&steps).remove(0);
+    assert_eq!(
+        (&new["method"], &new["params"]),
+        (&json!("session/new"), &json!({ "cwd": "/w", "mcpServers": [] }))
+    );
+    let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s9" } }));
+    let [LinkStep::Ready { agent_session_id, resumable: true, agent_info }] = &steps[..] else {
+        panic!("{steps:?}")
+    };
+    assert_eq!(agent_session_id, "s9");
+    assert_eq!(serde_json::from_str::<Value>(agent_info).unwrap(), initialize);
+    assert!(link.save().len() < 1_000, "{}", link.save());
+}
+
+#[test]
+fn the_agents_version_decides() {
+    for (version, ok) in
+        [(json!(1), true), (Value::Null, false), (json!(2), false), (json!(99), false), (json!("1"), false)]
+    {
+        let (_, steps) = begun(&ensure(), json!({ "protocolVersion": version }));
+        assert_eq!(steps.iter().any(|step| matches!(step, LinkStep::Send { .. })), ok, "{version}");
+        if !ok {
+            assert_eq!(failure(&steps).detail_code.as_deref(), Some("PROTOCOL_VERSION"));
+        }
+    }
+    assert_eq!(sent(&begun(&ensure(), json!({})).1).len(), 1, "an agent that says none is taken at its word");
+}
+
+#[test]
+fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
+    let resume = json!({ "sessionCapabilities": { "resume": {} } });
+    let load = json!({ "loadSession": true });
+    let both = json!({ "loadSession": true, "sessionCapabilities": { "resume": {} } });
+    let input = EnsureSession { resume: Some("old".to_owned()), ..ensure() };
+    for (abilities, want) in [(&resume, "session/resume"), (&both, "session/resume"), (&load, "session/load")]
+    {
+        let (mut link, steps) =
+            begun(&input, json!({ "protocolVersion": 1, "agentCapabilities": abilities }));
+        let (request, _) = sent(&steps).remove(0);
+        assert_eq!(request["method"], want);
+        assert_eq!(request["params"], json!({ "sessionId": "old", "cwd": "/w", "mcpServers": [] }));
+        let what = want.trim_start_matches("session/");
+        let steps = reply(&mut link, what, &input, &json!({ "result": {} }));
+        assert!(
+            matches!(&steps[..], [LinkStep::Ready { agent_session_id, .. }] if agent_session_id == "old")
+        );
+    }
+    for abilities in [json!({}), json!({ "loadSession": false, "sessionCapabilities": { "resume": false } })]
+    {
+        let (_, steps) = begun(&input, json!({ "protocolVersion": 1, "agentCapabilities": abilities }));
+        assert_eq!(failure(&steps).code, Code::ResumeUnavailable);
+        assert!(sent(&steps).is_empty());
+    }
+}
+
+#[test]
+fn unknown_sessions_in_every_agents_words_are_one_refusal() {
+    let input = EnsureSession { resume: Some("old".to_owned()), ..ensure() };
+    for (code, want) in [
+        (-32002, Code::ResumeUnavailable),
+        (-32602, Code::ResumeUnavailable),
+        (-32603, Code::ResumeUnavailable),
+        (404, Code::ResumeUnavailable),
+        (-32000, Code::AuthRequired),
+    ] {
+        let error = json!({ "code": code, "message": "Session not found" });
+        for (what, abilities) in [
+            ("load", json!({ "loadSession": true })),
+            ("resume", json!({ "sessionCapabilities": { "resume": {} } })),
+        ] {
+            let (mut link, _) =
+                begun(&input, json!({ "protocolVersion": 1, "agentCapabilities": abilities }));
+            let steps = reply(&mut link, what, &input, &json!({ "error": error }));
+            assert_eq!(failure(&steps).code, want, "{what} {code}");
+            assert_eq!(failure(&steps).acp.as_ref(), Some(&error));
+            assert!(sent(&steps).is_empty(), "no new conversation behind anyone's back");
+            // What it says afterwards has no effect.
+            assert!(reply(&mut link, what, &input, &json!({ "result": {} })).is_empty());
+        }
+    }
+    // An agent that advertises resume and only knows how to load.
+    let both = json!({ "loadSession": true, "sessionCapabilities": { "resume": {} } });
+    let (mut link, _) = begun(&input, json!({ "protocolVersion": 1, "agentCapabilities": both }));
+    let steps = reply(&mut link, "resume", &input, &json!({ "error": { "code": -32601 } }));
+    assert_eq!(sent(&steps)[0].0["method"], "session/load");
+    let steps = reply(&mut link, "load", &input, &json!({ "error": { "code": -32002 } }));
+    assert_eq!(failure(&steps).code, Code::ResumeUnavailable);
+}
+
+#[test]
+fn a_replay_is_not_news_until_the_first_prompt() {
+    let input = EnsureSession { resume: Some("old".to_owned()), ..ensure() };
+    let (mut link, _) = begun(&input, json!({ "agentCapabilities": { "loadSession": true } }));
+    let update = |link: &mut DirectLink, variant: &str| {
+        let line = json!({ "method": "session/update", "params": { "sessionId": "old", "update": { "sessionUpdate": variant } } });
+        // A gateway killed in mid-load knows it too (H10).
+        *link = DirectLink::open(Some(&link.save())).unwrap();
+        events(&link.stream(0, line.to_string().as_bytes())).remove(0)
+    };
+    let conversation = [
+        "user_message_chunk",
+        "agent_message_chunk",
+        "agent_thought_chunk",
+        "tool_call",
+        "tool_call_update",
+        "plan",
+        "notice",
+        "from_the_future",
+    ];
+    for variant in conversation {
+        assert_eq!(update(&mut link, variant).0, EventKind::Replay, "{variant}");
+    }
+    assert_eq!(update(&mut link, "available_commands_update").0, EventKind::Update);
+    reply(&mut link, "load", &input, &json!({ "result": null }));
+    assert_eq!(update(&mut link, "agent_message_chunk").0, EventKind::Replay, "some replay after the answer");
+    let run_id = RunId::mint();
+    link.submit(&Submit { run_id, text: "hi".into(), steer: false });
+    let (kind, run, _) = update(&mut link, "agent_message_chunk");
+    assert_eq!((kind, run), (EventKind::AgentMessage, Some(run_id)));
+    // A new conversation has nothing to replay: a greeting is shown.
+    let input = ensure();
+    let (mut link, _) = begun(&input, json!({}));
+    reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "old" } }));
+    assert_eq!(update(&mut link, "agent_message_chunk").0, EventKind::AgentMessage);
+}
+
+#[test]
+fn credentials_are_asked_for_in_the_agents_own_words() {
+    let methods = json!([
+        { "id": "login", "name": "Log in with X", "description": "Opens a browser",
+          "_meta": { "terminal-auth": { "command": "x", "args": ["login", "--device"], "label": "X" } } },
+        { "id": "key", "name": "API key" },
+        { "id": "tui", "name": "Terminal", "type": "terminal", "args": ["--setup"] },
+    ]);
+    for error in [
+        json!({ "code": -32000, "message": "Authentication required" }),
+        json!({ "code": -32603, "message": "Error: authentication required, see docs" }),
+    ] {
+        let input = ensure();
+        let (mut link, _) = begun(&input, json!({ "protocolVersion": 1, "authMethods": methods }));
+        let steps = reply(&mut link, "new", &input, &json!({ "error": error }));
+        let failure = failure(&steps);
+        assert_eq!(
+            (failure.code, failure.detail_code.as_deref()),
+            (Code::AuthRequired, Some("AUTH_REQUIRED"))
+        );
+        for words in ["Log in with X: Opens a browser (run: x login --device)", "- API key", "with: --setup"]
+        {
+            assert!(failure.message.contains(words), "{words}: {}", failure.message);
+        }
+    }
+    // Other errors are not about credentials, and methods alone mean nothing.
+    let input = ensure();
+    let (mut link, _) = begun(&input, json!({ "protocolVersion": 1, "authMethods": methods }));
+    let steps = reply(&mut link, "new", &input, &json!({ "error": { "code": -32603, "message": "boom" } }));
+    assert_eq!(failure(&steps).code, Code::SessionInitFailed);
+    assert!(failure(&steps).message.contains("boom"));
+}
+
+#[test]
+fn a_session_needs_an_id() {
+    for result in [
+        json!({}),
+        json!({ "sessionId": "" }),
+        json!({ "sessionId": 7 }),
+        json!({ "sessionId": "x".repeat(2_000) }),
+    ] {
+        let input = ensure();
+        let (mut link, _) = begun(&input, json!({}));
+        let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
+        assert_eq!(failure(&steps).detail_code.as_deref(), Some("NO_SESSION_ID"));
+    }
+}
+
+fn statuses(steps: &[LinkStep]) -> Vec<String> {
+    events(steps)
+        .iter()
+        .filter(|(kind, ..)| *kind == EventKind::Status)
+        .map(|(.., payload)| lens::value(payload)["status"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Answers every setting until the session is open; `refuse` names the methods that are refused.
+fn settle(link: &mut DirectLink, mut steps: Vec<LinkStep>, refuse: &[&str]) -> (Vec<String>, Vec<String>) {
+    let (mut methods, mut said) = (Vec::new(), Vec::new());
+    loop {
+        said.extend(statuses(&steps));
+        let mut requests = sent(&steps);
+        assert!(requests.len() <= 1, "one at a time");
+        let Some((request, _)) = requests.pop() else { break };
+        let method = request["method"].as_str().unwrap().to_owned();
+        let body = if refuse.contains(&method.as_str()) { "error" } else { "result" };
+        methods.push(format!("{method} {}{}", request["params"]["modeId"], request["params"]["value"]));
+        steps = link.stream(
+            0,
+            json!({ "id": request["id"], body: { "code": -32602, "message": "no" } }).to_string().as_bytes(),
+        );
+    }
+    assert!(matches!(steps.last(), Some(LinkStep::Ready { .. })), "{steps:?}");
+    (methods, said)
+}
+
+#[test]
+fn the_agent_is_made_to_ask_or_it_is_said_aloud() {
+    let modes = |current: &str| {
+        json!({ "sessionId": "s", "modes": { "currentModeId": current,
+        "availableModes": [{ "id": "default" }, { "id": "yolo" }, { "id": "agent" }] } })
+    };
+    let by_option = json!({ "sessionId": "s", "configOptions": [
+        { "id": "m", "category": "model", "currentValue": "x", "options": [{ "value": "default" }] },
+        { "id": "permission", "category": "mode", "currentValue": "yolo", "options": [
+            { "group": "g", "options": [{ "value": "default" }] }, { "value": "yolo" }] } ] });
+    let none = json!({ "sessionId": "s" });
+    type Row<'a> = (&'a str, Value, Option<&'a str>, &'a [&'a str], &'a [&'a str], &'a [&'a str]);
+    let table: [Row<'_>; 9] = [
+        ("", modes("yolo"), Some("default"), &[], &["session/set_mode \"default\"null"], &[]),
+        ("", modes("default"), Some("default"), &[], &[], &[]),
+        (
+            "",
+            modes("yolo"),
+            Some("default"),
+            &["session/set_mode"],
+            &["session/set_mode \"default\"null"],
+            &["option_refused", "approves_by_itself"],
+        ),
+        ("", modes("yolo"), Some("ask"), &[], &[], &["mode_unavailable", "approves_by_itself"]),
+        ("", modes("yolo"), None, &[], &[], &["approves_by_itself"]),
+        ("codex-acp", modes("agent"), None, &[], &[], &["approves_by_itself"]),
+        ("other", modes("agent"), None, &[], &[], &[]),
+        (
+            "",
+            by_option,
+            Some("default"),
+            &[],
+            &["session/set_config_option null\"default\""],
+            &["approves_by_itself"],
+        ),
+        ("", none, Some("default"), &[], &[], &["mode_unavailable"]),
+    ];
+    for (name, result, mode, refuse, want_sent, want_said) in table {
+        let input = EnsureSession { mode: mode.map(str::to_owned), ..ensure() };
+        let (mut link, _) = begun(&input, json!({ "agentInfo": { "name": name } }));
+        let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
+        let (methods, said) = settle(&mut link, steps, refuse);
+        assert_eq!(
+            (methods, said),
+            (
+                want_sent.iter().map(|s| (*s).to_owned()).collect(),
+                want_said.iter().map(|s| (*s).to_owned()).collect::<Vec<String>>()
+            ),
+            "{name} {mode:?}"
+        );
+    }
+}
+
+#[test]
+fn options_are_set_one_by_one_and_a_refusal_is_no_end() {
+    let options = vec![("model".to_owned(), "big".to_owned()), ("effort".to_owned(), "high".to_owned())];
+    let input = EnsureSession { options, ..ensure() };
+    let (mut link, _) = begun(&input, json!({}));
+    let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
+    let (methods, said) = settle(&mut link, steps, &["session/set_config_option"]);
+    assert_eq!(methods, ["session/set_config_option null\"big\"", "session/set_config_option null\"high\""]);
+    assert_eq!(said, ["option_refused", "option_refused"]);
+    // While open, a person hears of both outcomes.
+    for (body, want) in [("result", "option_set"), ("error", "option_refused")] {
+        let steps = link.set_option(&SetOption::Mode("yolo".to_owned()));
+        let request = sent(&steps).remove(0).0;
+        let line = json!({ "id": request["id"], body: {} }).to_string();
+        assert_eq!(statuses(&link.stream(0, line.as_bytes())).first().map(String::as_str), Some(want));
+        assert!(statuses(&link.stream(0, line.as_bytes())).is_empty(), "once");
+    }
+}
+
+#[test]
+fn a_change_of_mode_by_the_agent_is_said_once() {
+    let (mut link, _) = super::tests::running();
+    let line = |mode: &str| {
+        json!({ "method": "session/update", "params": { "update": { "sessionUpdate": "current_mode_update", "currentModeId": mode } } }).to_string()
+    };
+    assert!(statuses(&link.stream(0, line("plan").as_bytes())).is_empty());
+    assert_eq!(statuses(&link.stream(0, line("yolo").as_bytes())), ["approves_by_itself"]);
+    assert!(statuses(&link.stream(0, line("yolo").as_bytes())).is_empty());
+}
+
+#[test]
+fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
+    let input = EnsureSession { mode: None, options: vec![("model".to_owned(), "a".to_owned())], ..ensure() };
+    let (mut link, _) = begun(&input, json!({ "protocolVersion": 1 }));
+    let config = |value: &str| SetOption::Config { id: "model".to_owned(), value: value.to_owned() };
+    assert_eq!(link.set_option(&config("b")), []);
+    let new = json!({ "result": { "sessionId": "s" } });
+    let (first, _) = sent(&reply(&mut link, "new", &input, &new)).remove(0);
+    assert_eq!(
+        (&first["method"], &first["params"]["value"]),
+        (&json!("session/set_config_option"), &json!("b"))
+    );
+    assert_eq!(link.set_option(&config("c")), []);
+    let answer = |link: &mut DirectLink, to: &Value| {
+        link.stream(0, json!({ "id": to["id"], "result": {} }).to_string().as_bytes())
+    };
+    let (second, _) = sent(&answer(&mut link, &first)).remove(0);
+    assert_eq!(second["params"]["value"], "c");
+    assert!(matches!(answer(&mut link, &second)[..], [LinkStep::Ready { .. }]));
+}

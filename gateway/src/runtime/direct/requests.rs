@@ -1,0 +1,107 @@
+//! What the agent asks of its client. What was offered becomes an [`Ask`]; everything else is answered at once:
+//! an agent must never wait for something that nobody will do.
+
+use super::state::{ASK_ID_BYTES_MAX, ASKS_MAX, OpenAsk};
+use super::{DirectLink, lens};
+use crate::core::jsonrpc::{
+    self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Members, string,
+};
+use crate::core::link::{Answer, Ask, LinkStep, Meaning, Wanted};
+use crate::core::permission;
+
+impl DirectLink {
+    pub(super) fn asked(&mut self, at: u64, id: &str, method: &str, params: Option<&str>) -> Vec<LinkStep> {
+        let offered = match method {
+            "session/request_permission" => true,
+            "fs/read_text_file" | "fs/write_text_file" => self.state.offer_fs,
+            "terminal/create"
+            | "terminal/output"
+            | "terminal/wait_for_exit"
+            | "terminal/kill"
+            | "terminal/release" => self.state.offer_terminal,
+            _ => {
+                let no = refuse(
+                    at,
+                    id,
+                    METHOD_NOT_FOUND,
+                    &format!("Method not found: {}", lens::cut(method, 100)),
+                );
+                return vec![self.extension(method, params), no];
+            }
+        };
+        if !offered {
+            let note = LinkStep::Note(format!("the agent asked for {method}, which was not offered to it"));
+            return vec![note, refuse(at, id, METHOD_NOT_FOUND, &format!("Method not offered: {method}"))];
+        }
+        if self.state.asks.len() >= ASKS_MAX || id.len() > ASK_ID_BYTES_MAX {
+            let note = LinkStep::Note(format!("{method} refused: too many open requests, or too long an id"));
+            return vec![note, refuse(at, id, INTERNAL_ERROR, "Too many open requests")];
+        }
+        let params = params.unwrap_or("{}");
+        let what = match Members::parse(params) {
+            Err(_) => Err("params"),
+            Ok(_) if method == "session/request_permission" => Ok(lens::permission(&lens::value(params))),
+            Ok(members) => lens::wanted(method, &members),
+        };
+        let what = match what {
+            Ok(what) => what,
+            Err(missing) => {
+                let note = LinkStep::Note(format!("{method} without a usable \"{missing}\""));
+                return vec![note, refuse(at, id, INVALID_PARAMS, &format!("Missing or wrong: {missing}"))];
+            }
+        };
+        let permission = matches!(what, Wanted::Permission { .. });
+        // The offset names the request: two with the same id are two requests.
+        self.state.asks.insert(at, OpenAsk { id: id.to_owned(), permission });
+        let run_id = self.state.run_id();
+        vec![LinkStep::Ask(Ask { at, run_id, method: method.to_owned(), params: params.to_owned(), what })]
+    }
+
+    pub(super) fn give_answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
+        let Some(ask) = self.state.asks.remove(&answer.at) else {
+            return vec![LinkStep::Note(format!(
+                "nobody waits for an answer to the request at {}",
+                answer.at
+            ))];
+        };
+        let bytes = jsonrpc::reply(&ask.id, &answer.outcome);
+        vec![LinkStep::Send { bytes, meaning: Meaning::Answer { at: answer.at } }]
+    }
+
+    /// `$/cancel_request`: the agent no longer wants what it asked for.
+    pub(super) fn taken_back(&mut self, params: Option<&str>) -> Vec<LinkStep> {
+        let members = params.and_then(|params| Members::parse(params).ok());
+        let Some(id) = members.as_ref().and_then(|members| members.get("requestId")) else {
+            return vec![LinkStep::Note("$/cancel_request without a requestId".to_owned())];
+        };
+        let same = |open: &str| open == id || string(open).is_some_and(|open| string(id) == Some(open));
+        let found: Vec<u64> =
+            self.state.asks.iter().filter(|(_, ask)| same(&ask.id)).map(|(at, _)| *at).collect();
+        let mut steps = Vec::new();
+        for at in found {
+            let Some(ask) = self.state.asks.remove(&at) else { continue };
+            steps.push(LinkStep::Unask { at });
+            steps.push(refuse(at, &ask.id, CANCELLED, "Request cancelled"));
+        }
+        steps
+    }
+
+    /// A permission ends with its turn. The agent is still given its answer: some hold every later request back
+    /// behind one that was never answered.
+    pub(super) fn withdraw_permissions(&mut self) -> Vec<LinkStep> {
+        let found: Vec<u64> =
+            self.state.asks.iter().filter(|(_, ask)| ask.permission).map(|(at, _)| *at).collect();
+        let mut steps = Vec::new();
+        for at in found {
+            let Some(ask) = self.state.asks.remove(&at) else { continue };
+            steps.push(LinkStep::Unask { at });
+            let bytes = jsonrpc::reply(&ask.id, &Ok(permission::cancelled()));
+            steps.push(LinkStep::Send { bytes, meaning: Meaning::Answer { at } });
+        }
+        steps
+    }
+}
+
+fn refuse(at: u64, id: &str, code: i64, message: &str) -> LinkStep {
+    LinkStep::Send { bytes: jsonrpc::reply_error(id, code, message), meaning: Meaning::Answer { at } }
+}

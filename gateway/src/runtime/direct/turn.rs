@@ -1,0 +1,263 @@
+//! The open session: prompt, steer, cancel, options, probe, close, and the answers to them.
+
+use super::state::{PENDING_MAX, Phase, Turn};
+use super::{DirectLink, control, lens};
+use crate::core::jsonrpc::{self, CANCELLED, string};
+use crate::core::link::{LinkStep, Meaning, SetOption, Submit};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::RunId;
+use serde_json::json;
+
+impl DirectLink {
+    pub(super) fn prompt(&mut self, input: &Submit) -> Vec<LinkStep> {
+        let run_id = input.run_id;
+        let (true, Some(session_id), None) =
+            (self.state.phase == Phase::Ready, &self.state.session_id, &self.state.turn)
+        else {
+            let failure = Failure::of(Code::Runtime).detail("LINK_NOT_READY").origin("gateway");
+            return vec![LinkStep::TurnFailed { run_id, failure }];
+        };
+        let params = json!({ "sessionId": session_id, "prompt": [{ "type": "text", "text": input.text }] });
+        let bytes = jsonrpc::request(&format!("prompt:{run_id}"), "session/prompt", &params.to_string());
+        self.state.prompted = true;
+        self.state.turn = Some(Turn { run_id, cancelled: false });
+        vec![LinkStep::Send { bytes, meaning: Meaning::Prompt { run_id } }]
+    }
+
+    pub(super) fn steer(&mut self, input: &Submit) -> Vec<LinkStep> {
+        let run_id = input.run_id;
+        let running = self.state.turn.is_some() && self.state.phase == Phase::Ready;
+        if !running || !self.state.abilities.steer || self.state.steers.len() >= PENDING_MAX {
+            return vec![LinkStep::Steered { run_id, taken: false }];
+        }
+        let params = json!({
+            "sessionId": self.state.session_id,
+            "prompt": [{ "type": "text", "text": input.text }],
+            // When the turn has just ended: give it back instead of beginning a turn that nobody asked for.
+            "_meta": { "steering": { "idleBehavior": "promptRequired" } },
+        });
+        let bytes = jsonrpc::request(&format!("steer:{run_id}"), "_session/steering", &params.to_string());
+        self.state.steers.push(run_id);
+        vec![LinkStep::Send { bytes, meaning: Meaning::Steer { run_id } }]
+    }
+
+    pub(super) fn cancel_turn(&mut self, run_id: RunId) -> Vec<LinkStep> {
+        match &mut self.state.turn {
+            Some(turn) if turn.run_id == run_id => turn.cancelled = true,
+            _ => {
+                return vec![LinkStep::Note(format!(
+                    "nothing to cancel: run {run_id} is not the running turn"
+                ))];
+            }
+        }
+        let params = json!({ "sessionId": self.state.session_id });
+        let bytes = jsonrpc::notification("session/cancel", &params.to_string());
+        vec![LinkStep::Send { bytes, meaning: Meaning::Cancel { run_id } }]
+    }
+
+    pub(super) fn change_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+        if self.take_along(option) {
+            return Vec::new();
+        }
+        if self.state.phase != Phase::Ready || self.state.changes.len() >= PENDING_MAX {
+            return vec![LinkStep::Note(format!("{option:?} was not sent: the session is not ready for it"))];
+        }
+        let (number, bytes) = self.option_request("set", option);
+        self.state.changes.insert(number, option.clone());
+        vec![control(bytes)]
+    }
+
+    /// Whether the session is still being opened; then it is opened with this option.
+    fn take_along(&mut self, option: &SetOption) -> bool {
+        let state = &mut self.state;
+        match (state.phase, &mut state.wanted) {
+            (Phase::Initializing | Phase::Creating | Phase::Resuming | Phase::Loading, Some(wanted)) => {
+                match option.clone() {
+                    SetOption::Mode(mode) => wanted.mode = Some(mode),
+                    SetOption::Config { id, value } => {
+                        wanted.options.retain(|(have, _)| *have != id);
+                        wanted.options.push((id, value));
+                    }
+                }
+                true
+            }
+            (Phase::Setting, _) if state.settings.len() < PENDING_MAX => {
+                state.settings.push_back(option.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn option_request(&mut self, what: &str, option: &SetOption) -> (u64, Vec<u8>) {
+        let (number, id) = self.state.numbered(what);
+        let session_id = &self.state.session_id;
+        let bytes = match option {
+            SetOption::Mode(mode) => {
+                let params = json!({ "sessionId": session_id, "modeId": mode });
+                jsonrpc::request(&id, "session/set_mode", &params.to_string())
+            }
+            SetOption::Config { id: config, value } => {
+                let params = json!({ "sessionId": session_id, "configId": config, "value": value });
+                jsonrpc::request(&id, "session/set_config_option", &params.to_string())
+            }
+        };
+        (number, bytes)
+    }
+
+    /// What came of a mode or an option; `aloud` for one that a person changed while the session was open.
+    pub(super) fn option_result(
+        &mut self,
+        option: &SetOption,
+        outcome: Result<&str, &str>,
+        aloud: bool,
+    ) -> Vec<LinkStep> {
+        let (what, fields) = match option {
+            SetOption::Mode(mode) => (format!("mode \"{mode}\""), vec![("mode", mode.as_str().into())]),
+            SetOption::Config { id, value } => (
+                format!("option \"{id}\" = \"{value}\""),
+                vec![("option", id.as_str().into()), ("value", value.as_str().into())],
+            ),
+        };
+        if let Err(error) = outcome {
+            let (code, message) = lens::error(error);
+            let text = format!("The agent refused the {what}: {message} ({code}).");
+            return vec![self.status("option_refused", &text, &fields)];
+        }
+        let mode = match option {
+            SetOption::Mode(mode) => Some(mode.clone()),
+            SetOption::Config { .. } => outcome.ok().and_then(|raw| lens::mode_in_options(&lens::value(raw))),
+        };
+        let mut steps = Vec::new();
+        if aloud {
+            steps.push(self.status("option_set", &format!("The agent took the {what}."), &fields));
+        }
+        if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
+            if aloud {
+                steps.extend(self.approves_by_itself(&mode));
+            }
+            self.state.modes.current = Some(mode);
+        }
+        steps
+    }
+
+    pub(super) fn ping(&mut self) -> Vec<LinkStep> {
+        if self.state.phase != Phase::Ready {
+            return Vec::new();
+        }
+        // No agent knows this method, and every agent that is alive says so.
+        let (_, id) = self.state.numbered("probe");
+        vec![control(jsonrpc::request(&id, "_acp_host/ping", "{}"))]
+    }
+
+    pub(super) fn say_goodbye(&mut self) -> Vec<LinkStep> {
+        if self.state.phase != Phase::Ready || !self.state.abilities.close {
+            return Vec::new();
+        }
+        let params = json!({ "sessionId": self.state.session_id });
+        vec![control(jsonrpc::request(&self.state.id("close"), "session/close", &params.to_string()))]
+    }
+
+    /// An answer of the agent. Ours are strings made from durable ids; every other one is an orphan.
+    pub(super) fn answered(&mut self, id: Option<&str>, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+        let raw = id.unwrap_or("nothing");
+        let Some(id) = id.and_then(string) else { return orphan(raw, outcome) };
+        let (what, rest) = id.split_once(':').unwrap_or((&id, ""));
+        let mut parts = rest.splitn(2, ':');
+        let (subject, number) = (parts.next().unwrap_or_default(), parts.next());
+        let phase = self.state.phase;
+        if let Ok(run_id) = RunId::parse(subject) {
+            match what {
+                "prompt" if self.state.run_id() == Some(run_id) => return self.turn_ended(run_id, outcome),
+                "steer" if self.state.steers.contains(&run_id) => return self.steered(run_id, outcome),
+                _ => {}
+            }
+        }
+        if self.state.lease_id.is_none_or(|lease| lease.to_string() != subject) {
+            return orphan(raw, outcome);
+        }
+        match (what, phase) {
+            ("init", Phase::Initializing) => self.initialized(outcome),
+            ("new", Phase::Creating) | ("resume", Phase::Resuming) | ("load", Phase::Loading) => {
+                self.opened(outcome)
+            }
+            ("setup", Phase::Setting) if self.is_current_setting(number) => self.setting_done(outcome),
+            ("set", Phase::Ready) => self.change_done(number, outcome, raw),
+            ("probe", _) => vec![LinkStep::Alive],
+            ("close", _) => Vec::new(),
+            _ => orphan(raw, outcome),
+        }
+    }
+
+    /// Settings before the session is open go one by one: the last number given out is the one on its way,
+    /// unless probes came in between, and those are not sent before it is open.
+    fn is_current_setting(&self, number: Option<&str>) -> bool {
+        number.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n + 1 == self.state.counter)
+    }
+
+    fn change_done(&mut self, number: Option<&str>, outcome: Result<&str, &str>, raw: &str) -> Vec<LinkStep> {
+        let number = number.and_then(|number| number.parse::<u64>().ok());
+        match number.and_then(|number| self.state.changes.remove(&number)) {
+            Some(option) => self.option_result(&option, outcome, true),
+            None => orphan(raw, outcome),
+        }
+    }
+
+    fn steered(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+        self.state.steers.retain(|open| *open != run_id);
+        let result = outcome.map(lens::value).unwrap_or_default();
+        let said = result.get("outcome").and_then(serde_json::Value::as_str).unwrap_or("refused");
+        // "startedNewTurn": the turn was over and the agent went on by itself; sending it again would be twice.
+        let taken = matches!(said, "injected" | "startedNewTurn");
+        vec![
+            LinkStep::Note(format!("steer {run_id}: the agent says {said}")),
+            LinkStep::Steered { run_id, taken },
+        ]
+    }
+
+    fn turn_ended(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+        let mut steps = self.withdraw_permissions();
+        let cancelled = self.state.turn.take().is_some_and(|turn| turn.cancelled);
+        match outcome {
+            Ok(result) => {
+                let reason = crate::core::jsonrpc::Members::parse(result)
+                    .ok()
+                    .and_then(|members| members.string("stopReason").map(String::from));
+                let stop_reason = reason.unwrap_or_else(|| {
+                    steps.push(LinkStep::Note("the agent ended a turn without a stop reason".to_owned()));
+                    "unknown".to_owned()
+                });
+                steps.push(LinkStep::TurnDone { run_id, stop_reason, result: result.to_owned() });
+            }
+            Err(error) => steps.push(self.turn_error(run_id, error, cancelled)),
+        }
+        steps
+    }
+
+    fn turn_error(&self, run_id: RunId, error: &str, cancelled: bool) -> LinkStep {
+        let (code, message) = lens::error(error);
+        if cancelled || code == CANCELLED {
+            // ACP wants a result here; some agents let their abort through as an error.
+            let result =
+                format!("{{\"stopReason\":\"cancelled\",\"_meta\":{{\"acp-host\":{{\"error\":{error}}}}}}}");
+            return LinkStep::TurnDone { run_id, stop_reason: "cancelled".to_owned(), result };
+        }
+        let failure = if self.needs_sign_in(code, &message) {
+            self.sign_in_failure(&message)
+        } else {
+            let text = format!("{} The agent said: {message} ({code}).", Code::TurnFailed.text());
+            Failure::new(Code::TurnFailed, text).detail("AGENT_ERROR").origin("agent")
+        };
+        LinkStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::value(error)), ..failure } }
+    }
+}
+
+fn orphan(id: &str, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    let (Ok(body) | Err(body)) = outcome;
+    vec![LinkStep::Note(format!(
+        "an answer to {} that nobody waits for: {}",
+        lens::cut(id, 100),
+        lens::cut(body, 200)
+    ))]
+}

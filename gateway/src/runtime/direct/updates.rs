@@ -1,0 +1,71 @@
+//! What the agent says: each update goes into the journal as it came, under the kind that says how to read it.
+
+use super::{DirectLink, lens};
+use crate::core::event::EventKind;
+use crate::core::jsonrpc::Members;
+use crate::core::link::LinkStep;
+
+impl DirectLink {
+    pub(super) fn notified(&mut self, method: &str, params: Option<&str>) -> Vec<LinkStep> {
+        match method {
+            "session/update" => self.updated(method, params),
+            "$/cancel_request" => self.taken_back(params),
+            _ => vec![self.extension(method, params)],
+        }
+    }
+
+    fn updated(&mut self, method: &str, params: Option<&str>) -> Vec<LinkStep> {
+        let members = params.and_then(|params| Members::parse(params).ok());
+        let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
+            return vec![
+                LinkStep::Note("session/update without an update".to_owned()),
+                self.extension(method, params),
+            ];
+        };
+        let session_id = members.string("sessionId");
+        if let (Some(theirs), Some(ours)) = (&session_id, &self.state.session_id)
+            && theirs != ours
+        {
+            let note = format!("an update for another session: {}", lens::cut(theirs, 100));
+            return vec![LinkStep::Note(note), self.extension(method, params)];
+        }
+        let update = Members::parse(raw).ok();
+        let variant = update.as_ref().and_then(|update| update.string("sessionUpdate"));
+        let kind = self.kind_of(variant.as_deref().unwrap_or_default());
+        let mut steps = vec![self.event(kind, raw.to_owned())];
+        let mode = match (variant.as_deref(), &update) {
+            (Some("current_mode_update"), Some(update)) => update.string("currentModeId").map(String::from),
+            (Some("config_option_update"), Some(_)) => lens::mode_in_options(&lens::value(raw)),
+            _ => None,
+        };
+        if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
+            steps.extend(self.approves_by_itself(&mode));
+            self.state.modes.current = Some(lens::cut(&mode, 200));
+        }
+        steps
+    }
+
+    /// How to read an update. While an old conversation is opened and until it was given a prompt, everything
+    /// that is conversation and not a setting is a replay (H10), also from agents that should not replay.
+    fn kind_of(&self, variant: &str) -> EventKind {
+        let setting = matches!(
+            variant,
+            "available_commands_update"
+                | "current_mode_update"
+                | "config_option_update"
+                | "session_info_update"
+                | "usage_update"
+        );
+        if self.state.resumed && !self.state.prompted && !setting {
+            return EventKind::Replay;
+        }
+        match variant {
+            "agent_message_chunk" => EventKind::AgentMessage,
+            "agent_thought_chunk" => EventKind::AgentThought,
+            "tool_call" => EventKind::ToolCall,
+            "tool_call_update" => EventKind::ToolCallUpdate,
+            "plan" => EventKind::Plan,
+            _ => EventKind::Update,
+        }
+    }
+}

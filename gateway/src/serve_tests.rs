@@ -1,0 +1,129 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::agent_terminal::tests::Fake;
+use crate::core::link::Ask;
+use crate::core::rows::RequestState;
+use acp_shared::ids::{AgentName, SessionKey};
+use serde_json::Value;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+struct Session {
+    dir: TempDir,
+    agent: LeaseId,
+    fake: Arc<Fake>,
+}
+
+impl Session {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), agent: LeaseId::mint(), fake: Arc::default() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn serving(&self, what: Wanted, intent: Option<String>, again: bool) -> Serving {
+        let ask = Ask { at: 0, run_id: None, method: String::new(), params: String::new(), what };
+        let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
+        let row =
+            AgentRequestRow { lease_id: self.agent, session_key, ask, state: RequestState::Started, intent };
+        Serving { row, again, cwd: self.path(""), env: vec![("PATH".to_owned(), "/bin".to_owned())] }
+    }
+
+    async fn serve(&self, what: Wanted, again: bool) -> Result<Value, RpcError> {
+        let intent = match &what {
+            Wanted::TerminalCreate { .. } => Some(LeaseId::mint().to_string()),
+            _ => None,
+        };
+        let result = serve(&self.fake, self.serving(what, intent, again)).await;
+        result.map(|text| serde_json::from_str(&text).unwrap())
+    }
+}
+
+fn create(command: &str) -> Wanted {
+    Wanted::TerminalCreate {
+        command: command.to_owned(),
+        args: vec![],
+        env: vec![],
+        cwd: None,
+        output_bytes_max: None,
+    }
+}
+
+#[tokio::test]
+async fn files_are_served() {
+    let session = Session::new();
+    let (path, content) = (session.path("a"), "one\ntwo\n".to_owned());
+    let write = Wanted::FsWrite { path: path.clone(), content };
+    assert_eq!(session.serve(write, false).await.unwrap(), serde_json::json!({}));
+    let read = Wanted::FsRead { path, line: Some(2), limit: None };
+    for again in [false, true] {
+        assert_eq!(session.serve(read.clone(), again).await.unwrap()["content"], "two\n");
+    }
+    let outside = Wanted::FsRead { path: "/etc/passwd".to_owned(), line: None, limit: None };
+    assert_eq!(session.serve(outside, false).await.unwrap_err().code, INVALID_PARAMS);
+}
+
+/// H3: a write that an earlier gateway began is answered by what stands in the file.
+#[tokio::test]
+async fn a_write_is_never_done_twice() {
+    let session = Session::new();
+    let path = session.path("a");
+    let write = Wanted::FsWrite { path: path.clone(), content: "new".to_owned() };
+    // It was done: the answer is the one that was lost.
+    std::fs::write(&path, "new").unwrap();
+    assert!(session.serve(write.clone(), true).await.is_ok());
+    // It was not done, or somebody has written since: the agent is told, and nothing is touched.
+    for there in ["old", ""] {
+        std::fs::write(&path, there).unwrap();
+        assert_eq!(session.serve(write.clone(), true).await.unwrap_err().code, INTERNAL_ERROR);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), there);
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(session.serve(write, true).await.is_err());
+    assert!(!std::fs::exists(&path).unwrap());
+}
+
+#[tokio::test]
+async fn terminals_are_served_to_the_agent_that_made_them() {
+    let session = Session::new();
+    let made = session.serve(create("make"), false).await.unwrap();
+    let terminal_id = made["terminalId"].as_str().unwrap().to_owned();
+    let output = Wanted::TerminalOutput { terminal_id: terminal_id.clone() };
+    assert_eq!(session.serve(output.clone(), false).await.unwrap()["truncated"], false);
+    let stranger = Session { fake: Arc::clone(&session.fake), ..Session::new() };
+    assert_eq!(
+        stranger.serve(output.clone(), false).await.unwrap_err().code,
+        crate::core::jsonrpc::NOT_FOUND
+    );
+    let kill = Wanted::TerminalKill { terminal_id: terminal_id.clone() };
+    session.serve(kill, false).await.unwrap();
+    let wait = Wanted::TerminalWait { terminal_id: terminal_id.clone() };
+    assert_eq!(session.serve(wait, true).await.unwrap()["signal"], "SIGTERM");
+    session.serve(Wanted::TerminalRelease { terminal_id }, false).await.unwrap();
+    assert!(session.serve(output, false).await.is_err());
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_asked_for_again_is_the_same_one() {
+    let session = Session::new();
+    let id = LeaseId::mint();
+    for again in [false, true] {
+        let serving = session.serving(create("make"), Some(id.to_string()), again);
+        assert_eq!(serve(&session.fake, serving).await.unwrap(), format!(r#"{{"terminalId":"{id}"}}"#));
+    }
+    assert_eq!(session.fake.terminals.lock().unwrap().len(), 1);
+    let without = session.serving(create("make"), None, false);
+    assert_eq!(serve(&session.fake, without).await.unwrap_err().code, INTERNAL_ERROR);
+}
+
+#[tokio::test]
+async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
+    let session = Session::new();
+    for (away_for, served) in [(3, true), (u32::MAX, false)] {
+        session.fake.away_for.store(away_for, std::sync::atomic::Ordering::Relaxed);
+        let serving = session.serving(create("make"), Some(LeaseId::mint().to_string()), false);
+        assert_eq!(serve_within(&session.fake, serving, 4 * AGAIN_MS).await.is_ok(), served);
+    }
+}

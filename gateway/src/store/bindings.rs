@@ -1,0 +1,145 @@
+//! `acp_bindings`: which conversation belongs to which session.
+
+use crate::core::rows::{BindingRow, ConversationRef};
+use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word};
+use crate::store::error::StoreError;
+use crate::store::{delivery, sessions};
+use acp_shared::ids::{BindingId, SessionKey};
+use rusqlite::{Connection, Row, named_params, params};
+
+/// The columns that [`from_row`] reads.
+pub(crate) const COLUMNS: &str = "binding_key, channel, account_id, thread_id, channel_id, session_key, target_kind, \
+    status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, end_reason";
+
+const INSERT: &str = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, channel_id, \
+    session_key, target_kind, status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, \
+    end_reason) VALUES (:binding_key, :channel, :account_id, :thread_id, :channel_id, :session_key, :target_kind, \
+    :status, :bound_by, :bound_at, :last_activity_at, :idle_ms, :max_age_ms, :metadata_json, :end_reason)";
+
+/// Reads a row of [`COLUMNS`].
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
+    Ok(BindingRow {
+        binding_id: id(row, "binding_key")?,
+        conversation: ConversationRef {
+            channel: row.get("channel")?,
+            account_id: row.get("account_id")?,
+            conversation_id: row.get("thread_id")?,
+            parent_conversation_id: row.get("channel_id")?,
+        },
+        session_key: id(row, "session_key")?,
+        target_kind: word(row, "target_kind")?,
+        status: word(row, "status")?,
+        bound_by: row.get("bound_by")?,
+        bound_at_ms: int(row, "bound_at")?,
+        last_activity_at_ms: int(row, "last_activity_at")?,
+        idle_ms: int_opt(row, "idle_ms")?,
+        max_age_ms: int_opt(row, "max_age_ms")?,
+        metadata: row.get("metadata_json")?,
+        end_reason: row.get("end_reason")?,
+    })
+}
+
+/// Inserts a binding.
+///
+/// # Errors
+/// [`StoreError::ConversationBound`] when it is active and the conversation has an active one.
+pub(crate) fn insert(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
+    let inserted = run(
+        db,
+        INSERT,
+        named_params! {
+            ":binding_key": row.binding_id.to_string(),
+            ":channel": row.conversation.channel,
+            ":account_id": row.conversation.account_id,
+            ":thread_id": row.conversation.conversation_id,
+            ":channel_id": row.conversation.parent_conversation_id,
+            ":session_key": row.session_key.as_str(),
+            ":target_kind": row.target_kind.word(),
+            ":status": row.status.word(),
+            ":bound_by": row.bound_by,
+            ":bound_at": Int(row.bound_at_ms),
+            ":last_activity_at": Int(row.last_activity_at_ms),
+            ":idle_ms": row.idle_ms.map(Int),
+            ":max_age_ms": row.max_age_ms.map(Int),
+            ":metadata_json": row.metadata,
+            ":end_reason": row.end_reason,
+        },
+    );
+    match inserted {
+        Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
+        other => other.map(drop),
+    }
+}
+
+/// Ends a binding, and remembers how far its conversation is still to be told: up to now, and no further.
+const END: &str = "UPDATE acp_bindings SET status = 'ended', end_reason = ?2, metadata_json = json_set(metadata_json, \
+    '$.end_session_seq', (SELECT last_session_seq FROM acp_sessions AS s \
+    WHERE s.session_key = acp_bindings.session_key)) WHERE status <> 'ended' AND ";
+
+/// Ends every binding of a session that has not ended.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn end_all(db: &Connection, key: &SessionKey, reason: &str) -> Result<(), StoreError> {
+    run(db, &format!("{END} session_key = ?1"), params![key.as_str(), reason])?;
+    Ok(())
+}
+
+/// Bindings of a session that have not ended, the oldest first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn of_session(db: &Connection, key: &SessionKey) -> Result<Vec<BindingRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' ORDER BY rowid"
+    );
+    all(db, &sql, [key.as_str()], from_row)
+}
+
+/// The binding of a conversation that has not ended: the active one, or else the newest.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn of_conversation(
+    db: &Connection,
+    at: &ConversationRef,
+) -> Result<Option<BindingRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
+         AND status <> 'ended' ORDER BY status = 'active' DESC, rowid DESC LIMIT 1"
+    );
+    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], from_row)
+}
+
+/// Binds a conversation to a session that exists already: what its journal holds so far is not shown again.
+///
+/// # Errors
+/// [`StoreError::ConversationBound`], [`StoreError::NoSession`]; what SQLite says.
+pub(crate) fn bind(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
+    let (_, end) = sessions::marks(db, &row.session_key)?;
+    insert(db, row)?;
+    delivery::advance(db, row.binding_id, end, None)
+}
+
+/// Somebody spoke through a binding.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
+    const SQL: &str =
+        "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) WHERE binding_key = ?1";
+    run(db, SQL, params![binding_id.to_string(), Int(now_ms)])?;
+    Ok(())
+}
+
+/// Ends one binding.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn end(db: &Connection, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
+    run(db, &format!("{END} binding_key = ?1"), params![binding_id.to_string(), reason])?;
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Between SQL values and the types of `core/rows.rs`.
+
+use crate::core::rows::{
+    BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
+};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::store::error::StoreError;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Connection, Params, Row};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::str::FromStr;
+
+/// A `u64` in an INTEGER column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Int(pub(crate) u64);
+
+impl ToSql for Int {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        i64::try_from(self.0)
+            .map(ToSqlOutput::from)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+    }
+}
+
+impl FromSql for Int {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let number = value.as_i64()?;
+        u64::try_from(number).map(Self).map_err(|_| FromSqlError::OutOfRange(number))
+    }
+}
+
+/// An enum that is a word in a column with a CHECK.
+pub(crate) trait Word: Copy + Sized + 'static {
+    /// Every value.
+    const ALL: &'static [Self];
+
+    /// The word.
+    fn word(self) -> &'static str;
+}
+
+macro_rules! words {
+    ($($name:ident { $($variant:ident = $text:literal),+ $(,)? })+) => {$(
+        impl Word for $name {
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+            fn word(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+    )+};
+}
+
+words! {
+    SessionMode { Persistent = "persistent", Oneshot = "oneshot" }
+    RunMode { Prompt = "prompt", Steer = "steer" }
+    LeaseUse { Intended = "intended", Open = "open", Ready = "ready", Closing = "closing", Ended = "ended" }
+    RequestState { Received = "received", Started = "started", Answered = "answered" }
+    PermissionState { Pending = "pending", Answered = "answered", Expired = "expired" }
+    TargetKind { Session = "session", Subagent = "subagent" }
+    BindingStatus { Pending = "pending", Active = "active", Ending = "ending", Ended = "ended" }
+}
+
+impl Word for SessionState {
+    const ALL: &'static [Self] = &SessionState::ALL;
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+impl Word for RunState {
+    const ALL: &'static [Self] = &RunState::ALL;
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+fn unreadable(column: &'static str, why: impl ToString) -> StoreError {
+    StoreError::Unreadable { column, why: why.to_string() }
+}
+
+/// A word column.
+///
+/// # Errors
+/// [`StoreError::Unreadable`] for a word that this program does not know.
+pub(crate) fn word<T: Word>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
+    let value = row.get_ref(column)?;
+    let text = value.as_str().map_err(|error| unreadable(column, error))?;
+    T::ALL
+        .iter()
+        .copied()
+        .find(|known| known.word() == text)
+        .ok_or_else(|| unreadable(column, format!("unknown word {text:?}")))
+}
+
+/// A text column that holds an id.
+///
+/// # Errors
+/// [`StoreError::Unreadable`] when it does not parse.
+pub(crate) fn id<T>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError>
+where
+    T: FromStr,
+    T::Err: ToString,
+{
+    let value = row.get_ref(column)?;
+    let text = value.as_str().map_err(|error| unreadable(column, error))?;
+    text.parse().map_err(|error: T::Err| unreadable(column, error))
+}
+
+/// A text column that holds an id or null.
+///
+/// # Errors
+/// [`StoreError::Unreadable`] when it does not parse.
+pub(crate) fn id_opt<T>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError>
+where
+    T: FromStr,
+    T::Err: ToString,
+{
+    if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { id(row, column).map(Some) }
+}
+
+/// An unsigned column.
+///
+/// # Errors
+/// [`StoreError::Sqlite`] when it is negative or no integer.
+pub(crate) fn int(row: &Row<'_>, column: &'static str) -> Result<u64, StoreError> {
+    Ok(row.get::<_, Int>(column)?.0)
+}
+
+/// An unsigned column or null.
+///
+/// # Errors
+/// [`StoreError::Sqlite`] when it is negative or no integer.
+pub(crate) fn int_opt(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, StoreError> {
+    Ok(row.get::<_, Option<Int>>(column)?.map(|number| number.0))
+}
+
+/// A JSON column.
+///
+/// # Errors
+/// [`StoreError::Unreadable`] when it is not what is expected.
+pub(crate) fn json<T: DeserializeOwned>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
+    let value = row.get_ref(column)?;
+    let text = value.as_str().map_err(|error| unreadable(column, error))?;
+    serde_json::from_str(text).map_err(|error| unreadable(column, error))
+}
+
+/// A JSON column or null.
+///
+/// # Errors
+/// [`StoreError::Unreadable`] when it is not what is expected.
+pub(crate) fn json_opt<T: DeserializeOwned>(
+    row: &Row<'_>,
+    column: &'static str,
+) -> Result<Option<T>, StoreError> {
+    if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { json(row, column).map(Some) }
+}
+
+/// A value as the text of a JSON column.
+///
+/// # Errors
+/// [`StoreError::Unwritable`].
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
+    Ok(serde_json::to_string(value)?)
+}
+
+/// A value or null as the text of a JSON column.
+///
+/// # Errors
+/// [`StoreError::Unwritable`].
+pub(crate) fn to_json_opt(value: Option<&impl Serialize>) -> Result<Option<String>, StoreError> {
+    value.map(to_json).transpose()
+}
+
+/// Every row of a query.
+///
+/// # Errors
+/// What SQLite or `read` says of the first row that fails.
+pub(crate) fn all<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement: CachedStatement<'_> = db.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(read(row)?);
+    }
+    Ok(found)
+}
+
+/// The first row of a query, if there is one.
+///
+/// # Errors
+/// What SQLite or `read` says.
+pub(crate) fn first<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    rows.next()?.map(read).transpose()
+}
+
+/// Runs a statement and says how many rows it changed.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn run(db: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {
+    Ok(db.prepare_cached(sql)?.execute(params)?)
+}

@@ -1,0 +1,328 @@
+//! `acp_delivery_part` (the outbox towards conversations) and its checkpoints.
+//!
+//! A part is planned before it is sent, is `sending` while nobody knows, and what became of it is committed
+//! together with the checkpoint: after a crash planned parts are sent, and parts that were being sent are looked
+//! for in the conversation first.
+
+use crate::core::event::{EventKind, EventRow};
+use crate::core::project::{self, Need, Part, PartKind, RunDigest};
+use crate::core::rows::BindingRow;
+use crate::store::bindings;
+use crate::store::codec::{Int, Word, all, first, id_opt, int, run, word};
+use crate::store::error::StoreError;
+use crate::store::events;
+use crate::store::now_ms;
+use acp_shared::ids::{BindingId, RunId, SessionKey};
+use rusqlite::{Connection, Row, params};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most journal rows that are projected in one go.
+const ROWS_MAX: u64 = 64;
+
+/// Where a part is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartState {
+    /// Not sent yet.
+    Planned,
+    /// Being sent: after a crash nobody knows.
+    Sending,
+    /// In the conversation.
+    Sent,
+    /// Nobody knows, and asking did not help.
+    Uncertain,
+    /// The channel will not take it.
+    Rejected,
+}
+
+impl Word for PartState {
+    const ALL: &'static [Self] = &[Self::Planned, Self::Sending, Self::Sent, Self::Uncertain, Self::Rejected];
+    fn word(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Sending => "sending",
+            Self::Sent => "sent",
+            Self::Uncertain => "uncertain",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+impl Word for PartKind {
+    const ALL: &'static [Self] = &PartKind::ALL;
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+/// A row of `acp_delivery_part`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartRow {
+    /// What is shown.
+    pub(crate) part: Part,
+    /// Where it is on its way.
+    pub(crate) state: PartState,
+    /// How often it was tried.
+    pub(crate) attempts: u64,
+}
+
+fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
+    let part = Part {
+        session_seq: int(row, "session_seq")?,
+        part_no: row.get("part_no")?,
+        run_id: id_opt(row, "run_id")?,
+        kind: word(row, "kind")?,
+        text: row.get("text")?,
+        nonce: row.get("nonce")?,
+    };
+    Ok(PartRow { part, state: word(row, "state")?, attempts: int(row, "attempts")? })
+}
+
+/// How far a conversation's journal was delivered; 0 before anything was.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn checkpoint(db: &Connection, binding_id: BindingId) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT last_session_seq FROM acp_binding_checkpoint WHERE binding_key = ?1";
+    let found = first(db, SQL, [binding_id.to_string()], |row| int(row, "last_session_seq"))?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Moves the checkpoint of a conversation forward.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn advance(
+    db: &Connection,
+    binding_id: BindingId,
+    through: u64,
+    message_id: Option<&str>,
+) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, last_message_id, updated_at) \
+        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key) DO UPDATE SET \
+        last_session_seq = max(last_session_seq, excluded.last_session_seq), \
+        last_message_id = coalesce(excluded.last_message_id, last_message_id), updated_at = excluded.updated_at";
+    run(db, SQL, params![binding_id.to_string(), Int(through), message_id, Int(now_ms())])?;
+    Ok(())
+}
+
+/// Journal rows that a conversation is shown, with what projecting them needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// The rows, in order.
+    pub(crate) rows: Vec<EventRow>,
+    /// The runs that they end.
+    pub(crate) runs: BTreeMap<RunId, RunDigest>,
+    /// The rows after those that need it, by their own number.
+    pub(crate) next: BTreeMap<u64, EventRow>,
+    /// Everything up to this number was looked at.
+    pub(crate) through: u64,
+}
+
+/// Reads what comes after `after` in a session's journal, whose last number is `end`.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn batch(db: &Connection, key: &SessionKey, after: u64, end: u64) -> Result<Batch, StoreError> {
+    let kinds: Vec<String> = project::SHOWN.iter().map(|kind| format!("'{}'", kind.as_str())).collect();
+    let sql = format!(
+        "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
+         WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
+        kinds.join(",")
+    );
+    let rows = all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?;
+    let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == ROWS_MAX);
+    let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
+    let mut out = Batch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
+    for row in &out.rows {
+        match project::need(row) {
+            Need::Nothing => {}
+            Need::Run(run_id) => {
+                if let Some(digest) = digest(db, run_id, row.session_seq)? {
+                    out.runs.insert(run_id, digest);
+                }
+            }
+            Need::Next => {
+                let next = events::after(db, key, row.session_seq, 1, 1)?.pop();
+                out.next.extend(next.map(|next| (row.session_seq, next)));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The digest of a run that the row `ended_by` ended.
+fn digest(db: &Connection, run_id: RunId, ended_by: u64) -> Result<Option<RunDigest>, StoreError> {
+    const RUN: &str = "SELECT mode, started_at FROM acp_runs WHERE run_id = ?1";
+    const ROWS: &str = "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 \
+        AND kind IN ('agent_message','tool_call','tool_call_update') ORDER BY seq";
+    let run_id = run_id.to_string();
+    let made = first(db, RUN, [&run_id], |row| {
+        Ok(RunDigest::new(word(row, "mode")?, row.get::<_, Option<i64>>("started_at")?.is_some()))
+    })?;
+    let Some(mut digest) = made else { return Ok(None) };
+    let mut statement = db.prepare_cached(ROWS)?;
+    let mut rows = statement.query(params![run_id, Int(ended_by)])?;
+    while let Some(row) = rows.next()? {
+        let kind: String = row.get("kind")?;
+        if let Some(kind) = EventKind::parse(&kind) {
+            digest.add(kind, row.get_ref("payload_json")?.as_str().unwrap_or_default());
+        }
+    }
+    Ok(Some(digest))
+}
+
+/// Plans parts of a conversation; those that are known already stay as they are.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
+        nonce, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'planned', ?9, ?9) \
+        ON CONFLICT DO NOTHING";
+    for part in parts {
+        run(
+            db,
+            SQL,
+            params![
+                binding.binding_id.to_string(),
+                binding.session_key.as_str(),
+                part.run_id.map(|id| id.to_string()),
+                Int(part.session_seq),
+                part.part_no,
+                part.kind.word(),
+                part.text,
+                part.nonce,
+                Int(now_ms())
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+/// Parts of a conversation that nothing became of yet, in their order.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
+    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, state, attempts FROM acp_delivery_part \
+        WHERE binding_key = ?1 AND state IN ('planned','sending') ORDER BY session_seq, part_no LIMIT ?2";
+    all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
+}
+
+/// A part is about to be sent.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn begin(db: &Connection, nonce: &str) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2 \
+        WHERE nonce = ?1 AND state <> 'sent'";
+    run(db, SQL, params![nonce, Int(now_ms())])?;
+    Ok(())
+}
+
+/// What became of a part, with everything that follows from it, in one transaction.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn settle(
+    db: &Connection,
+    binding: &BindingRow,
+    part: &Part,
+    state: PartState,
+    message_id: Option<&str>,
+) -> Result<(), StoreError> {
+    const SQL: &str =
+        "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4 WHERE nonce = ?1";
+    run(db, SQL, params![part.nonce, state.word(), message_id, Int(now_ms())])?;
+    if matches!(state, PartState::Planned | PartState::Sending) {
+        return Ok(());
+    }
+    // Everything before the first part that is still on its way is delivered.
+    const FIRST: &str = "SELECT min(session_seq) AS first FROM acp_delivery_part WHERE binding_key = ?1 \
+        AND state IN ('planned','sending')";
+    let first_open =
+        first(db, FIRST, [binding.binding_id.to_string()], |row| Ok(row.get::<_, Option<Int>>("first")?))?
+            .flatten();
+    let through = first_open.map_or(part.session_seq, |open| open.0.saturating_sub(1).min(part.session_seq));
+    advance(db, binding.binding_id, through, message_id)?;
+    if let (PartState::Sent, Some(run_id)) = (state, part.run_id) {
+        advance_run(db, binding, part, run_id, message_id)?;
+        bindings::touch(db, binding.binding_id, now_ms())?;
+    }
+    Ok(())
+}
+
+fn advance_run(
+    db: &Connection,
+    binding: &BindingRow,
+    part: &Part,
+    run_id: RunId,
+    message_id: Option<&str>,
+) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, last_discord_message_id, updated_at) \
+        SELECT run_id, seq, ?3, ?4 FROM acp_events WHERE session_key = ?1 AND session_seq = ?2 AND run_id = ?5 \
+        ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(last_event_seq, excluded.last_event_seq), \
+        last_discord_message_id = excluded.last_discord_message_id, updated_at = excluded.updated_at";
+    run(
+        db,
+        SQL,
+        params![
+            binding.session_key.as_str(),
+            Int(part.session_seq),
+            message_id,
+            Int(now_ms()),
+            run_id.to_string()
+        ],
+    )?;
+    Ok(())
+}
+
+/// A conversation that may have something to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// Its binding.
+    pub(crate) binding: BindingRow,
+    /// Number of the last row of the session's journal.
+    pub(crate) end: u64,
+}
+
+/// The bindings that are active, and those among `known` that are not any more.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<Due>, StoreError> {
+    let mut found = due(db, "status IN ('active','ending')", [])?;
+    let active: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
+    for binding_id in known.iter().filter(|id| !active.contains(id)) {
+        found.extend(one(db, *binding_id)?);
+    }
+    Ok(found)
+}
+
+/// One binding, whatever its state.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>, StoreError> {
+    Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
+}
+
+/// The bindings that ended before everything that they still owe was delivered.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn owing(db: &Connection) -> Result<Vec<Due>, StoreError> {
+    const OWES: &str = "status = 'ended' AND coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
+        WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
+        (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key))";
+    due(db, OWES, [])
+}
+
+fn due(db: &Connection, filter: &str, params: impl rusqlite::Params) -> Result<Vec<Due>, StoreError> {
+    let sql = format!(
+        "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
+         FROM acp_bindings AS b WHERE {filter} ORDER BY b.rowid",
+        bindings::COLUMNS
+    );
+    all(db, &sql, params, |row| Ok(Due { binding: bindings::from_row(row)?, end: int(row, "end")? }))
+}

@@ -1,0 +1,186 @@
+//! `acp_inbox`: what people said, keyed by the channel's message id. The row is committed before anything is
+//! done about it, and keeps what was done: the same message again gives the same outcome and no second effect.
+
+use crate::core::rows::ConversationRef;
+use crate::error::Failure;
+use crate::store::codec::{Int, all, first, json_opt, run, to_json};
+use crate::store::error::StoreError;
+use crate::store::now_ms;
+use acp_shared::ids::{RunId, SessionKey};
+use rusqlite::{Connection, Row, params};
+use serde::{Deserialize, Serialize};
+
+const COLUMNS: &str = "channel, account_id, conversation_id, message_id, text, author, state, outcome_json";
+const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
+
+/// What a person said in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inbound {
+    /// Where.
+    pub(crate) conversation: ConversationRef,
+    /// The channel's id of the message: the root of everything that follows from it.
+    pub(crate) message_id: String,
+    /// Who, for people.
+    pub(crate) author: String,
+    /// What.
+    pub(crate) text: String,
+}
+
+/// What was done about a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// It went to the session as a prompt.
+    Prompted {
+        /// The session.
+        session_key: SessionKey,
+        /// The run.
+        run_id: RunId,
+        /// Read the journal after this number to see everything of the run.
+        after_seq: u64,
+        /// How many runs are before it in the queue.
+        queued_behind: u64,
+        /// What the person is told; empty for nothing.
+        text: String,
+    },
+    /// It was a command, and was carried out or answered.
+    Command {
+        /// The session that the conversation is bound to now, if any.
+        session_key: Option<SessionKey>,
+        /// The run it made, if any (a steer).
+        run_id: Option<RunId>,
+        /// What the person is told.
+        text: String,
+    },
+    /// It went nowhere.
+    Refused {
+        /// What the person is told.
+        failure: Failure,
+        /// Why, for programs.
+        reason: String,
+    },
+    /// It is none of ours.
+    Ignored {
+        /// Why, for programs.
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// What the person is told; empty for nothing.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Prompted { text, .. } | Self::Command { text, .. } => text,
+            Self::Refused { failure, .. } => &failure.message,
+            Self::Ignored { .. } => "",
+        }
+    }
+}
+
+/// A row of `acp_inbox`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InboxRow {
+    /// What was said.
+    pub(crate) inbound: Inbound,
+    /// Whether nothing more is to be done about it.
+    pub(crate) settled: bool,
+    /// What was done, once it was; not settled yet means that the person was not told yet.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
+    let state: String = row.get("state")?;
+    Ok(InboxRow {
+        inbound: Inbound {
+            conversation: ConversationRef {
+                channel: row.get("channel")?,
+                account_id: row.get("account_id")?,
+                conversation_id: row.get("conversation_id")?,
+                parent_conversation_id: None,
+            },
+            message_id: row.get("message_id")?,
+            author: row.get("author")?,
+            text: row.get("text")?,
+        },
+        settled: state != "received",
+        outcome: json_opt(row, "outcome_json")?,
+    })
+}
+
+/// The row of a message.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn get(
+    db: &Connection,
+    at: &ConversationRef,
+    message_id: &str,
+) -> Result<Option<InboxRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM acp_inbox WHERE {KEY}");
+    first(db, &sql, params![at.channel, at.account_id, at.conversation_id, message_id], from_row)
+}
+
+/// Inserts a message that nothing was done about yet; the row that it has already, if it has one.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
+    const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, message_id, text, author, state, \
+        created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'received', ?7) ON CONFLICT DO NOTHING";
+    let at = &new.conversation;
+    run(
+        db,
+        SQL,
+        params![
+            at.channel,
+            at.account_id,
+            at.conversation_id,
+            new.message_id,
+            new.text,
+            new.author,
+            Int(now_ms())
+        ],
+    )?;
+    get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
+}
+
+/// Records what was done about a message. The person is not told yet.
+///
+/// # Errors
+/// What SQLite says; [`StoreError::Refused`] when the message has another outcome already.
+pub(crate) fn record(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
+    let at = &inbound.conversation;
+    let sql = format!("UPDATE acp_inbox SET outcome_json = ?5 WHERE {KEY} AND outcome_json IS NULL");
+    let keys = params![at.channel, at.account_id, at.conversation_id, inbound.message_id, to_json(outcome)?];
+    if run(db, &sql, keys)? == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::Refused("the message has an outcome already"))
+    }
+}
+
+/// Nothing more is to be done about a message.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
+    let at = &inbound.conversation;
+    let state = match outcome {
+        Outcome::Prompted { .. } | Outcome::Command { .. } => "routed",
+        Outcome::Refused { .. } | Outcome::Ignored { .. } => "refused",
+    };
+    let sql = format!("UPDATE acp_inbox SET state = ?5 WHERE {KEY}");
+    run(db, &sql, params![at.channel, at.account_id, at.conversation_id, inbound.message_id, state])?;
+    Ok(())
+}
+
+/// Messages that something is still to be done about, the oldest first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn unsettled(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, rowid LIMIT ?1"
+    );
+    all(db, &sql, [Int(rows_max)], from_row)
+}

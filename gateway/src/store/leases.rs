@@ -1,0 +1,169 @@
+//! `acp_leases` and `acp_line_tail`: the processes a session asked for, and how far their output is committed.
+
+use crate::core::rows::{LeaseRow, LeaseUse};
+#[cfg(test)]
+use crate::store::Store;
+use crate::store::codec::{Int, Word, all, first, id, int, json, run, to_json, word};
+use crate::store::error::StoreError;
+use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::protocol::LeaseKind;
+use rusqlite::{Connection, Row, params};
+
+const COLUMNS: &str = "lease_id, session_key, spawn_json, usage, stdout_offset, next_stdin_seq, link_state";
+
+const INSERT: &str = "INSERT INTO acp_leases (lease_id, session_key, kind, spawn_json, usage, stdout_offset, \
+    next_stdin_seq, link_state) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+const PROGRESS: &str = "UPDATE acp_leases SET stdout_offset = ?3, next_stdin_seq = ?4, \
+    link_state = coalesce(?5, link_state) \
+    WHERE lease_id = ?1 AND session_key = ?2 AND stdout_offset <= ?3 AND next_stdin_seq <= ?4";
+
+fn from_row(row: &Row<'_>) -> Result<LeaseRow, StoreError> {
+    Ok(LeaseRow {
+        lease_id: id(row, "lease_id")?,
+        session_key: id(row, "session_key")?,
+        spawn: json(row, "spawn_json")?,
+        usage: word(row, "usage")?,
+        stdout_offset: int(row, "stdout_offset")?,
+        next_stdin_seq: int(row, "next_stdin_seq")?,
+        link_state: row.get("link_state")?,
+    })
+}
+
+/// Inserts a lease.
+///
+/// # Errors
+/// What SQLite says: two agent leases of one session that have not ended are refused (H5).
+pub(crate) fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> {
+    let kind = match row.spawn.kind {
+        LeaseKind::Agent => "agent",
+        LeaseKind::Terminal { .. } => "terminal",
+    };
+    run(
+        db,
+        INSERT,
+        params![
+            row.lease_id.to_string(),
+            row.session_key.as_str(),
+            kind,
+            to_json(&row.spawn)?,
+            row.usage.word(),
+            Int(row.stdout_offset),
+            Int(row.next_stdin_seq),
+            row.link_state
+        ],
+    )?;
+    Ok(())
+}
+
+/// One lease of a session.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn get(
+    db: &Connection,
+    lease_id: LeaseId,
+    session: &SessionKey,
+) -> Result<Option<LeaseRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM acp_leases WHERE lease_id = ?1 AND session_key = ?2");
+    first(db, &sql, params![lease_id.to_string(), session.as_str()], from_row)
+}
+
+/// What is known of a lease; `None` when the session has no such lease.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn usage(
+    db: &Connection,
+    lease_id: LeaseId,
+    session: &SessionKey,
+) -> Result<Option<LeaseUse>, StoreError> {
+    const SQL: &str = "SELECT usage FROM acp_leases WHERE lease_id = ?1 AND session_key = ?2";
+    first(db, SQL, params![lease_id.to_string(), session.as_str()], |row| word(row, "usage"))
+}
+
+/// Moves the offsets on; never back.
+///
+/// # Errors
+/// [`StoreError::Refused`] when they would go back, or the lease is not the session's.
+pub(crate) fn progress(
+    db: &Connection,
+    lease_id: LeaseId,
+    session: &SessionKey,
+    stdout_offset: u64,
+    next_stdin_seq: u64,
+    link_state: Option<&str>,
+) -> Result<(), StoreError> {
+    let changed = run(
+        db,
+        PROGRESS,
+        params![lease_id.to_string(), session.as_str(), Int(stdout_offset), Int(next_stdin_seq), link_state],
+    )?;
+    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("a lease's offsets would go back")) }
+}
+
+/// Sets what is known of a lease.
+///
+/// # Errors
+/// What SQLite says: an ended lease stays ended.
+pub(crate) fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseUse) -> Result<(), StoreError> {
+    run(
+        db,
+        "UPDATE acp_leases SET usage = ?2 WHERE lease_id = ?1",
+        params![lease_id.to_string(), usage.word()],
+    )?;
+    Ok(())
+}
+
+/// Adds a piece of the unfinished line.
+///
+/// # Errors
+/// [`StoreError::Numbering`] when it does not begin where the last piece ends.
+pub(crate) fn add_tail(
+    db: &Connection,
+    lease_id: LeaseId,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), StoreError> {
+    const END: &str = "SELECT offset + length(bytes) AS ends FROM acp_line_tail WHERE lease_id = ?1 \
+                       ORDER BY offset DESC LIMIT 1";
+    const ADD: &str = "INSERT INTO acp_line_tail (lease_id, offset, bytes) VALUES (?1, ?2, ?3)";
+    let lease = lease_id.to_string();
+    if let Some(want) = first(db, END, [&lease], |row| int(row, "ends"))?
+        && want != offset
+    {
+        return Err(StoreError::Numbering { what: "the offset of a piece of a line", want, got: offset });
+    }
+    run(db, ADD, params![lease, Int(offset), bytes])?;
+    Ok(())
+}
+
+/// Forgets the pieces of the unfinished line.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn clear_tail(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
+    run(db, "DELETE FROM acp_line_tail WHERE lease_id = ?1", [lease_id.to_string()])?;
+    Ok(())
+}
+
+/// The pieces of the unfinished line, in order.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn tail(db: &Connection, lease_id: LeaseId) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+    const SQL: &str = "SELECT offset, bytes FROM acp_line_tail WHERE lease_id = ?1 ORDER BY offset";
+    all(db, SQL, [lease_id.to_string()], |row| Ok((int(row, "offset")?, row.get("bytes")?)))
+}
+
+#[cfg(test)]
+impl Store {
+    /// Every lease that has not ended, terminals included.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) async fn leases_in_use(&self) -> Result<Vec<LeaseRow>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM acp_leases WHERE usage <> 'ended' ORDER BY rowid");
+        self.read("leases_in_use", move |db| all(db, &sql, [], from_row)).await
+    }
+}

@@ -1,0 +1,26 @@
+//! `acp_meta`: small facts about this database, by name.
+
+use crate::store::codec::{first, run};
+use crate::store::error::StoreError;
+use rusqlite::{Connection, params};
+
+const GET: &str = "SELECT value FROM acp_meta WHERE key = ?1";
+const SET: &str = "INSERT INTO acp_meta (key, value) VALUES (?1, ?2) \
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+
+/// The value under `key`.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn get(db: &Connection, key: &str) -> Result<Option<String>, StoreError> {
+    first(db, GET, [key], |row| Ok(row.get(0)?))
+}
+
+/// Sets the value under `key`.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn set(db: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
+    run(db, SET, params![key, value])?;
+    Ok(())
+}

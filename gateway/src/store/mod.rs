@@ -1,0 +1,194 @@
+//! The control plane's database: the only place that names rusqlite.
+//!
+//! One thread writes, and commits in groups ([`writer`]); a few connections read ([`readers`]). Everything that
+//! changes the database is a named transaction given to [`Store::write`]; what it returns is durable. One file
+//! per table holds that table's SQL beside its row type; `tx/` holds the transactions that touch several.
+
+pub(crate) mod bindings;
+pub(crate) mod codec;
+pub(crate) mod console;
+pub(crate) mod delivery;
+pub(crate) mod error;
+pub(crate) mod events;
+pub(crate) mod idempotency;
+pub(crate) mod identity;
+pub(crate) mod inbox;
+pub(crate) mod leases;
+pub(crate) mod lock;
+pub(crate) mod meta;
+pub(crate) mod outbox;
+pub(crate) mod permissions;
+pub(crate) mod readers;
+pub(crate) mod requests;
+pub(crate) mod runs;
+pub(crate) mod schema;
+pub(crate) mod sessions;
+#[cfg(test)]
+mod tests;
+pub(crate) mod tx;
+pub(crate) mod watches;
+pub(crate) mod writer;
+
+pub(crate) use error::StoreError;
+pub(crate) use identity::Identity;
+pub(crate) use schema::Durability;
+pub(crate) use tx::spawn::SpawnTx;
+pub(crate) use writer::{Counts, Tx};
+
+use acp_shared::ids::SessionKey;
+use readers::Readers;
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, oneshot, watch};
+use watches::Watches;
+use writer::{Counters, Job, Message, Writer};
+
+/// How many write transactions may wait or run; more callers wait for a place.
+const WRITES_MAX: usize = 1024;
+
+/// The control plane's database. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    identity: Identity,
+    // Unbounded by itself; `places` bounds it.
+    queue: Sender<Message>,
+    places: Arc<Semaphore>,
+    readers: Readers,
+    watches: Arc<Watches>,
+    counters: Arc<Counters>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Store {
+    /// Takes the state directory (made if there is none), opens and migrates the database, and starts the
+    /// writer. Blocks: call it before serving.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] while another gateway runs on it, [`StoreError::Cloned`] when it is a copy,
+    /// [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`].
+    pub(crate) fn open(dir: &Path, durability: Durability) -> Result<Self, StoreError> {
+        let lock = lock::StateLock::take(dir)?;
+        let db = schema::open_writer(dir, durability)?;
+        let identity = identity::establish(&db, dir)?;
+        #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
+        let (queue, jobs) = channel();
+        let watches = Arc::new(Watches::default());
+        let counters = Arc::new(Counters::default());
+        let writer =
+            Writer { db, queue: jobs, watches: Arc::clone(&watches), counters: Arc::clone(&counters), lock };
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| StoreError::file("start the writer of", dir, error))?;
+        let inner = Inner {
+            dir: dir.to_owned(),
+            identity,
+            queue,
+            places: Arc::new(Semaphore::new(WRITES_MAX)),
+            readers: Readers::new(dir.to_owned()),
+            watches,
+            counters,
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Who this gateway is.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    /// The state directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// Runs a named transaction on the writer. All of it or nothing is durable when this returns. A caller that
+    /// goes away does not stop it.
+    ///
+    /// # Errors
+    /// What `work` returns, and then nothing of it was written; or why the group could not be committed.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.write_sized(name, 0, work).await
+    }
+
+    /// The same, saying about how many bytes of content it writes, which bounds a group.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub(crate) async fn write_sized<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        bytes: usize,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let place = Arc::clone(&self.inner.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let job = Job::new(name, bytes, place, work, reply);
+        self.inner.queue.send(Message::Job(job)).map_err(|_| StoreError::Closed)?;
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Runs a read on a snapshot of what is committed.
+    ///
+    /// # Errors
+    /// What `work` returns; [`StoreError::Panicked`]; [`StoreError::Closed`].
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.inner.readers.read(name, work).await
+    }
+
+    /// The session's last committed number, as commits go by. A hint: 0 until the first commit that is seen, so
+    /// subscribe first, then read the journal, then wait.
+    pub(crate) fn watch(&self, session_key: &SessionKey) -> watch::Receiver<u64> {
+        self.inner.watches.session(session_key)
+    }
+
+    /// Changes with every commit of anything. A hint.
+    pub(crate) fn committed(&self) -> watch::Receiver<u64> {
+        self.inner.watches.commits()
+    }
+
+    /// What the writer has done.
+    pub(crate) fn counts(&self) -> Counts {
+        self.inner.counters.look()
+    }
+
+    /// Commits what is queued, closes the database and frees the state directory. Later calls, on every clone,
+    /// get [`StoreError::Closed`].
+    pub(crate) async fn close(&self) {
+        self.inner.places.close();
+        self.inner.readers.close().await;
+        // The writer may have ended already.
+        drop(self.inner.queue.send(Message::Stop));
+        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
+        {
+            tracing::error!("the store's writer did not end in order");
+        }
+    }
+}
+
+/// Milliseconds since the Unix epoch: the store's stamp on what it writes.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

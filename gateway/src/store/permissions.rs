@@ -1,0 +1,80 @@
+//! `acp_permission`: what agents ask people for (H4).
+
+use crate::core::rows::PermissionRow;
+use crate::store::Store;
+use crate::store::codec::{Int, Word, all, id, int, int_opt, json, run, to_json, word};
+use crate::store::error::StoreError;
+use acp_shared::ids::{LeaseId, SessionKey};
+use rusqlite::{Connection, Row, params};
+
+const COLUMNS: &str =
+    "lease_id, session_key, ask_json, state, option_id, settled_by, created_at, deadline_at";
+
+const PUT: &str = "INSERT INTO acp_permission (lease_id, stdout_offset, session_key, ask_json, state, option_id, \
+    settled_by, created_at, deadline_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
+    ON CONFLICT (lease_id, stdout_offset) DO UPDATE SET state = excluded.state, option_id = excluded.option_id, \
+    settled_by = excluded.settled_by, deadline_at = excluded.deadline_at \
+    WHERE state = 'pending' OR (state = excluded.state AND option_id IS excluded.option_id)";
+
+fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
+    Ok(PermissionRow {
+        lease_id: id(row, "lease_id")?,
+        session_key: id(row, "session_key")?,
+        ask: json(row, "ask_json")?,
+        state: word(row, "state")?,
+        option_id: row.get("option_id")?,
+        settled_by: row.get("settled_by")?,
+        created_at_ms: int(row, "created_at")?,
+        deadline_at_ms: int_opt(row, "deadline_at")?,
+    })
+}
+
+/// Inserts a permission, or settles it.
+///
+/// # Errors
+/// [`StoreError::Refused`] when it was settled in another way already.
+pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
+    let changed = run(
+        db,
+        PUT,
+        params![
+            row.lease_id.to_string(),
+            Int(row.ask.at),
+            row.session_key.as_str(),
+            to_json(&row.ask)?,
+            row.state.word(),
+            row.option_id,
+            row.settled_by,
+            Int(row.created_at_ms),
+            row.deadline_at_ms.map(Int)
+        ],
+    )?;
+    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the permission was settled already")) }
+}
+
+/// Permissions of a lease's agent that are pending, in order.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn pending_of_lease(db: &Connection, lease_id: LeaseId) -> Result<Vec<PermissionRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND state = 'pending' ORDER BY stdout_offset"
+    );
+    all(db, &sql, [lease_id.to_string()], from_row)
+}
+
+impl Store {
+    /// Permissions of a session that somebody is asked for, the oldest first.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) async fn pending_permissions(
+        &self,
+        key: SessionKey,
+    ) -> Result<Vec<PermissionRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM acp_permission WHERE session_key = ?1 AND state = 'pending' ORDER BY rowid"
+        );
+        self.read("pending_permissions", move |db| all(db, &sql, [key.as_str()], from_row)).await
+    }
+}

@@ -1,0 +1,73 @@
+//! A few connections that can only read. Each read is one snapshot of what is committed.
+
+use crate::store::error::StoreError;
+use crate::store::schema::open_reader;
+use rusqlite::Connection;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+
+/// How many reads run at a time.
+const READERS_MAX: usize = 4;
+
+/// The connections, opened as they are needed.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    dir: PathBuf,
+    places: Arc<Semaphore>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Readers {
+    /// For the database in `dir`.
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        let idle = Arc::new(Mutex::new(Vec::with_capacity(READERS_MAX)));
+        Self { dir, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
+    }
+
+    /// Runs `work` on a connection, off the runtime's threads.
+    ///
+    /// # Errors
+    /// What `work` returns; [`StoreError::Panicked`]; [`StoreError::Closed`].
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let idle = Arc::clone(&self.idle);
+        let dir = self.dir.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let pooled = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let db = pooled.map_or_else(|| open_reader(&dir), Ok)?;
+            let result = snapshot(&db, name, work);
+            if db.is_autocommit() && !matches!(result, Err(StoreError::Panicked { .. })) {
+                idle.lock().unwrap_or_else(PoisonError::into_inner).push(db);
+            }
+            drop(place);
+            result
+        });
+        task.await.unwrap_or(Err(StoreError::Panicked { name }))
+    }
+
+    /// Lets the reads that run end, takes no more, and closes the connections.
+    pub(crate) async fn close(&self) {
+        let all = u32::try_from(READERS_MAX).unwrap_or(u32::MAX);
+        let ended = self.places.acquire_many(all).await;
+        self.places.close();
+        drop(ended);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+fn snapshot<T>(
+    db: &Connection,
+    name: &'static str,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    db.prepare_cached("BEGIN")?.execute([])?;
+    let result = catch_unwind(AssertUnwindSafe(|| work(db))).unwrap_or(Err(StoreError::Panicked { name }));
+    db.prepare_cached("ROLLBACK")?.execute([])?;
+    result
+}

@@ -1,0 +1,274 @@
+-- The control plane's schema as it is after every migration. A test compares the two.
+
+-- Times are milliseconds since the Unix epoch. Columns named *_json hold JSON text, kept as it was received or
+-- written. Foreign keys are immediate, never deferred: a deferred one would fail at COMMIT, for everybody in
+-- the group.
+
+CREATE TABLE acp_meta (
+  key TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT;
+
+-- owner, spawner and parent carry no foreign key: they say who it was, also when that session is gone.
+-- lease_id carries none either; a transaction that changes it checks it at its end.
+CREATE TABLE acp_sessions (
+  session_key TEXT PRIMARY KEY,
+  backend TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  mode TEXT NOT NULL CHECK (mode IN ('persistent','oneshot')),
+  cwd TEXT NOT NULL,
+  label TEXT,
+  state TEXT NOT NULL CHECK (state IN ('creating','idle','running','cancelling','error','closed')),
+  last_error TEXT,
+  owner_session_key TEXT NOT NULL,
+  spawned_by TEXT,
+  parent_session_key TEXT,
+  gateway_instance_id TEXT NOT NULL,
+  agent_session_id TEXT,
+  resumable INTEGER NOT NULL CHECK (resumable IN (0, 1)),
+  agent_info_json TEXT,
+  lease_id TEXT,
+  options_json TEXT NOT NULL,
+  last_session_seq INTEGER NOT NULL CHECK (last_session_seq >= 0),
+  epoch INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  last_activity_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX acp_sessions_open ON acp_sessions (label) WHERE state <> 'closed';
+
+CREATE TRIGGER acp_sessions_closed_is_final BEFORE UPDATE OF state ON acp_sessions
+WHEN OLD.state = 'closed' AND NEW.state <> 'closed'
+BEGIN SELECT RAISE(ABORT, 'a closed session stays closed'); END;
+
+CREATE TABLE acp_runs (
+  run_id TEXT PRIMARY KEY,
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  mode TEXT NOT NULL CHECK (mode IN ('prompt','steer')),
+  state TEXT NOT NULL CHECK (state IN ('queued','running','completed','failed','cancelled')),
+  prompt TEXT NOT NULL,
+  author TEXT NOT NULL,
+  interactive INTEGER NOT NULL CHECK (interactive IN (0, 1)),
+  requester_message_id TEXT,
+  idempotency_key TEXT NOT NULL,
+  last_seq INTEGER NOT NULL CHECK (last_seq >= 0),
+  stop_reason TEXT,
+  usage_json TEXT,
+  error_json TEXT,
+  error_code TEXT GENERATED ALWAYS AS (json_extract(error_json, '$.code')) VIRTUAL,
+  error_message TEXT GENERATED ALWAYS AS (json_extract(error_json, '$.message')) VIRTUAL,
+  created_at INTEGER NOT NULL,
+  started_at INTEGER,
+  ended_at INTEGER
+) STRICT;
+
+CREATE INDEX acp_runs_of_session ON acp_runs (session_key);
+CREATE INDEX acp_runs_unfinished ON acp_runs (session_key) WHERE state IN ('queued','running');
+CREATE UNIQUE INDEX acp_runs_one_running ON acp_runs (session_key) WHERE state = 'running' AND mode = 'prompt';
+
+CREATE TRIGGER acp_runs_ended_is_final BEFORE UPDATE OF state ON acp_runs
+WHEN OLD.state IN ('completed','failed','cancelled') AND NEW.state <> OLD.state
+BEGIN SELECT RAISE(ABORT, 'an ended run stays ended'); END;
+
+CREATE TABLE acp_bindings (
+  binding_key TEXT PRIMARY KEY,
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  thread_id TEXT NOT NULL,
+  channel_id TEXT,
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  target_kind TEXT NOT NULL CHECK (target_kind IN ('session','subagent')),
+  status TEXT NOT NULL CHECK (status IN ('pending','active','ending','ended')),
+  bound_by TEXT NOT NULL,
+  bound_at INTEGER NOT NULL,
+  last_activity_at INTEGER NOT NULL,
+  idle_ms INTEGER,
+  max_age_ms INTEGER,
+  expires_at INTEGER GENERATED ALWAYS AS (
+    CASE WHEN idle_ms IS NULL AND max_age_ms IS NULL THEN NULL
+    ELSE min(coalesce(last_activity_at + idle_ms, 9223372036854775807),
+             coalesce(bound_at + max_age_ms, 9223372036854775807)) END) VIRTUAL,
+  metadata_json TEXT NOT NULL,
+  webhook_id TEXT,
+  webhook_token TEXT,
+  persona_json TEXT,
+  backfilled_through TEXT,
+  end_reason TEXT
+) STRICT;
+
+CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id, thread_id)
+WHERE status = 'active';
+CREATE INDEX acp_bindings_of_session ON acp_bindings (session_key) WHERE status <> 'ended';
+
+CREATE TRIGGER acp_bindings_live_target_new BEFORE INSERT ON acp_bindings
+WHEN NEW.status IN ('pending','active')
+  AND (SELECT state FROM acp_sessions WHERE session_key = NEW.session_key) = 'closed'
+BEGIN SELECT RAISE(ABORT, 'the session of a binding is closed'); END;
+
+CREATE TRIGGER acp_bindings_live_target_change BEFORE UPDATE OF status, session_key ON acp_bindings
+WHEN NEW.status IN ('pending','active')
+  AND (SELECT state FROM acp_sessions WHERE session_key = NEW.session_key) = 'closed'
+BEGIN SELECT RAISE(ABORT, 'the session of a binding is closed'); END;
+
+CREATE TABLE acp_events (
+  event_id INTEGER PRIMARY KEY,
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  session_seq INTEGER NOT NULL CHECK (session_seq > 0),
+  run_id TEXT REFERENCES acp_runs (run_id),
+  seq INTEGER CHECK (seq > 0),
+  kind TEXT NOT NULL,
+  payload_json TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  CHECK ((run_id IS NULL) = (seq IS NULL))
+) STRICT;
+
+CREATE UNIQUE INDEX acp_events_by_session ON acp_events (session_key, session_seq);
+CREATE UNIQUE INDEX acp_events_by_run ON acp_events (run_id, seq) WHERE run_id IS NOT NULL;
+
+CREATE TRIGGER acp_events_never_updated BEFORE UPDATE ON acp_events
+BEGIN SELECT RAISE(ABORT, 'acp_events is append-only'); END;
+CREATE TRIGGER acp_events_never_deleted BEFORE DELETE ON acp_events
+BEGIN SELECT RAISE(ABORT, 'acp_events is append-only'); END;
+
+-- Per run: how far a run was delivered.
+CREATE TABLE acp_delivery_checkpoint (
+  run_id TEXT PRIMARY KEY REFERENCES acp_runs (run_id),
+  last_event_seq INTEGER NOT NULL CHECK (last_event_seq >= 0),
+  last_discord_message_id TEXT,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+-- Per binding: how far the session's journal was projected into the conversation.
+CREATE TABLE acp_binding_checkpoint (
+  binding_key TEXT PRIMARY KEY REFERENCES acp_bindings (binding_key),
+  last_session_seq INTEGER NOT NULL CHECK (last_session_seq >= 0),
+  last_message_id TEXT,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE acp_delivery_part (
+  part_id INTEGER PRIMARY KEY,
+  binding_key TEXT NOT NULL REFERENCES acp_bindings (binding_key),
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  run_id TEXT REFERENCES acp_runs (run_id),
+  session_seq INTEGER NOT NULL CHECK (session_seq > 0),
+  part_no INTEGER NOT NULL CHECK (part_no >= 0),
+  kind TEXT NOT NULL CHECK (kind IN ('final','notice','permission','error')),
+  text TEXT NOT NULL,
+  nonce TEXT NOT NULL UNIQUE,
+  state TEXT NOT NULL CHECK (state IN ('planned','sending','sent','uncertain','rejected')),
+  message_id TEXT,
+  attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  UNIQUE (binding_key, session_seq, part_no)
+) STRICT;
+
+CREATE INDEX acp_delivery_part_pending ON acp_delivery_part (binding_key, session_seq, part_no)
+WHERE state IN ('planned','sending','uncertain');
+
+CREATE TABLE acp_idempotency (
+  scope TEXT NOT NULL,
+  idempotency_key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  result_json TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (scope, idempotency_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX acp_idempotency_by_age ON acp_idempotency (created_at);
+
+CREATE TABLE acp_inbox (
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  text TEXT NOT NULL,
+  author TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('received','routed','refused')),
+  outcome_json TEXT,
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (channel, account_id, conversation_id, message_id)
+) STRICT;
+
+CREATE INDEX acp_inbox_received ON acp_inbox (created_at) WHERE state = 'received';
+
+CREATE TABLE acp_leases (
+  lease_id TEXT PRIMARY KEY,
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  kind TEXT NOT NULL CHECK (kind IN ('agent','terminal')),
+  spawn_json TEXT NOT NULL,
+  usage TEXT NOT NULL CHECK (usage IN ('intended','open','ready','closing','ended')),
+  stdout_offset INTEGER NOT NULL CHECK (stdout_offset >= 0),
+  next_stdin_seq INTEGER NOT NULL CHECK (next_stdin_seq > 0),
+  link_state TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX acp_leases_in_use ON acp_leases (session_key) WHERE usage <> 'ended';
+-- Two agents of one session in one directory must not be (H5).
+CREATE UNIQUE INDEX acp_leases_one_agent ON acp_leases (session_key) WHERE usage <> 'ended' AND kind = 'agent';
+
+CREATE TRIGGER acp_leases_ended_is_final BEFORE UPDATE OF usage ON acp_leases
+WHEN OLD.usage = 'ended' AND NEW.usage <> 'ended'
+BEGIN SELECT RAISE(ABORT, 'an ended lease stays ended'); END;
+
+CREATE TABLE acp_line_tail (
+  lease_id TEXT NOT NULL REFERENCES acp_leases (lease_id),
+  offset INTEGER NOT NULL CHECK (offset >= 0),
+  bytes BLOB NOT NULL,
+  PRIMARY KEY (lease_id, offset)
+) STRICT;
+
+-- bytes is null once the message is in the pipe; its hash stays (H7).
+CREATE TABLE acp_stdin_outbox (
+  lease_id TEXT NOT NULL REFERENCES acp_leases (lease_id),
+  seq INTEGER NOT NULL CHECK (seq > 0),
+  bytes BLOB,
+  sha256 BLOB NOT NULL CHECK (length(sha256) = 32),
+  meaning_json TEXT NOT NULL,
+  written INTEGER NOT NULL CHECK (written IN (0, 1)),
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (lease_id, seq),
+  CHECK (written = 1 OR bytes IS NOT NULL)
+) STRICT;
+
+CREATE TABLE acp_agent_request (
+  lease_id TEXT NOT NULL REFERENCES acp_leases (lease_id),
+  stdout_offset INTEGER NOT NULL CHECK (stdout_offset >= 0),
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  ask_json TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('received','started','answered')),
+  intent TEXT,
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (lease_id, stdout_offset)
+) STRICT;
+
+CREATE TABLE acp_permission (
+  lease_id TEXT NOT NULL REFERENCES acp_leases (lease_id),
+  stdout_offset INTEGER NOT NULL CHECK (stdout_offset >= 0),
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  ask_json TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('pending','answered','expired')),
+  option_id TEXT,
+  settled_by TEXT,
+  created_at INTEGER NOT NULL,
+  deadline_at INTEGER,
+  PRIMARY KEY (lease_id, stdout_offset)
+) STRICT;
+
+CREATE INDEX acp_permission_pending ON acp_permission (session_key) WHERE state = 'pending';
+
+CREATE TABLE console_message (
+  id INTEGER PRIMARY KEY,
+  conversation_id TEXT NOT NULL,
+  author TEXT NOT NULL,
+  text TEXT NOT NULL,
+  nonce TEXT NOT NULL UNIQUE,
+  kind TEXT NOT NULL CHECK (kind IN ('person','final','notice','permission','error')),
+  created_at INTEGER NOT NULL,
+  session_key TEXT REFERENCES acp_sessions (session_key),
+  run_id TEXT REFERENCES acp_runs (run_id)
+) STRICT;
+
+CREATE INDEX console_message_of_conversation ON console_message (conversation_id, id);

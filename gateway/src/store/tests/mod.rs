@@ -1,0 +1,10 @@
+//! Tests of the store as a whole, on real files.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod fixtures;
+mod groups;
+mod guards;
+mod interleaved;
+mod opening;
+mod round_trip;
+mod speed;

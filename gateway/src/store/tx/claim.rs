@@ -1,0 +1,39 @@
+//! An actor takes a session over.
+
+use crate::core::effect::{Fence, Snapshot};
+use crate::store::error::StoreError;
+use crate::store::{Store, leases, outbox, permissions, requests, runs, sessions};
+use acp_shared::ids::SessionKey;
+
+impl Store {
+    /// Begins a new epoch of the session, so that no earlier actor can commit any more, and loads everything
+    /// that was under way, as of the same moment.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSession`]; as [`Store::write`].
+    pub(crate) async fn claim(&self, key: SessionKey) -> Result<(Snapshot, Fence), StoreError> {
+        self.write("claim", move |tx| {
+            let epoch = sessions::next_epoch(tx, &key)?;
+            let session =
+                sessions::get(tx, &key)?.ok_or_else(|| StoreError::NoSession { session_key: key.clone() })?;
+            let mut snapshot = Snapshot {
+                lease: None,
+                tail: Vec::new(),
+                runs: runs::unfinished(tx, &key)?,
+                outbox: Vec::new(),
+                requests: Vec::new(),
+                permissions: Vec::new(),
+                session,
+            };
+            if let Some(lease_id) = snapshot.session.lease_id {
+                snapshot.lease = leases::get(tx, lease_id, &key)?;
+                snapshot.tail = leases::tail(tx, lease_id)?;
+                snapshot.outbox = outbox::unwritten(tx, lease_id)?;
+                snapshot.requests = requests::unanswered(tx, lease_id)?;
+                snapshot.permissions = permissions::pending_of_lease(tx, lease_id)?;
+            }
+            Ok((snapshot, Fence { session_key: key, epoch }))
+        })
+        .await
+    }
+}

@@ -1,0 +1,284 @@
+//! What an actor decided becomes durable.
+
+use crate::core::effect::{Fence, Write};
+use crate::core::event::EventRow;
+use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, SessionRow};
+use crate::core::session::SessionState;
+use crate::store::error::StoreError;
+use crate::store::{
+    Store, Tx, bindings, events, idempotency, leases, now_ms, outbox, permissions, requests, runs, sessions,
+};
+use acp_shared::ids::{LeaseId, RunId, SessionKey};
+use std::collections::HashMap;
+
+impl Store {
+    /// Commits what an actor decided, all or nothing. Events are appended after the rows of the same
+    /// transaction are written, so their order among each other matters and their place among the rows does not.
+    ///
+    /// # Errors
+    /// [`StoreError::Superseded`] when the fence is not the newest; [`StoreError::Numbering`] when a number does
+    /// not follow the last one; [`StoreError::KeyTaken`]; [`StoreError::Refused`]; as [`Store::write`].
+    pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
+        let bytes = writes.iter().map(weight).sum();
+        self.write_sized("commit", bytes, move |tx| {
+            let (epoch, last) = sessions::marks(tx, &fence.session_key)?;
+            if epoch != fence.epoch {
+                return Err(StoreError::Superseded { session_key: fence.session_key });
+            }
+            apply(tx, &fence.session_key, last, &writes)
+        })
+        .await
+    }
+}
+
+/// About how many bytes of content a row has.
+fn weight(write: &Write) -> usize {
+    match write {
+        Write::Event { payload, .. } => payload.len(),
+        Write::Tail { bytes, .. } => bytes.len(),
+        Write::Outbox(row) => row.bytes.len(),
+        Write::Run(row) => row.text.len(),
+        Write::Request(row) => row.ask.params.len() * 2,
+        Write::Permission(row) => row.ask.params.len(),
+        Write::LeaseProgress { link_state, .. } => link_state.as_ref().map_or(0, String::len),
+        Write::Session(_)
+        | Write::NewLease(_)
+        | Write::LeaseUse { .. }
+        | Write::TailClear { .. }
+        | Write::Written { .. }
+        | Write::Idempotency { .. }
+        | Write::EndBindings { .. } => 0,
+    }
+}
+
+/// Applies the writes of one session whose journal ends with `last`.
+///
+/// # Errors
+/// As [`Store::commit`], without the fence.
+pub(crate) fn apply(
+    tx: &Tx<'_>,
+    session: &SessionKey,
+    last: u64,
+    writes: &[Write],
+) -> Result<(), StoreError> {
+    let mut batch = Batch { tx, session, now_ms: now_ms(), leases: HashMap::new() };
+    for write in writes {
+        batch.row(write)?;
+    }
+    let mut journal = Journal { tx, session, now_ms: batch.now_ms, first: last, last, runs: HashMap::new() };
+    for write in writes {
+        if let Write::Event { session_seq, run, kind, payload } = write {
+            journal.append(EventRow {
+                session_key: session.clone(),
+                session_seq: *session_seq,
+                run_id: run.map(|(run_id, _)| run_id),
+                seq: run.map(|(_, seq)| seq),
+                kind: *kind,
+                payload: payload.clone(),
+                created_at_ms: journal.now_ms,
+            })?;
+        }
+    }
+    journal.check_rows(writes)?;
+    journal.finish()?;
+    for write in writes {
+        if let Write::EndBindings { reason } = write {
+            bindings::end_all(tx, session, reason)?;
+        }
+    }
+    let row = writes.iter().rev().find_map(|write| match write {
+        Write::Session(row) => Some(row),
+        _ => None,
+    });
+    row.map_or(Ok(()), |row| check_session(tx, row))
+}
+
+/// What must hold of a session's row once everything is written.
+///
+/// # Errors
+/// [`StoreError::Refused`].
+pub(super) fn check_session(tx: &Tx<'_>, row: &SessionRow) -> Result<(), StoreError> {
+    if let Some(lease_id) = row.lease_id
+        && leases::usage(tx, lease_id, &row.session_key)?.is_none()
+    {
+        return Err(StoreError::Refused("the session names a lease that is not its own"));
+    }
+    if row.state == SessionState::Closed {
+        let live = |status| matches!(status, BindingStatus::Pending | BindingStatus::Active);
+        if bindings::of_session(tx, &row.session_key)?.iter().any(|binding| live(binding.status)) {
+            return Err(StoreError::Refused("a session is closed together with its bindings"));
+        }
+    }
+    Ok(())
+}
+
+struct Batch<'a> {
+    tx: &'a Tx<'a>,
+    session: &'a SessionKey,
+    now_ms: u64,
+    leases: HashMap<LeaseId, LeaseUse>,
+}
+
+impl Batch<'_> {
+    fn row(&mut self, write: &Write) -> Result<(), StoreError> {
+        let tx = self.tx;
+        match write {
+            Write::Event { .. } => Ok(()),
+            Write::Session(row) => {
+                self.own(&row.session_key)?;
+                sessions::update(tx, row)
+            }
+            Write::Run(row) => {
+                self.own(&row.session_key)?;
+                runs::put(tx, row)
+            }
+            Write::NewLease(row) => {
+                self.own(&row.session_key)?;
+                self.leases.insert(row.lease_id, row.usage);
+                leases::insert(tx, row)
+            }
+            Write::LeaseProgress { lease_id, stdout_offset, next_stdin_seq, link_state } => leases::progress(
+                tx,
+                *lease_id,
+                self.session,
+                *stdout_offset,
+                *next_stdin_seq,
+                link_state.as_deref(),
+            ),
+            Write::LeaseUse { lease_id, usage } => {
+                self.lease(*lease_id)?;
+                self.leases.insert(*lease_id, *usage);
+                leases::set_usage(tx, *lease_id, *usage)
+            }
+            Write::Tail { lease_id, offset, bytes } => {
+                self.lease(*lease_id)?;
+                leases::add_tail(tx, *lease_id, *offset, bytes)
+            }
+            Write::TailClear { lease_id } => {
+                self.lease(*lease_id)?;
+                leases::clear_tail(tx, *lease_id)
+            }
+            Write::Outbox(row) => {
+                self.lease(row.lease_id)?;
+                outbox::insert(tx, row, self.now_ms)
+            }
+            Write::Written { lease_id, through_seq } => {
+                self.lease(*lease_id)?;
+                outbox::written(tx, *lease_id, *through_seq)
+            }
+            Write::Request(row) => {
+                self.own(&row.session_key)?;
+                self.lease(row.lease_id)?;
+                requests::put(tx, row, self.now_ms)
+            }
+            Write::Permission(row) => {
+                self.own(&row.session_key)?;
+                let usage = self.lease(row.lease_id)?;
+                if row.state == PermissionState::Answered && usage == LeaseUse::Ended {
+                    return Err(StoreError::Refused("the agent that asked for the permission is gone"));
+                }
+                permissions::put(tx, row)
+            }
+            Write::Idempotency { scope, key, fingerprint, result } => {
+                idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
+            }
+            // Once the journal's end is known: see `apply`.
+            Write::EndBindings { .. } => Ok(()),
+        }
+    }
+
+    fn own(&self, key: &SessionKey) -> Result<(), StoreError> {
+        if key == self.session { Ok(()) } else { Err(StoreError::Refused("a row of another session")) }
+    }
+
+    /// What is known of a lease of this session.
+    fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseUse, StoreError> {
+        if let Some(usage) = self.leases.get(&lease_id) {
+            return Ok(*usage);
+        }
+        let usage = leases::usage(self.tx, lease_id, self.session)?
+            .ok_or(StoreError::Refused("a lease of another session"))?;
+        self.leases.insert(lease_id, usage);
+        Ok(usage)
+    }
+}
+
+/// The numbers of a session's journal, and of its runs, as they go on.
+struct Journal<'a> {
+    tx: &'a Tx<'a>,
+    session: &'a SessionKey,
+    now_ms: u64,
+    first: u64,
+    last: u64,
+    runs: HashMap<RunId, (u64, u64)>,
+}
+
+impl Journal<'_> {
+    fn append(&mut self, row: EventRow) -> Result<(), StoreError> {
+        next("the number of an event in its session", &mut self.last, row.session_seq)?;
+        if let (Some(run_id), Some(seq)) = (row.run_id, row.seq) {
+            let (_, last) = self.run(run_id)?;
+            next("the number of an event in its run", last, seq)?;
+        }
+        events::append(self.tx, &row)
+    }
+
+    fn run(&mut self, run_id: RunId) -> Result<&mut (u64, u64), StoreError> {
+        use std::collections::hash_map::Entry;
+        match self.runs.entry(run_id) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let last = runs::last_seq(self.tx, run_id, self.session)?
+                    .ok_or(StoreError::Refused("an event of a run that the session does not have"))?;
+                Ok(entry.insert((last, last)))
+            }
+        }
+    }
+
+    /// The numbers that rows carry must lie between those before and those after this transaction: an actor that
+    /// counts otherwise is wrong about the journal.
+    fn check_rows(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        let within = |what, first: u64, last: u64, got: u64| {
+            if (first..=last).contains(&got) {
+                Ok(())
+            } else {
+                Err(StoreError::Numbering { what, want: last, got })
+            }
+        };
+        for write in writes {
+            match write {
+                Write::Session(row) => {
+                    within("last_session_seq of the session", self.first, self.last, row.last_session_seq)?;
+                }
+                Write::Run(row) => {
+                    let (first, last) = *self.run(row.run_id)?;
+                    within("last_seq of a run", first, last, row.last_seq)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), StoreError> {
+        for (run_id, (first, last)) in &self.runs {
+            if first != last {
+                runs::set_last_seq(self.tx, *run_id, *last)?;
+            }
+        }
+        if self.first != self.last {
+            sessions::set_last_seq(self.tx, self.session, self.last)?;
+            self.tx.announce(self.session, self.last);
+        }
+        Ok(())
+    }
+}
+
+fn next(what: &'static str, last: &mut u64, got: u64) -> Result<(), StoreError> {
+    let want = *last + 1;
+    if got != want {
+        return Err(StoreError::Numbering { what, want, got });
+    }
+    *last = got;
+    Ok(())
+}

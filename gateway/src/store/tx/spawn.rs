@@ -1,0 +1,71 @@
+//! A session begins: with its binding, its first run and its first events, or not at all.
+
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::rows::{BindingRow, RunRow, SessionRow};
+use crate::store::error::StoreError;
+use crate::store::tx::commit::{apply, check_session};
+use crate::store::{Store, bindings, idempotency, now_ms, runs, sessions};
+use acp_shared::ids::IdempotencyKey;
+
+/// Everything of a new session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SpawnTx {
+    /// The session.
+    pub(crate) session: SessionRow,
+    /// The conversation it is bound to.
+    pub(crate) binding: Option<BindingRow>,
+    /// Its first run.
+    pub(crate) run: Option<RunRow>,
+    /// Its first events, kind and payload; of the first run when there is one.
+    pub(crate) events: Vec<(EventKind, String)>,
+    /// The answer to remember: scope, key, fingerprint, result.
+    pub(crate) idempotency: Option<(String, IdempotencyKey, String, String)>,
+    /// How many sessions may be open.
+    pub(crate) sessions_max: u64,
+}
+
+impl Store {
+    /// Inserts a session and everything that begins with it, unless as many as may be are open.
+    ///
+    /// # Errors
+    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::LimitReached`], [`StoreError::ConversationBound`],
+    /// as [`Store::commit`]. Nothing was made then.
+    pub(crate) async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
+        self.write("spawn_session", move |tx| {
+            let SpawnTx { session, binding, run, events, idempotency, sessions_max } = spawn;
+            if let Some((scope, key, fingerprint, result)) = &idempotency {
+                idempotency::insert(tx, scope, key, (fingerprint, result), now_ms())?;
+            }
+            if sessions::count_open(tx)? >= sessions_max {
+                return Err(StoreError::LimitReached { sessions_max });
+            }
+            sessions::insert(tx, &session)?;
+            if let Some(binding) = &binding {
+                if binding.session_key != session.session_key {
+                    return Err(StoreError::Refused("the binding of another session"));
+                }
+                bindings::insert(tx, binding)?;
+            }
+            if let Some(run) = &run {
+                if run.session_key != session.session_key {
+                    return Err(StoreError::Refused("the run of another session"));
+                }
+                runs::put(tx, run)?;
+            }
+            let run_id = run.as_ref().map(|run| run.run_id);
+            let events: Vec<Write> = (1..)
+                .zip(events)
+                .map(|(number, (kind, payload))| Write::Event {
+                    session_seq: number,
+                    run: run_id.map(|run_id| (run_id, number)),
+                    kind,
+                    payload,
+                })
+                .collect();
+            apply(tx, &session.session_key, 0, &events)?;
+            check_session(tx, &session)
+        })
+        .await
+    }
+}

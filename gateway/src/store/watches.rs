@@ -1,0 +1,119 @@
+//! Wake-ups after a commit. They are hints: who wakes up reads the journal, so a lost one costs time, not data.
+
+use acp_shared::ids::SessionKey;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// How many sessions may be watched before entries without a watcher are looked for.
+const SWEEP_FROM: usize = 64;
+
+/// Who waits for what.
+#[derive(Debug)]
+pub(crate) struct Watches {
+    sessions: Mutex<Sessions>,
+    commits: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Sessions {
+    by_key: HashMap<SessionKey, watch::Sender<u64>>,
+    sweep_at: usize,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Self {
+            sessions: Mutex::new(Sessions { by_key: HashMap::new(), sweep_at: SWEEP_FROM }),
+            commits: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Watches {
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last committed number of a session that anybody watched while it was committed; 0 before that.
+    pub(crate) fn session(&self, key: &SessionKey) -> watch::Receiver<u64> {
+        let mut sessions = self.lock();
+        if let Some(sender) = sessions.by_key.get(key) {
+            return sender.subscribe();
+        }
+        if sessions.by_key.len() >= sessions.sweep_at {
+            sessions.by_key.retain(|_, sender| sender.receiver_count() > 0);
+            sessions.sweep_at = SWEEP_FROM.max(sessions.by_key.len() * 2);
+        }
+        let sender = watch::Sender::new(0);
+        let receiver = sender.subscribe();
+        sessions.by_key.insert(key.clone(), sender);
+        receiver
+    }
+
+    /// Counts groups of transactions that were committed.
+    pub(crate) fn commits(&self) -> watch::Receiver<u64> {
+        self.commits.subscribe()
+    }
+
+    /// Tells everybody what was committed.
+    pub(crate) fn publish(&self, numbers: &[(SessionKey, u64)]) {
+        let mut sessions = self.lock();
+        for (key, number) in numbers {
+            let Some(sender) = sessions.by_key.get(key) else { continue };
+            if sender.receiver_count() == 0 {
+                sessions.by_key.remove(key);
+                continue;
+            }
+            sender.send_if_modified(|last| {
+                let newer = *number > *last;
+                *last = (*last).max(*number);
+                newer
+            });
+        }
+        drop(sessions);
+        self.commits.send_modify(|count| *count += 1);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn watched(&self) -> usize {
+        self.lock().by_key.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    fn key(n: usize) -> SessionKey {
+        SessionKey::parse(&format!("s{n}")).unwrap()
+    }
+
+    #[test]
+    fn the_highest_number_wins_and_unwatched_entries_go() {
+        let watches = Watches::default();
+        let mut seen = watches.session(&key(1));
+        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)]);
+        assert!(seen.has_changed().unwrap());
+        assert_eq!(*seen.borrow_and_update(), 5);
+        watches.publish(&[(key(1), 4)]);
+        assert!(!seen.has_changed().unwrap());
+        assert_eq!(*watches.commits().borrow(), 2);
+        drop(seen);
+        watches.publish(&[(key(1), 6)]);
+        assert_eq!(watches.watched(), 0);
+    }
+
+    #[test]
+    fn the_map_is_bounded_by_its_watchers() {
+        let watches = Watches::default();
+        let kept = watches.session(&key(0));
+        for n in 1..1_000 {
+            drop(watches.session(&key(n)));
+        }
+        assert!(watches.watched() <= SWEEP_FROM + 1, "{}", watches.watched());
+        watches.publish(&[(key(0), 7)]);
+        assert_eq!(*kept.borrow(), 7);
+    }
+}

@@ -1,0 +1,322 @@
+//! The one thread that writes. Whatever is ready goes into one transaction (group commit): each piece in a
+//! savepoint of its own, so that it alone is rolled back when it fails (H19); then COMMIT; only then answers.
+
+use crate::store::error::StoreError;
+use crate::store::lock::StateLock;
+use crate::store::watches::Watches;
+use acp_shared::ids::SessionKey;
+use rusqlite::Connection;
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// The most transactions in one group.
+const GROUP_JOBS_MAX: usize = 256;
+/// A group takes no more once it holds this many bytes of content.
+const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A checkpoint is made once the thread had nothing to do for this long …
+const IDLE_MS: u64 = 250;
+/// … or, without a pause, once about this many bytes are in the log.
+const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// What a changed row is taken to put into the log, besides its content.
+const ROW_LOG_BYTES: u64 = 2 * 4096;
+
+/// A write transaction: a connection, and what to announce once it is committed.
+#[derive(Debug)]
+pub(crate) struct Tx<'a> {
+    db: &'a Connection,
+    numbers: RefCell<Vec<(SessionKey, u64)>>,
+}
+
+impl Deref for Tx<'_> {
+    type Target = Connection;
+    fn deref(&self) -> &Connection {
+        self.db
+    }
+}
+
+impl Tx<'_> {
+    /// After the commit, tells who watches the session that its journal now ends with `session_seq`.
+    pub(crate) fn announce(&self, session_key: &SessionKey, session_seq: u64) {
+        self.numbers.borrow_mut().push((session_key.clone(), session_seq));
+    }
+}
+
+/// What the writer has done since it was started.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    groups: AtomicU64,
+    transactions: AtomicU64,
+    rolled_back: AtomicU64,
+    groups_lost: AtomicU64,
+    checkpoints: AtomicU64,
+}
+
+/// A look at [`Counters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Commits.
+    pub(crate) groups: u64,
+    /// Transactions in them, those that were rolled back alone included.
+    pub(crate) transactions: u64,
+    /// Transactions that failed and were rolled back alone.
+    pub(crate) rolled_back: u64,
+    /// Groups that could not be committed.
+    pub(crate) groups_lost: u64,
+    /// Checkpoints of the log.
+    pub(crate) checkpoints: u64,
+}
+
+impl Counters {
+    /// The numbers now.
+    pub(crate) fn look(&self) -> Counts {
+        Counts {
+            groups: self.groups.load(Ordering::Relaxed),
+            transactions: self.transactions.load(Ordering::Relaxed),
+            rolled_back: self.rolled_back.load(Ordering::Relaxed),
+            groups_lost: self.groups_lost.load(Ordering::Relaxed),
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Gives a job's result to whoever waits for it: its own, or the group's error.
+type Answer = Box<dyn FnOnce(Option<StoreError>)>;
+/// A job's own part.
+type Work = Box<dyn FnOnce(Option<&Tx<'_>>) -> Done + Send>;
+/// What a job came to: its error if it failed, and its answer.
+type Done = (Option<StoreError>, Answer);
+
+/// One named transaction on its way to the writer.
+pub(crate) struct Job {
+    name: &'static str,
+    /// About how many bytes of content it writes.
+    bytes: usize,
+    queued: Instant,
+    /// Called without a transaction when the group is lost already.
+    work: Work,
+    /// Its place in the bounded queue, kept until it is answered.
+    place: OwnedSemaphorePermit,
+}
+
+impl Job {
+    /// A job that runs `work` and sends what it returns through `reply`, once that is durable.
+    pub(crate) fn new<T: Send + 'static>(
+        name: &'static str,
+        bytes: usize,
+        place: OwnedSemaphorePermit,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        reply: tokio::sync::oneshot::Sender<Result<T, StoreError>>,
+    ) -> Self {
+        let work = move |tx: Option<&Tx<'_>>| -> Done {
+            let result = tx.map_or(Err(StoreError::GroupLost), |tx| {
+                catch_unwind(AssertUnwindSafe(|| work(tx))).unwrap_or(Err(StoreError::Panicked { name }))
+            });
+            let failed = result.as_ref().err().cloned();
+            let answer: Answer = Box::new(move |group: Option<StoreError>| {
+                // Whoever waited may be gone.
+                drop(reply.send(group.map_or(result, Err)));
+            });
+            (failed, answer)
+        };
+        Self { name, bytes, queued: Instant::now(), work: Box::new(work), place }
+    }
+}
+
+/// What goes through the queue.
+pub(crate) enum Message {
+    /// A transaction.
+    Job(Job),
+    /// Stop after what is queued before this.
+    Stop,
+}
+
+/// The writer thread's own things.
+pub(crate) struct Writer {
+    pub(crate) db: Connection,
+    pub(crate) queue: Receiver<Message>,
+    pub(crate) watches: Arc<Watches>,
+    pub(crate) counters: Arc<Counters>,
+    /// Dropped last: the directory is free only when the database is closed.
+    pub(crate) lock: StateLock,
+}
+
+struct Group {
+    open: Vec<(Answer, OwnedSemaphorePermit)>,
+    failed: Vec<(Answer, OwnedSemaphorePermit)>,
+    numbers: Vec<(SessionKey, u64)>,
+    jobs: usize,
+    bytes: usize,
+    lost: Option<StoreError>,
+}
+
+impl Writer {
+    /// Serves the queue until it is stopped or nobody can fill it any more; then empties the log and closes the
+    /// database.
+    pub(crate) fn run(self) {
+        let mut log_bytes = 0_u64;
+        let mut stopped = false;
+        while !stopped {
+            let message = if log_bytes == 0 {
+                self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
+            };
+            match message {
+                Ok(Message::Job(job)) => {
+                    let before = self.db.total_changes();
+                    let (bytes, stop) = self.group(job);
+                    stopped = stop;
+                    let rows = self.db.total_changes().saturating_sub(before);
+                    log_bytes += bytes as u64 + rows.saturating_mul(ROW_LOG_BYTES);
+                    if log_bytes > LOG_BYTES_MAX {
+                        self.checkpoint();
+                        log_bytes = 0;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.checkpoint();
+                    log_bytes = 0;
+                }
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => stopped = true,
+            }
+        }
+        let Self { db, queue, lock, .. } = self;
+        drop(queue);
+        if let Err(error) = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+            tracing::debug!(%error, "the last checkpoint was not made");
+        }
+        if let Err((_, error)) = db.close() {
+            tracing::warn!(%error, "the database was not closed in order");
+        }
+        drop(lock);
+    }
+
+    /// Runs a job and every other that is ready, as one transaction. Returns the bytes written, and whether a
+    /// stop was met.
+    fn group(&self, first: Job) -> (usize, bool) {
+        let started = Instant::now();
+        let mut stop = false;
+        let mut group = Group {
+            open: Vec::new(),
+            failed: Vec::new(),
+            numbers: Vec::new(),
+            jobs: 0,
+            bytes: 0,
+            lost: self.step("BEGIN IMMEDIATE"),
+        };
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            self.one(&mut group, job);
+            if group.lost.is_some() || group.jobs >= GROUP_JOBS_MAX || group.bytes >= GROUP_BYTES_MAX {
+                break;
+            }
+            match self.queue.try_recv() {
+                Ok(Message::Job(job)) => next = Some(job),
+                Ok(Message::Stop) => stop = true,
+                Err(_) => {}
+            }
+        }
+        if group.lost.is_none() {
+            group.lost = self.step("COMMIT");
+        }
+        let bytes = group.bytes;
+        self.settle(group, started);
+        (bytes, stop)
+    }
+
+    /// One job in its savepoint. When SQLite rolled everything back (disk full, I/O error), the group is lost.
+    fn one(&self, group: &mut Group, job: Job) {
+        let Job { name, bytes, queued, work, place } = job;
+        let waited = queued.elapsed();
+        let begun = Instant::now();
+        group.jobs += 1;
+        group.bytes += bytes;
+        if group.lost.is_none() {
+            group.lost = self.step("SAVEPOINT job");
+        }
+        if group.lost.is_some() {
+            group.open.push((work(None).1, place));
+            return;
+        }
+        let tx = Tx { db: &self.db, numbers: RefCell::new(Vec::new()) };
+        let (failed, answer) = work(Some(&tx));
+        tracing::debug!(
+            transaction = name,
+            waited_us = micros(waited),
+            took_us = micros(begun.elapsed()),
+            failed = failed.as_ref().map(tracing::field::display),
+        );
+        let Some(error) = failed else {
+            group.lost = self.step("RELEASE job");
+            group.numbers.append(&mut tx.numbers.into_inner());
+            group.open.push((answer, place));
+            return;
+        };
+        self.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
+        group.failed.push((answer, place));
+        if self.db.is_autocommit() {
+            group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
+        } else {
+            group.lost = self.step("ROLLBACK TO job").or_else(|| self.step("RELEASE job"));
+        }
+    }
+
+    /// After COMMIT, or after it failed: announces, answers, counts.
+    fn settle(&self, group: Group, started: Instant) {
+        let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
+        count(&self.counters.transactions, group.jobs);
+        if let Some(error) = &group.lost {
+            if !self.db.is_autocommit()
+                && let Some(error) = self.step("ROLLBACK")
+            {
+                tracing::error!(%error, "a lost group could not be rolled back");
+            }
+            count(&self.counters.groups_lost, 1);
+            tracing::error!(%error, jobs = group.jobs, "a group of transactions was not committed");
+        } else {
+            count(&self.counters.groups, 1);
+            self.watches.publish(&group.numbers);
+            tracing::trace!(jobs = group.jobs, took_us = micros(started.elapsed()), "committed");
+        }
+        for (answer, place) in group.open {
+            answer(group.lost.clone());
+            drop(place);
+        }
+        for (answer, place) in group.failed {
+            answer(None);
+            drop(place);
+        }
+    }
+
+    fn step(&self, sql: &'static str) -> Option<StoreError> {
+        let mut statement = match self.db.prepare_cached(sql) {
+            Ok(statement) => statement,
+            Err(error) => return Some(error.into()),
+        };
+        statement.execute([]).err().map(StoreError::from)
+    }
+
+    fn checkpoint(&self) {
+        let begun = Instant::now();
+        let done = self.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        });
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        match done {
+            Ok((pages, moved)) => {
+                tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")
+            }
+            Err(error) => tracing::warn!(%error, "no checkpoint was made"),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,358 @@
+//! The connection to the supervisor: made again whenever it breaks, one writer, replies matched by number,
+//! output put beside its lease's reader.
+//!
+//! Reading never waits for anybody (H18): replies go to whoever asked, notices into the feed of their lease, which
+//! the supervisor's credit bounds.
+
+use acp_shared::conn::{self, ConnError};
+use acp_shared::ids::LeaseId;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{
+    Hello, LeaseState, Notice, Refusal, Reply, Request, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN,
+    Welcome,
+};
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Requests that may wait for the writer.
+const REQUESTS_MAX: usize = 1024;
+/// How long the supervisor may take to answer Hello.
+const HELLO_MS: u64 = 10_000;
+/// Shortest and longest wait before the next attempt to connect, in milliseconds.
+const BACKOFF_MS: (u64, u64) = (50, 2_000);
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The supervisor refused.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The connection broke; whether the request arrived is unknown.
+    #[error("the supervisor does not answer")]
+    Disconnected,
+}
+
+/// How the connection is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkStatus {
+    /// Not connected, and why.
+    Down(String),
+    /// Connected. The number grows with every connection.
+    Up {
+        /// Which connection this is.
+        generation: u64,
+        /// What the supervisor said of itself.
+        welcome: Box<Welcome>,
+    },
+}
+
+/// News of one lease, in the order in which the supervisor sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FeedItem {
+    /// A piece of output.
+    Output {
+        /// Offset of the first byte.
+        offset: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// The adapter ended and its output is complete.
+    Exited {
+        /// How.
+        status: ExitStatus,
+        /// Where its output ends.
+        end_offset: u64,
+        /// Highest input number written.
+        stdin_written: u64,
+        /// Last words on stderr.
+        stderr_tail: String,
+    },
+    /// The lease's state changed.
+    Changed {
+        /// The new state.
+        state: LeaseState,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The reading end of one lease's news. Dropping it ends the subscription.
+#[derive(Debug)]
+pub(crate) struct LeaseFeed {
+    lease_id: LeaseId,
+    shared: Arc<Shared>,
+    queue: Arc<FeedQueue>,
+}
+
+#[derive(Debug, Default)]
+struct FeedQueue {
+    items: Mutex<VecDeque<FeedItem>>,
+    ready: Notify,
+}
+
+impl LeaseFeed {
+    /// Everything that has come since the last call, waiting for at least one item. Safe to cancel.
+    pub(crate) async fn next(&self) -> VecDeque<FeedItem> {
+        loop {
+            let items = std::mem::take(&mut *lock(&self.queue.items));
+            if !items.is_empty() {
+                return items;
+            }
+            self.queue.ready.notified().await;
+        }
+    }
+
+    /// Forgets what has come: after a reconnect the supervisor sends it again.
+    pub(crate) fn clear(&self) {
+        lock(&self.queue.items).clear();
+    }
+}
+
+impl Drop for LeaseFeed {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        if state.feeds.get(&self.lease_id).is_some_and(|queue| Arc::ptr_eq(queue, &self.queue)) {
+            state.feeds.remove(&self.lease_id);
+        }
+    }
+}
+
+type Answer = Result<Reply, CallError>;
+
+#[derive(Debug, Default)]
+struct State {
+    next_id: u64,
+    generation: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    feeds: HashMap<LeaseId, Arc<FeedQueue>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    status: watch::Sender<LinkStatus>,
+}
+
+/// A handle to the connection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Supervisor {
+    shared: Arc<Shared>,
+    requests: mpsc::Sender<(u64, Request)>,
+}
+
+impl Supervisor {
+    /// Starts to connect to the socket at `path`, and goes on until `stop` is cancelled.
+    pub(crate) fn start(path: PathBuf, hello: Hello, stop: CancellationToken) -> Self {
+        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
+        let shared = Arc::new(Shared { state: Mutex::default(), status });
+        let driver = Driver { path, hello, shared: Arc::clone(&shared), queue };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = driver.run() => {}
+                () = stop.cancelled() => {}
+            }
+        });
+        Self { shared, requests }
+    }
+
+    /// How the connection is, now and later.
+    pub(crate) fn status(&self) -> watch::Receiver<LinkStatus> {
+        self.shared.status.subscribe()
+    }
+
+    /// Subscribes to a lease's news. There is one reader for each lease.
+    pub(crate) fn feed(&self, lease_id: LeaseId) -> LeaseFeed {
+        let queue = Arc::<FeedQueue>::default();
+        lock(&self.shared.state).feeds.insert(lease_id, Arc::clone(&queue));
+        LeaseFeed { lease_id, shared: Arc::clone(&self.shared), queue }
+    }
+
+    /// Hands a request over, in order with earlier ones, and returns what will be its answer.
+    pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
+        let id = {
+            let mut state = lock(&self.shared.state);
+            if matches!(*self.shared.status.borrow(), LinkStatus::Down(_)) {
+                drop(answer.send(Err(CallError::Disconnected)));
+                return receiver;
+            }
+            state.next_id += 1;
+            let id = state.next_id;
+            state.waiting.insert(id, answer);
+            id
+        };
+        if self.requests.send((id, body)).await.is_err() {
+            lock(&self.shared.state).waiting.remove(&id);
+        }
+        receiver
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] with the supervisor's reason; [`CallError::Disconnected`] when the connection
+    /// breaks before the answer.
+    pub(crate) async fn call(&self, body: Request) -> Answer {
+        self.send(body).await.await.unwrap_or(Err(CallError::Disconnected))
+    }
+}
+
+struct Driver {
+    path: PathBuf,
+    hello: Hello,
+    shared: Arc<Shared>,
+    queue: mpsc::Receiver<(u64, Request)>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let mut backoff_ms = BACKOFF_MS.0;
+        loop {
+            match conn::open(&self.path, self.hello.clone(), Duration::from_millis(HELLO_MS)).await {
+                Ok((connection, welcome)) => {
+                    backoff_ms = BACKOFF_MS.0;
+                    let why = self.serve(connection, welcome).await;
+                    self.set_down(why);
+                }
+                Err(error) => self.set_down(describe(&error)),
+            }
+            tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
+            backoff_ms = (backoff_ms * 2).min(BACKOFF_MS.1);
+        }
+    }
+
+    /// Lives as long as one connection; returns why it ended.
+    async fn serve(&mut self, connection: conn::Conn<ToClient, ToSupervisor>, welcome: Welcome) -> String {
+        let conn::Conn { mut receiver, mut sender, .. } = connection;
+        // Requests from before this connection were answered with `Disconnected`: they must not be sent now.
+        while self.queue.try_recv().is_ok() {}
+        self.set_up(welcome);
+        let shared = Arc::clone(&self.shared);
+        let read = async {
+            loop {
+                match receiver.recv().await {
+                    Ok(Some(message)) => {
+                        if let Some(why) = shared.deliver(message) {
+                            return why;
+                        }
+                    }
+                    Ok(None) => return "the supervisor closed the connection".to_owned(),
+                    Err(error) => return describe(&error),
+                }
+            }
+        };
+        let write = async {
+            while let Some((id, body)) = self.queue.recv().await {
+                if let Err(error) = sender.feed(&ToSupervisor::Request { id, body }).await {
+                    return describe(&error);
+                }
+                while let Ok((id, body)) = self.queue.try_recv() {
+                    if let Err(error) = sender.feed(&ToSupervisor::Request { id, body }).await {
+                        return describe(&error);
+                    }
+                }
+                if let Err(error) = sender.flush().await {
+                    return describe(&error);
+                }
+            }
+            "the gateway is ending".to_owned()
+        };
+        tokio::select! {
+            why = read => why,
+            why = write => why,
+        }
+    }
+
+    fn set_up(&self, welcome: Welcome) {
+        let generation = {
+            let mut state = lock(&self.shared.state);
+            state.generation += 1;
+            state.generation
+        };
+        tracing::info!(
+            supervisor_pid = welcome.pid,
+            version = welcome.version,
+            "connected to the supervisor"
+        );
+        self.shared.status.send_replace(LinkStatus::Up { generation, welcome: Box::new(welcome) });
+    }
+
+    fn set_down(&self, why: String) {
+        let was_up = matches!(*self.shared.status.borrow(), LinkStatus::Up { .. });
+        let changed = *self.shared.status.borrow() != LinkStatus::Down(why.clone());
+        if was_up {
+            tracing::warn!(why, "the connection to the supervisor is gone");
+        } else if changed {
+            tracing::info!(why, path = %self.path.display(), "waiting for the supervisor");
+        }
+        let waiting = {
+            let mut state = lock(&self.shared.state);
+            self.shared.status.send_replace(LinkStatus::Down(why));
+            std::mem::take(&mut state.waiting)
+        };
+        for (_, answer) in waiting {
+            drop(answer.send(Err(CallError::Disconnected)));
+        }
+    }
+}
+
+impl Shared {
+    /// Puts one message where it belongs; a reason when the connection is of no use any more.
+    fn deliver(&self, message: ToClient) -> Option<String> {
+        match message {
+            ToClient::Reply { id, result } => {
+                let waiting = lock(&self.state).waiting.remove(&id);
+                if let Some(answer) = waiting {
+                    drop(answer.send(result.map_err(CallError::Refused)));
+                }
+                None
+            }
+            ToClient::Notice(notice) => {
+                self.notice(notice);
+                None
+            }
+            ToClient::Refused(refusal) => Some(refusal.to_string()),
+            ToClient::Welcome(_) => Some("the supervisor answered out of turn".to_owned()),
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        let (lease_id, item) = match notice {
+            Notice::Output { lease_id, offset, bytes } => (lease_id, FeedItem::Output { offset, bytes }),
+            Notice::Exited { lease_id, status, end_offset, stdin_written, stderr_tail } => {
+                (lease_id, FeedItem::Exited { status, end_offset, stdin_written, stderr_tail })
+            }
+            Notice::LeaseChanged { lease_id, state, reason } => {
+                (lease_id, FeedItem::Changed { state, reason })
+            }
+        };
+        let queue = lock(&self.state).feeds.get(&lease_id).map(Arc::clone);
+        if let Some(queue) = queue {
+            lock(&queue.items).push_back(item);
+            queue.ready.notify_one();
+        }
+    }
+}
+
+/// What this gateway says of itself when it connects.
+pub(crate) fn hello(role: acp_shared::protocol::Role) -> Hello {
+    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role }
+}
+
+fn describe(error: &ConnError) -> String {
+    match error {
+        ConnError::Refused(refusal) => refusal.message.clone(),
+        ConnError::Io(source) => format!("the socket failed: {source}"),
+        ConnError::Wire(source) => format!("the supervisor broke the protocol: {source}"),
+        ConnError::Closed | ConnError::Timeout(_) | ConnError::OutOfTurn => error.to_string(),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

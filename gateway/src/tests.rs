@@ -1,0 +1,189 @@
+//! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::core::effect::{Fence, Write};
+use crate::core::event::EventKind;
+use crate::core::rows::{
+    BindingRow, BindingStatus, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionMode,
+    SessionOptions, SessionRow, TargetKind,
+};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::store::{Durability, SpawnTx, Store};
+use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use serde_json::{Value, json};
+use std::future::Future;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Waits until `check` gives something.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut check: impl FnMut() -> F,
+) -> T {
+    let deadline = Instant::now() + Duration::from_secs(40);
+    loop {
+        if let Some(found) = check().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} did not happen in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A console conversation.
+pub(crate) fn conversation(id: &str) -> ConversationRef {
+    crate::channel::console::conversation(id)
+}
+
+/// A store in a directory of its own.
+pub(crate) fn open() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), Durability::Normal).unwrap();
+    (dir, store)
+}
+
+/// A session's row.
+pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
+    SessionRow {
+        session_key: key.clone(),
+        backend: "direct".to_owned(),
+        agent: AgentName::parse("demo").unwrap(),
+        mode: SessionMode::Persistent,
+        cwd: "/tmp".to_owned(),
+        label: None,
+        state: SessionState::Idle,
+        last_error: None,
+        owner_session_key: key.clone(),
+        spawned_by: None,
+        parent_session_key: None,
+        gateway_instance_id: GatewayInstanceId::mint(),
+        agent_session_id: None,
+        resumable: true,
+        agent_info: None,
+        lease_id: None,
+        options: SessionOptions {
+            permission: PermissionMode::Ask,
+            non_interactive: NonInteractive::Deny,
+            mode_id: None,
+            config: Vec::new(),
+        },
+        last_session_seq: 0,
+        created_at_ms: 1,
+        updated_at_ms: 1,
+        last_activity_at_ms: 1,
+    }
+}
+
+/// An active binding.
+pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation: at.clone(),
+        session_key: key.clone(),
+        target_kind: TargetKind::Session,
+        status: BindingStatus::Active,
+        bound_by: "ann".to_owned(),
+        bound_at_ms: 1,
+        last_activity_at_ms: 1,
+        idle_ms: None,
+        max_age_ms: None,
+        metadata: "{}".to_owned(),
+        end_reason: None,
+    }
+}
+
+/// Inserts a session, bound to a conversation or not.
+pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {
+    let spawn =
+        SpawnTx { session, binding, run: None, events: Vec::new(), idempotency: None, sessions_max: 1_000 };
+    store.spawn_session(spawn).await.unwrap();
+}
+
+/// The actor's place: writes runs and journal rows of one session.
+pub(crate) struct Scribe {
+    store: Store,
+    fence: Fence,
+    session: SessionRow,
+    run: Option<(RunRow, u64)>,
+    seq: u64,
+}
+
+impl Scribe {
+    /// Takes a session over.
+    pub(crate) async fn claim(store: &Store, key: &SessionKey) -> Self {
+        let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
+        let seq = snapshot.session.last_session_seq;
+        Self { store: store.clone(), fence, session: snapshot.session, run: None, seq }
+    }
+
+    fn write(&mut self, kind: EventKind, payload: &Value, of_run: bool) -> Write {
+        self.seq += 1;
+        let run = self.run.as_mut().filter(|_| of_run).map(|(row, seq)| {
+            *seq += 1;
+            (row.run_id, *seq)
+        });
+        Write::Event { session_seq: self.seq, run, kind, payload: payload.to_string() }
+    }
+
+    /// Starts a run.
+    pub(crate) async fn start(&mut self, mode: RunMode) -> RunId {
+        let run = RunRow {
+            run_id: RunId::mint(),
+            session_key: self.session.session_key.clone(),
+            mode,
+            state: RunState::Running,
+            text: "hi".to_owned(),
+            author: "ann".to_owned(),
+            interactive: true,
+            requester_message_id: None,
+            idempotency_key: IdempotencyKey::mint(),
+            last_seq: 0,
+            stop_reason: None,
+            usage: None,
+            error: None,
+            created_at_ms: 1,
+            started_at_ms: Some(2),
+            ended_at_ms: None,
+        };
+        let run_id = run.run_id;
+        self.run = Some((run.clone(), 0));
+        let prompt = self.write(EventKind::Prompt, &json!({"text": "hi", "mode": "prompt"}), true);
+        self.store.commit(self.fence.clone(), vec![Write::Run(Box::new(run)), prompt]).await.unwrap();
+        run_id
+    }
+
+    /// Appends a row to the running run's journal.
+    pub(crate) async fn event(&mut self, kind: EventKind, payload: Value) {
+        let write = self.write(kind, &payload, true);
+        self.store.commit(self.fence.clone(), vec![write]).await.unwrap();
+    }
+
+    /// The agent says something.
+    pub(crate) async fn say(&mut self, text: &str) {
+        self.event(EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}})).await;
+    }
+
+    /// Ends the run with an answer.
+    pub(crate) async fn done(&mut self) {
+        let done = self.write(EventKind::Done, &json!({"stop_reason": "end_turn"}), true);
+        let (mut run, seq) = self.run.take().unwrap();
+        run.state = RunState::Completed;
+        run.last_seq = seq;
+        self.store.commit(self.fence.clone(), vec![done, Write::Run(Box::new(run))]).await.unwrap();
+    }
+
+    /// Closes the session with its bindings, and then has the agent end.
+    pub(crate) async fn close(&mut self) {
+        let closed = self.write(EventKind::Closed, &json!({"reason": "enough"}), false);
+        let mut session = self.session.clone();
+        session.state = SessionState::Closed;
+        session.last_session_seq = self.seq;
+        let end = Write::EndBindings { reason: "closed".to_owned() };
+        let writes = vec![closed, end, Write::Session(Box::new(session))];
+        self.store.commit(self.fence.clone(), writes).await.unwrap();
+        let late = json!({"status": "agent_exited", "text": "The agent ended."});
+        let late = self.write(EventKind::Status, &late, false);
+        self.store.commit(self.fence.clone(), vec![late]).await.unwrap();
+    }
+}

@@ -1,0 +1,451 @@
+//! The program from outside: what it prints, how it exits, and the demo agent over pipes.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn gateway(state: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_acp-gateway"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ACP_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("ACP_GATEWAY_STATE_DIR", state).stdin(Stdio::null());
+    command
+}
+
+fn run(state: &Path, args: &[&str]) -> Output {
+    gateway(state).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn one_line(output: &Output) -> Value {
+    let out = text(&output.stdout);
+    assert_eq!(out.matches('\n').count(), 1, "{out:?} {}", text(&output.stderr));
+    serde_json::from_str(out).unwrap()
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    let state = tempfile::tempdir().unwrap();
+    for args in [&["--help"][..], &["--version"], &["help", "prompt"], &["sessions", "spawn", "--help"]] {
+        let output = run(state.path(), args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(output.stdout.len() > 10 && output.stderr.is_empty(), "{args:?}: {output:?}");
+    }
+    let help = run(state.path(), &["--help"]);
+    for word in ["First steps", "acp-gateway up", "sessions spawn", "Exit codes"] {
+        assert!(text(&help.stdout).contains(word), "{word}");
+    }
+    assert_eq!(
+        text(&run(state.path(), &["--version"]).stdout),
+        format!("acp-gateway {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn mistakes_exit_with_2_and_say_one_line_to_programs() {
+    let state = tempfile::tempdir().unwrap();
+    for args in [
+        &["--no-such-flag"][..],
+        &["nonsense"],
+        &["prompt"],
+        &["prompt", "bad key", "hi"],
+        &["prompt", "k", ""],
+        &["prompt", "k", "hi", "--timeout", "-1"],
+        &["prompt", "k", "hi", "--timeout", "1e300"],
+        &["prompt", "k", "hi", "--interactive", "--non-interactive"],
+        &["sessions", "spawn", "--permission", "maybe"],
+        &["adopt", "--state-dir", "/no/such/dir"],
+        &["config", "check", "--config", "/no/such/file"],
+    ] {
+        let people = run(state.path(), args);
+        assert_eq!(people.status.code(), Some(2), "{args:?}: {people:?}");
+        assert!(people.stdout.is_empty() && !people.stderr.is_empty(), "{args:?}");
+        for programs in [[&["--json"], args].concat(), [args, &["--json"]].concat()] {
+            let output = run(state.path(), &programs);
+            assert_eq!(output.status.code(), Some(2), "{programs:?}");
+            let line = one_line(&output);
+            assert_eq!(line["type"], "error", "{line}");
+            assert!(matches!(line["code"].as_str(), Some("USAGE" | "CONFIG_INVALID")), "{line}");
+            assert!(!line["message"].as_str().unwrap().is_empty());
+        }
+    }
+}
+
+#[test]
+fn without_a_gateway_verbs_fail_at_once() {
+    let state = tempfile::tempdir().unwrap();
+    for args in [
+        &["sessions", "list"][..],
+        &["sessions", "show", "k"],
+        &["sessions", "history", "k"],
+        &["sessions", "cancel", "k"],
+        &["sessions", "close", "k"],
+        &["sessions", "reset", "k"],
+        &["sessions", "spawn", "--agent", "demo"],
+        &["prompt", "k", "hi"],
+        &["steer", "k", "hi"],
+        &["permissions", "list", "k"],
+        &["permissions", "answer", "k", "l:1", "yes"],
+    ] {
+        let output = run(state.path(), &[args, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let line = one_line(&output);
+        assert_eq!((&line["type"], &line["code"]), (&json!("error"), &json!("GATEWAY_UNAVAILABLE")));
+        assert_eq!(line["origin"], "client");
+    }
+    let people = run(state.path(), &["sessions", "list"]);
+    let said = text(&people.stderr);
+    let socket = state.path().join("gateway.sock").display().to_string();
+    assert!(said.contains("acp-gateway up") && said.contains(&socket), "{said}");
+}
+
+#[test]
+fn standard_input_must_be_text() {
+    let state = tempfile::tempdir().unwrap();
+    let mut child = gateway(state.path())
+        .args(["prompt", "k", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"text \xff").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let line = one_line(&output);
+    assert_eq!((output.status.code(), &line["code"]), (Some(2), &json!("USAGE")), "{line}");
+    assert!(line["message"].as_str().unwrap().contains("not UTF-8 text (byte 5)"), "{line}");
+}
+
+#[test]
+fn a_path_that_no_socket_fits_in_is_refused_before_anything_starts() {
+    let base = tempfile::tempdir().unwrap();
+    let state = base.path().join("d".repeat(110));
+    for verb in ["up", "serve"] {
+        let output = run(&state, &[verb, "--json"]);
+        let line = one_line(&output);
+        assert_eq!((output.status.code(), &line["code"]), (Some(2), &json!("USAGE")), "{line}");
+        assert!(line["message"].as_str().unwrap().contains("shorter --state-dir"), "{line}");
+        assert!(!state.join("supervisor").exists(), "no supervisor was started");
+    }
+}
+
+#[test]
+fn a_dead_socket_is_waited_for_no_longer_than_asked() {
+    let state = tempfile::tempdir().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(state.path().join("gateway.sock")).unwrap());
+    let output = run(state.path(), &["prompt", "k", "hi", "--timeout", "0.3", "--json"]);
+    let line = one_line(&output);
+    assert!(matches!(output.status.code(), Some(1 | 3)), "{output:?}");
+    assert!(matches!(line["code"].as_str(), Some("GATEWAY_UNAVAILABLE" | "TIMEOUT")), "{line}");
+}
+
+#[test]
+fn the_configuration_is_shown_with_its_sources() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("gateway.toml");
+    std::fs::write(&file, "[acp]\ndefault_agent = \"demo\"\n").unwrap();
+    let output = gateway(state.path())
+        .env("ACP_HOST_LIMITS__QUEUE_RUNS_MAX", "7")
+        .args(["config", "show", "--json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = one_line(&output);
+    let row = |key: &str| rows.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap().clone();
+    assert_eq!(
+        row("acp.default_agent"),
+        json!({"key": "acp.default_agent", "value": "demo",
+               "source": {"kind": "file", "path": file, "line": 2}})
+    );
+    assert_eq!(
+        row("limits.queue_runs_max"),
+        json!({"key": "limits.queue_runs_max", "value": 7,
+               "source": {"kind": "env", "name": "ACP_HOST_LIMITS__QUEUE_RUNS_MAX"}})
+    );
+    assert_eq!(row("acp.dispatch.enabled")["value"], true);
+    assert_eq!(row("acp.dispatch.enabled")["source"]["kind"], "default");
+    std::fs::write(&file, "[acp]\ndefault_agnt = \"demo\"\n").unwrap();
+    let output = run(state.path(), &["config", "check", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = one_line(&output);
+    let message = line["message"].as_str().unwrap();
+    assert_eq!(line["code"], "CONFIG_INVALID");
+    assert!(message.contains("gateway.toml:2") && message.contains("acp.default_agent?"), "{message}");
+}
+
+#[test]
+fn completions_agents_and_doctor_need_no_gateway() {
+    let state = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(state.path(), &["completions", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains("demo-agent"), "{shell}");
+    }
+    let views = one_line(&run(state.path(), &["agents", "--json"]));
+    let demo = views.as_array().unwrap().iter().find(|view| view["name"] == "demo").unwrap().clone();
+    assert_eq!((&demo["installed"], &demo["allowed"]), (&json!(true), &json!(true)));
+    assert!(views.as_array().unwrap().iter().any(|view| view["name"] == "qwen"));
+    let checks = run(state.path(), &["doctor", "--json"]);
+    let first: Value = serde_json::from_str(text(&checks.stdout).lines().next().unwrap()).unwrap();
+    assert!(first.as_array().unwrap().iter().any(|check| check["name"] == "state directory"), "{first}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let state = tempfile::tempdir().unwrap();
+    let mut child = gateway(state.path())
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+/// The demo agent at the other end of two pipes. Dropping it kills it.
+struct Demo {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    next_id: u64,
+}
+
+impl Demo {
+    fn start(state: &Path) -> Self {
+        let mut child =
+            gateway(state).arg("demo-agent").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::with_capacity(1 << 20, child.stdout.take().unwrap());
+        let mut demo = Self { child, input, output, next_id: 1 };
+        let result = demo.ask("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        assert_eq!(result["protocolVersion"], 1);
+        assert_eq!(result["agentCapabilities"]["loadSession"], true);
+        demo
+    }
+
+    fn write(&mut self, message: &Value) {
+        let mut line = message.to_string();
+        line.push('\n');
+        self.input.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+    }
+
+    fn send(&mut self, method: &str, params: Value) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.write(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    fn notify(&mut self, method: &str, params: Value) {
+        self.write(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    fn read(&mut self) -> Value {
+        let mut line = String::new();
+        assert!(self.output.read_line(&mut line).unwrap() > 0, "the agent ended");
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// Reads up to the answer; returns it and what came before.
+    fn until(&mut self, id: u64) -> (Value, Vec<Value>) {
+        let mut before = Vec::new();
+        loop {
+            let message = self.read();
+            if message["id"] == id && message.get("method").is_none() {
+                return (message, before);
+            }
+            before.push(message);
+        }
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send(method, params);
+        self.until(id).0["result"].clone()
+    }
+
+    fn session(&mut self, cwd: &Path) -> String {
+        self.ask("session/new", json!({"cwd": cwd, "mcpServers": []}))["sessionId"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    fn prompt(&mut self, session: &str, text: &str) -> u64 {
+        self.send("session/prompt", json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}))
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn said(messages: &[Value]) -> String {
+    let texts = messages.iter().map(|message| &message["params"]["update"]);
+    let texts = texts.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
+    texts.filter_map(|update| update["content"]["text"].as_str()).collect()
+}
+
+#[test]
+fn the_demo_agent_does_what_it_says() {
+    let state = tempfile::tempdir().unwrap();
+    let work = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(state.path());
+    let session = demo.session(work.path());
+    for (prompt, want) in
+        [("say \"this\"", "say \"this\""), ("stream 3 size 10", "chunk 1..\nchunk 2..\nchunk 3..\n")]
+    {
+        let id = demo.prompt(&session, prompt);
+        let (answer, before) = demo.until(id);
+        assert_eq!(answer["result"]["stopReason"], "end_turn");
+        assert_eq!(said(&before), want);
+    }
+    let id = demo.prompt(&session, "help");
+    assert!(said(&demo.until(id).1).contains("write FILE TEXT"));
+    let id = demo.prompt(&session, "plan\nthink x\ntool");
+    let kinds: Vec<String> = demo
+        .until(id)
+        .1
+        .iter()
+        .map(|message| message["params"]["update"]["sessionUpdate"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "plan",
+            "plan",
+            "plan",
+            "plan",
+            "agent_thought_chunk",
+            "tool_call",
+            "tool_call_update",
+            "tool_call_update"
+        ]
+    );
+    let unknown = demo.send("no/such", json!({}));
+    assert_eq!(demo.until(unknown).0["error"]["code"], -32601);
+    demo.write(&json!([]));
+    assert_eq!(demo.read()["error"]["code"], -32700);
+    drop(demo.input.take());
+    assert_eq!(demo.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_demo_agent_asks_before_it_writes() {
+    let state = tempfile::tempdir().unwrap();
+    let work = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(state.path());
+    let session = demo.session(work.path());
+    for (option, prompt, written) in [
+        ("reject-once", "write a.txt hello", None),
+        ("allow-once", "write ../b.txt hello", None),
+        ("allow-once", "write a.txt hello", Some("hello")),
+    ] {
+        let id = demo.prompt(&session, prompt);
+        let request = loop {
+            let message = demo.read();
+            if message["method"] == "session/request_permission" {
+                break message;
+            }
+        };
+        assert!(!work.path().join("a.txt").exists());
+        let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
+        demo.write(&json!({"jsonrpc": "2.0", "id": request["id"], "result": outcome}));
+        assert_eq!(demo.until(id).0["result"]["stopReason"], "end_turn");
+        assert_eq!(
+            std::fs::read_to_string(work.path().join("a.txt")).ok().as_deref(),
+            written,
+            "{option} {prompt}"
+        );
+        assert!(!work.path().parent().unwrap().join("b.txt").exists());
+    }
+    demo.ask("session/set_mode", json!({"sessionId": session, "modeId": "auto"}));
+    let id = demo.prompt(&session, "write c.txt unasked");
+    demo.until(id);
+    assert_eq!(std::fs::read_to_string(work.path().join("c.txt")).unwrap(), "unasked");
+}
+
+#[test]
+fn the_demo_agent_is_cancelled_and_steered() {
+    let state = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(state.path());
+    let session = demo.session(state.path());
+    for prompt in ["slow", "stream 1000000", "stream 100000 pace 1000", "permission"] {
+        let id = demo.prompt(&session, prompt);
+        if prompt != "slow" {
+            demo.read();
+        }
+        demo.notify("session/cancel", json!({"sessionId": session}));
+        let started = Instant::now();
+        assert_eq!(demo.until(id).0["result"]["stopReason"], "cancelled", "{prompt}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{prompt}");
+    }
+    let id = demo.prompt(&session, "slow 100");
+    let steer = demo.send(
+        "_session/steering",
+        json!({"sessionId": session, "prompt": [{"type": "text", "text": "faster"}]}),
+    );
+    assert_eq!(demo.until(steer).0["result"]["outcome"], "injected");
+    assert!(said(&demo.until(id).1).contains("[steered: faster]"));
+}
+
+#[test]
+fn the_demo_agent_remembers_after_a_crash() {
+    let state = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(state.path());
+    let session = demo.session(state.path());
+    let id = demo.prompt(&session, "remember me");
+    demo.until(id);
+    demo.prompt(&session, "crash");
+    assert_eq!(demo.child.wait().unwrap().code(), Some(70));
+    let mut demo = Demo::start(state.path());
+    let unknown = demo.send("session/load", json!({"sessionId": "demo-none", "cwd": "/", "mcpServers": []}));
+    assert_eq!(demo.until(unknown).0["error"]["code"], -32002);
+    let id = demo.send("session/load", json!({"sessionId": session, "cwd": state.path(), "mcpServers": []}));
+    let (answer, replay) = demo.until(id);
+    assert_eq!(answer["result"]["modes"]["currentModeId"], "ask");
+    let told: Vec<(String, String)> = replay
+        .iter()
+        .map(|message| &message["params"]["update"])
+        .map(|update| (update["sessionUpdate"].to_string(), update["content"]["text"].to_string()))
+        .collect();
+    let line = |kind: &str, text: &str| (format!("\"{kind}\""), format!("\"{text}\""));
+    assert_eq!(
+        told,
+        [
+            line("user_message_chunk", "remember me"),
+            line("agent_message_chunk", "remember me"),
+            line("user_message_chunk", "crash")
+        ]
+    );
+    let mut other = Demo::start(state.path());
+    let id = other.send("session/resume", json!({"sessionId": session, "cwd": state.path()}));
+    assert!(other.until(id).1.is_empty());
+    let listed = other.ask("session/list", json!({}));
+    assert_eq!(listed["sessions"][0]["sessionId"], session.as_str());
+}
+
+#[test]
+fn ten_thousand_chunks_arrive_in_order() {
+    let state = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(state.path());
+    let session = demo.session(state.path());
+    let id = demo.prompt(&session, "stream 10000");
+    let (answer, chunks) = demo.until(id);
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+    assert_eq!(chunks.len(), 10_000);
+    for (at, chunk) in chunks.iter().enumerate() {
+        assert_eq!(chunk["params"]["update"]["content"]["text"], format!("chunk {}\n", at + 1));
+    }
+}
