@@ -1,0 +1,57 @@
+//! How long a person waits for the first chunk of an answer, on a session that is warm.
+
+use crate::cli;
+use crate::house::{GATEWAY, House};
+use crate::pipe::Pipe;
+use crate::report::{Limit, Report};
+use crate::stats::{Sample, ms};
+use std::fs::File;
+use std::io::Write as _;
+use std::time::Instant;
+
+const ROUNDS: usize = 50;
+const PROMPT: &str = "hello";
+/// How much later than on the raw pipe the first chunk may come.
+const LATER_MS_MAX: f64 = 10.0;
+
+/// Measures the three ways, one after the other in each round.
+pub(crate) fn measure(house: &mut House, report: &mut Report) {
+    report.part("latency", &format!("prompt to first chunk, warm session, {ROUNDS} interleaved rounds"));
+    let mut pipe = Pipe::start(&house.world, "work/latency-raw");
+    let key = house.warm("work/latency");
+    let _ = pipe.prompt(PROMPT);
+    let path = house.world.path("sync");
+    let mut file = File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut disk = Sample::default();
+    let (mut raw, mut api, mut cli) = (Sample::default(), Sample::default(), Sample::default());
+    for _ in 0..ROUNDS {
+        disk.push(sync_ms(&mut file));
+        raw.push(pipe.prompt(PROMPT).first_ms());
+        api.push(house.api.prompt(&key, PROMPT).first_ms());
+        cli.push(cli::prompt(&house.world, GATEWAY, &key, PROMPT).first_ms());
+    }
+    house.close(&key);
+    for (name, sample) in [
+        ("one sync of the disk", &disk),
+        ("raw pipe", &raw),
+        ("api", &api),
+        ("cli, its start included", &cli),
+    ] {
+        report.figure(&format!("{name}, median"), sample.median(), "ms");
+        report.figure(&format!("{name}, p90"), sample.p90(), "ms");
+    }
+    for (name, sample) in [("api", &api), ("cli", &cli)] {
+        let limit = Limit::AtMost(LATER_MS_MAX);
+        report.limited(&format!("{name} minus raw, median"), sample.median() - raw.median(), "ms", limit);
+        report.limited(&format!("{name} minus raw, p90"), sample.p90() - raw.p90(), "ms", limit);
+    }
+}
+
+/// How long the disk takes to keep a page, by the call that the store makes. Commits wait for that, so a busy disk is seen in every figure but the
+/// raw pipe's; this says how much of it is the disk's.
+fn sync_ms(file: &mut File) -> f64 {
+    let began = Instant::now();
+    let done = file.write_all(&[0; 4096]).and_then(|()| file.sync_all());
+    done.unwrap_or_else(|e| panic!("cannot write: {e}"));
+    ms(began.elapsed())
+}

@@ -1,0 +1,70 @@
+//! `make bench`: what the house costs, measured beside what it is compared with, in one run.
+//!
+//! Every comparison is made of interleaved pairs: a machine that becomes slower in between slows both sides. The
+//! output is a table for people and, as the last line, one JSON object with every figure. A limit that is missed
+//! is said, and only `--check` makes it the exit code. Nothing here is a test: no figure decides a suite.
+//!
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `wrapper`; none means all), `--check`.
+
+mod api;
+mod cli;
+mod cost;
+mod house;
+mod latency;
+mod peers;
+mod pipe;
+mod proc;
+mod report;
+mod stats;
+mod throughput;
+mod turn;
+mod wrapper;
+
+use house::House;
+use report::Report;
+use std::process::ExitCode;
+
+/// The parts, in the order in which they are measured.
+const PARTS: [&str; 4] = ["latency", "throughput", "cost", "wrapper"];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut check = false;
+    let mut wanted = Vec::new();
+    for arg in &args {
+        match arg.as_str() {
+            // Cargo says it to every bench target.
+            "--bench" => {}
+            "--check" => check = true,
+            part if PARTS.contains(&part) => wanted.push(part),
+            other => {
+                eprintln!("{other}: not --check, and none of {}", PARTS.join(", "));
+                return ExitCode::from(2);
+            }
+        }
+    }
+    if wanted.is_empty() {
+        wanted = PARTS.to_vec();
+    }
+    let mut report = Report::start();
+    if wanted.iter().any(|part| *part != "wrapper") {
+        let mut house = House::build();
+        report.fact("durability", &house.durability());
+        report.fact("journal_mode", &house.journal_mode());
+        report.fact("file_system", &house.file_system());
+        for part in &wanted {
+            match *part {
+                "latency" => latency::measure(&mut house, &mut report),
+                "throughput" => throughput::measure(&mut house, &mut report),
+                "cost" => cost::measure(&mut house, &mut report),
+                _ => {}
+            }
+        }
+        house.end();
+    }
+    if wanted.contains(&"wrapper") {
+        wrapper::measure(&mut report);
+    }
+    let missed = report.finish();
+    if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

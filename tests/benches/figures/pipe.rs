@@ -1,0 +1,94 @@
+//! The agent on a raw pipe, read as fast as one thread can: the other side of every pair.
+
+use crate::turn::{Dialect, Turn, Watch};
+use acp_tests::world::World;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+/// An agent with a conversation.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    line: String,
+    session: String,
+    next_id: u64,
+}
+
+impl Pipe {
+    /// Starts the demo agent and opens a conversation in `cwd`, a directory of the world.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub(crate) fn start(world: &World, cwd: &str) -> Self {
+        let cwd = world.dir(cwd);
+        let mut command = world.command("acp-gateway");
+        command.arg("demo-agent").arg("--state-dir").arg(world.dir("raw")).current_dir(&cwd);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            panic!("the agent has no pipes")
+        };
+        let stdout = BufReader::with_capacity(64 * 1024, stdout);
+        let mut pipe = Self { child, stdin, stdout, line: String::new(), session: String::new(), next_id: 1 };
+        pipe.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        let made = pipe.call("session/new", &json!({"cwd": cwd, "mcpServers": []}));
+        pipe.session =
+            made["sessionId"].as_str().unwrap_or_else(|| panic!("no sessionId: {made}")).to_owned();
+        pipe
+    }
+
+    /// Runs a turn to its end.
+    ///
+    /// # Panics
+    /// When the agent ends, or the turn fails.
+    pub(crate) fn prompt(&mut self, text: &str) -> Turn {
+        let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
+        let mut watch = Watch::begin(Dialect::Acp);
+        self.request("session/prompt", &params);
+        loop {
+            self.read();
+            if let Some(turn) = watch.line(&self.line) {
+                return turn;
+            }
+        }
+    }
+
+    fn call(&mut self, method: &str, params: &Value) -> Value {
+        let id = self.request(method, params);
+        loop {
+            self.read();
+            let message: Value =
+                serde_json::from_str(&self.line).unwrap_or_else(|e| panic!("not JSON ({e}): {}", self.line));
+            if message["id"] == id && message.get("method").is_none() {
+                assert!(message.get("error").is_none(), "{method} failed: {message}");
+                return message["result"].clone();
+            }
+        }
+    }
+
+    fn request(&mut self, method: &str, params: &Value) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let line = format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        self.stdin.write_all(line.as_bytes()).unwrap_or_else(|e| panic!("the agent does not read: {e}"));
+        id
+    }
+
+    fn read(&mut self) {
+        self.line.clear();
+        let read =
+            self.stdout.read_line(&mut self.line).unwrap_or_else(|e| panic!("the agent's output: {e}"));
+        assert!(read > 0, "the agent ended");
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // Our own child that nobody has reaped: the number is still its own.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,40 @@
+//! What a process costs while it does nothing, as `/proc` says.
+
+use std::fs;
+
+/// Memory that is one process's alone, in KiB.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Private {
+    /// All of it. Pages of a program's file count too, as long as nothing else runs that program.
+    pub(crate) kib: f64,
+    /// What was written to: it stays this process's alone, however many run the program.
+    pub(crate) dirty_kib: f64,
+}
+
+impl Private {
+    /// Reads it.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub(crate) fn of(pid: i32) -> Self {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let sum = |prefix: &str| -> f64 {
+            let sizes = text.lines().filter(|line| line.starts_with(prefix));
+            sizes.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok()).map(f64::from).sum()
+        };
+        Self { kib: sum("Private_"), dirty_kib: sum("Private_Dirty:") }
+    }
+}
+
+/// How often its threads went to sleep so far: each wake-up ends with that.
+pub(crate) fn sleeps(pid: i32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    tasks.flatten().filter_map(|task| voluntary(&task.path().join("status"))).sum()
+}
+
+fn voluntary(status: &std::path::Path) -> Option<u64> {
+    let text = fs::read_to_string(status).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}

@@ -1,0 +1,96 @@
+//! One turn as its reader sees it: when the first chunk came, when the last, when the end.
+
+use crate::stats::{ms, per_second};
+use std::time::{Duration, Instant};
+
+/// What the lines look like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Dialect {
+    /// ACP, as the agent writes it.
+    Acp,
+    /// Event lines of the gateway, alone or as data of server-sent events.
+    Events,
+}
+
+/// A turn that has ended; times since the prompt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    /// How many chunks came.
+    pub(crate) chunks: usize,
+    /// Until the first chunk.
+    pub(crate) first: Duration,
+    /// Until the last chunk.
+    pub(crate) last: Duration,
+    /// Until the end of the turn was read.
+    pub(crate) done: Duration,
+}
+
+impl Turn {
+    /// Milliseconds until the first chunk.
+    pub(crate) fn first_ms(&self) -> f64 {
+        ms(self.first)
+    }
+
+    /// Milliseconds from the first chunk to the last.
+    pub(crate) fn stream_ms(&self) -> f64 {
+        ms(self.last - self.first)
+    }
+
+    /// Milliseconds until the end.
+    pub(crate) fn done_ms(&self) -> f64 {
+        ms(self.done)
+    }
+
+    /// Chunks a second from the first to the last.
+    pub(crate) fn stream_rate(&self) -> f64 {
+        per_second(self.chunks - 1, self.last - self.first)
+    }
+
+    /// Chunks a second from the prompt to the end, everything included.
+    pub(crate) fn whole_rate(&self) -> f64 {
+        per_second(self.chunks, self.done)
+    }
+}
+
+/// Watches the lines of one turn go by.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    dialect: Dialect,
+    began: Instant,
+    chunks: usize,
+    first: Duration,
+    last: Duration,
+}
+
+impl Watch {
+    /// The prompt is given now.
+    pub(crate) fn begin(dialect: Dialect) -> Self {
+        Self { dialect, began: Instant::now(), chunks: 0, first: Duration::ZERO, last: Duration::ZERO }
+    }
+
+    /// Takes a line; the turn when this was its end.
+    ///
+    /// # Panics
+    /// When the turn fails, or ends without a chunk.
+    pub(crate) fn line(&mut self, line: &str) -> Option<Turn> {
+        let (chunk, end, failure) = match self.dialect {
+            Dialect::Acp => ("\"agent_message_chunk\"", "\"stopReason\"", "\"error\":{"),
+            Dialect::Events => ("\"type\":\"text_delta\"", "\"type\":\"done\"", "\"type\":\"error\""),
+        };
+        if line.contains(chunk) {
+            self.last = self.began.elapsed();
+            if self.chunks == 0 {
+                self.first = self.last;
+            }
+            self.chunks += 1;
+            return None;
+        }
+        assert!(!line.contains(failure), "the turn failed: {line}");
+        if !line.contains(end) {
+            return None;
+        }
+        assert!(self.chunks > 0, "a turn without a chunk: {line}");
+        let done = self.began.elapsed();
+        Some(Turn { chunks: self.chunks, first: self.first, last: self.last, done })
+    }
+}

@@ -1,0 +1,280 @@
+//! Command lines as people and scripts use them: run to the end, or followed line by line.
+
+use crate::processes::Held;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Lines that a followed command may be ahead of the test.
+const LINES_MAX: usize = 100_000;
+
+/// What a finished command left behind.
+#[derive(Debug)]
+pub struct Output {
+    /// The command, for messages.
+    pub command: String,
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Standard output as JSON lines.
+    ///
+    /// # Panics
+    /// When a line is no JSON.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Value> {
+        self.stdout.lines().filter(|line| !line.trim().is_empty()).map(|line| json(line, self)).collect()
+    }
+
+    /// Standard output as one JSON value, however it is laid out.
+    ///
+    /// # Panics
+    /// When it is not one JSON value.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json(&self.stdout, self)
+    }
+
+    /// The same, after checking that the command succeeded.
+    ///
+    /// # Panics
+    /// When the exit code is not 0.
+    #[must_use]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "a command failed: {self:#?}");
+        self
+    }
+
+    /// The `error` line that a failed command printed with `--json`.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn error(&self) -> Value {
+        let found = self.lines().into_iter().rev().find(|line| line["type"] == "error");
+        found.unwrap_or_else(|| panic!("no error line: {self:#?}"))
+    }
+
+    /// The code of that line.
+    ///
+    /// # Panics
+    /// When there is no such line.
+    #[must_use]
+    pub fn error_code(&self) -> String {
+        self.error()["code"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn json(text: &str, output: &Output) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("not JSON ({e}): {text:?} of {output:#?}"))
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// When it cannot be started, or does not end within `deadline` (it is killed then).
+#[must_use]
+pub fn run(command: &mut Command, deadline: Duration) -> Output {
+    let mut followed = Followed::start(command);
+    let end = Instant::now() + deadline;
+    let mut lines = Vec::new();
+    while let Some(line) = followed.line_before(end) {
+        lines.push(line);
+    }
+    let mut output = followed.finish_before(end);
+    output.stdout = lines.join("\n");
+    output
+}
+
+/// A running command whose lines are read as they come. Dropping it kills it.
+#[derive(Debug)]
+pub struct Followed {
+    name: String,
+    child: Child,
+    lines: Receiver<String>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Followed {
+    /// Starts a command with no standard input.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(command: &mut Command) -> Self {
+        Self::start_with(command, Stdio::null())
+    }
+
+    /// Starts a command, and gives its standard input to the caller.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start_piped(command: &mut Command) -> (Self, ChildStdin) {
+        let mut followed = Self::start_with(command, Stdio::piped());
+        let stdin = followed.child.stdin.take();
+        let stdin = stdin.unwrap_or_else(|| panic!("no stdin of {}", followed.name));
+        (followed, stdin)
+    }
+
+    fn start_with(command: &mut Command, stdin: Stdio) -> Self {
+        let name = format!("{command:?}");
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {name}: {e}"));
+        let stdout = child.stdout.take().unwrap_or_else(|| panic!("no stdout of {name}"));
+        let mut stderr = child.stderr.take().unwrap_or_else(|| panic!("no stderr of {name}"));
+        let (sender, lines) = sync_channel(LINES_MAX);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { return };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let stderr = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stderr.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Self { name, child, lines, stderr: Some(stderr) }
+    }
+
+    /// Its pid.
+    ///
+    /// # Panics
+    /// Never: a pid is no larger than an `i32`.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The next line; `None` when the output has ended.
+    ///
+    /// # Panics
+    /// When no line comes within `deadline`.
+    #[must_use]
+    pub fn line(&mut self, deadline: Duration) -> Option<String> {
+        self.line_before(Instant::now() + deadline)
+    }
+
+    fn line_before(&mut self, end: Instant) -> Option<String> {
+        match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = self.child.kill();
+                let stderr = self.stderr.take().and_then(|t| t.join().ok()).unwrap_or_default();
+                panic!("no line in time from {}\nstderr: {stderr}", self.name)
+            }
+        }
+    }
+
+    /// The next JSON line; `None` when the output has ended.
+    ///
+    /// # Panics
+    /// When no line comes within `deadline`, or it is no JSON.
+    #[must_use]
+    pub fn event(&mut self, deadline: Duration) -> Option<Value> {
+        let line = self.line(deadline)?;
+        Some(
+            serde_json::from_str(&line)
+                .unwrap_or_else(|e| panic!("not JSON ({e}): {line:?} of {}", self.name)),
+        )
+    }
+
+    /// Reads JSON lines until one satisfies `is`, and returns all of them, that one last.
+    ///
+    /// # Panics
+    /// When the output ends first, or `deadline` passes.
+    #[must_use]
+    pub fn events_until(&mut self, deadline: Duration, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let end = Instant::now() + deadline;
+        let mut events = Vec::new();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let Some(event) = self.event(left) else {
+                panic!("{} ended before the awaited event; it said {events:#?}", self.name)
+            };
+            let found = is(&event);
+            events.push(event);
+            if found {
+                return events;
+            }
+        }
+    }
+
+    /// Waits for the command's end. Lines that were not read yet are in the output.
+    ///
+    /// # Panics
+    /// When it does not end within `deadline`.
+    #[must_use]
+    pub fn finish(mut self, deadline: Duration) -> Output {
+        let end = Instant::now() + deadline;
+        let mut lines = Vec::new();
+        while let Some(line) = self.line_before(end) {
+            lines.push(line);
+        }
+        let mut output = self.finish_before(end);
+        output.stdout = lines.join("\n");
+        output
+    }
+
+    fn finish_before(&mut self, end: Instant) -> Output {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => {}
+                Err(e) => panic!("cannot wait for {}: {e}", self.name),
+            }
+            if Instant::now() >= end {
+                let _ = self.child.kill();
+                panic!("did not end in time: {}", self.name);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let stderr = self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        Output { command: self.name.clone(), code: status.code(), stdout: String::new(), stderr }
+    }
+
+    /// Kills the command, as a terminal that is closed would.
+    pub fn kill9(&mut self) {
+        // Our own child that nobody has reaped: the number is still its own.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Sends a signal; `false` when it is gone.
+    #[must_use]
+    pub fn signal(&self, signal: rustix::process::Signal) -> bool {
+        Held::take(self.pid()).is_some_and(|held| held.signal(signal))
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.kill9();
+    }
+}
+
+/// What the agent said in these events, in order.
+#[must_use]
+pub fn said(events: &[Value]) -> String {
+    let output = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output");
+    output.filter_map(|e| e["text"].as_str()).collect()
+}
+
+/// The last `done` event's stop reason.
+#[must_use]
+pub fn stop_reason(events: &[Value]) -> Option<String> {
+    let done = events.iter().rev().find(|e| e["type"] == "done")?;
+    done["stop_reason"].as_str().map(str::to_owned)
+}

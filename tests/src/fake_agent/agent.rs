@@ -1,0 +1,168 @@
+//! The agent's state and its one loop.
+
+use super::flags::Flags;
+use super::log::Log;
+use super::messages;
+use super::outlet::{self, Line};
+use super::requests::{Answer, Requests};
+use super::session::Sessions;
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// The process ends with this code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Halt(pub(crate) u8);
+
+/// A prompt that was taken and is not answered yet.
+#[derive(Debug)]
+pub(crate) struct Prompt {
+    pub(crate) id: Value,
+    pub(crate) session: String,
+    pub(crate) text: String,
+    pub(crate) cancelled: bool,
+}
+
+/// The agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) flags: Flags,
+    pub(crate) log: Log,
+    pub(crate) sessions: Sessions,
+    pub(crate) requests: Requests,
+    pub(crate) initialized: bool,
+    pub(crate) authenticated: bool,
+    /// Ids of the client's requests, as text.
+    pub(crate) client_ids: BTreeSet<String>,
+    /// Prompts that wait.
+    pub(crate) queue: VecDeque<Prompt>,
+    /// The session of the running turn, and whether it was cancelled.
+    pub(crate) turn: Option<(String, bool)>,
+    pub(crate) ignore_eof: bool,
+    /// Numbers the tool calls.
+    pub(crate) calls: u64,
+    /// The client closed its end, and that is in the log.
+    eof: bool,
+    inbox: Receiver<Line>,
+}
+
+impl Agent {
+    /// Opens log and state, and begins to listen.
+    pub(crate) fn start(flags: Flags) -> std::io::Result<Self> {
+        let mut log = Log::open(flags.log.as_deref())?;
+        log.event("start", json!({"args": std::env::args().collect::<Vec<_>>()}));
+        Ok(Self {
+            log,
+            sessions: Sessions::open(flags.state.clone())?,
+            requests: Requests::new(flags.string_ids),
+            initialized: false,
+            authenticated: false,
+            client_ids: BTreeSet::new(),
+            queue: VecDeque::new(),
+            turn: None,
+            ignore_eof: false,
+            calls: 0,
+            eof: false,
+            inbox: outlet::read_stdin()?,
+            flags,
+        })
+    }
+
+    /// Serves until the client closes stdin or a script ends the process. Returns the exit code.
+    pub(crate) fn run(mut self) -> u8 {
+        loop {
+            let done = match self.queue.pop_front() {
+                Some(prompt) => self.take_turn(prompt),
+                None => self.pump(None),
+            };
+            if let Err(Halt(code)) = done {
+                return code;
+            }
+        }
+    }
+
+    /// Handles one line of the client, or none when `until` comes first.
+    pub(crate) fn pump(&mut self, until: Option<Instant>) -> Result<(), Halt> {
+        let line = match until {
+            None => self.inbox.recv().unwrap_or(Line::End),
+            Some(until) => match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => Line::End,
+            },
+        };
+        match line {
+            Line::Text(text) => self.handle(&text),
+            Line::End if self.ignore_eof => {
+                self.note_eof();
+                let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                Ok(())
+            }
+            Line::End => {
+                self.note_eof();
+                Err(Halt(0))
+            }
+        }
+    }
+
+    fn note_eof(&mut self) {
+        if !self.eof {
+            self.eof = true;
+            self.log.event("eof", json!({}));
+        }
+    }
+
+    /// Whether the running turn was cancelled.
+    pub(crate) fn cancelled(&self) -> bool {
+        self.turn.as_ref().is_some_and(|(_, cancelled)| *cancelled)
+    }
+
+    /// Handles the client's lines for a while; a cancel of the running turn ends it early.
+    pub(crate) fn pause(&mut self, ms: u64) -> Result<(), Halt> {
+        let until = Instant::now() + Duration::from_millis(ms);
+        loop {
+            self.pump(Some(until))?;
+            if self.cancelled() || Instant::now() >= until {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(&self, message: &Value) -> Result<(), Halt> {
+        outlet::message(message).map_err(|_| Halt(1))
+    }
+
+    /// Sends an update of a session.
+    pub(crate) fn update(&self, session: &str, update: Value) -> Result<(), Halt> {
+        self.send(&messages::update(session, update))
+    }
+
+    /// Sends a request and waits for its answer; `None` when a cancel comes first.
+    pub(crate) fn ask(&mut self, session: &str, method: &str, params: Value) -> Result<Option<Answer>, Halt> {
+        let id = self.requests.begin(session, method);
+        self.send(&messages::request(&id, method, params))?;
+        loop {
+            if let Some(answer) = self.requests.take(&id) {
+                return Ok(Some(answer));
+            }
+            if self.cancelled() {
+                self.requests.abandon(&id);
+                if self.flags.cancel_request {
+                    self.send(&messages::notification("$/cancel_request", json!({"requestId": id})))?;
+                }
+                return Ok(None);
+            }
+            self.pump(None)?;
+        }
+    }
+
+    /// Sends a request whose answer nobody waits for.
+    pub(crate) fn ask_in_passing(&mut self, session: &str, method: &str, params: Value) -> Result<(), Halt> {
+        let id = self.requests.begin(session, method);
+        self.requests.abandon(&id);
+        self.send(&messages::request(&id, method, params))
+    }
+}

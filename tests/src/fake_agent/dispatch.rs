@@ -1,0 +1,328 @@
+//! What the client says, held against ACP.
+
+use super::agent::{Agent, Halt, Prompt};
+use super::messages::{self, AUTH_METHOD};
+use super::outlet;
+use super::requests::Answer;
+use super::session::{MODES, Said, Session};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+const PARSE: i64 = -32700;
+const INVALID_REQUEST: i64 = -32600;
+const UNKNOWN_METHOD: i64 = -32601;
+const INVALID_PARAMS: i64 = -32602;
+const INTERNAL: i64 = -32603;
+const AUTH_REQUIRED: i64 = -32000;
+const NOT_FOUND: i64 = -32002;
+
+/// A request that is refused.
+struct Refused {
+    code: i64,
+    what: String,
+    /// Not only a refusal: the client broke ACP.
+    violation: bool,
+}
+
+impl Refused {
+    fn plain(code: i64, what: impl Into<String>) -> Self {
+        Self { code, what: what.into(), violation: false }
+    }
+
+    fn violation(code: i64, what: impl Into<String>) -> Self {
+        Self { code, what: what.into(), violation: true }
+    }
+}
+
+impl From<std::io::Error> for Refused {
+    fn from(e: std::io::Error) -> Self {
+        Self::plain(INTERNAL, e.to_string())
+    }
+}
+
+impl Agent {
+    /// One line of the client.
+    pub(crate) fn handle(&mut self, line: &str) -> Result<(), Halt> {
+        let message: Value = match serde_json::from_str(line) {
+            Ok(message) => message,
+            Err(e) => {
+                self.log.event("received", json!({"raw": line}));
+                return self.refuse_line(PARSE, &format!("no JSON: {e}"));
+            }
+        };
+        self.log.event("received", json!({"message": message}));
+        if !message.is_object() || message["jsonrpc"] != "2.0" {
+            return self.refuse_line(INVALID_REQUEST, "no JSON-RPC 2.0 message");
+        }
+        let params = message.get("params").cloned().unwrap_or_else(|| json!({}));
+        match (message["method"].as_str(), message.get("id")) {
+            (Some(method), Some(id)) => self.request(method, id, &params),
+            (Some(method), None) => {
+                self.notification(method, &params);
+                Ok(())
+            }
+            (None, Some(id)) => {
+                self.reply(id, &message);
+                Ok(())
+            }
+            (None, None) => self.refuse_line(INVALID_REQUEST, "neither method nor id"),
+        }
+    }
+
+    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), Halt> {
+        self.log.violation(what);
+        self.send(&messages::error(&Value::Null, code, what))
+    }
+
+    fn reply(&mut self, id: &Value, message: &Value) {
+        let answer = match (message.get("result"), message.get("error")) {
+            (Some(result), None) => Answer::Result(result.clone()),
+            (None, Some(error)) if error["code"].is_i64() && error["message"].is_string() => {
+                Answer::Error(error["code"].as_i64().unwrap_or_default())
+            }
+            _ => {
+                self.log.violation(&format!("a reply to {id} with neither a result nor a proper error"));
+                return;
+            }
+        };
+        if let Err(what) = self.requests.answered(id, answer) {
+            self.log.violation(&what);
+        }
+    }
+
+    fn notification(&mut self, method: &str, params: &Value) {
+        if !self.initialized {
+            self.log.violation(&format!("{method} before initialize"));
+        }
+        if method != "session/cancel" {
+            return;
+        }
+        let session = params["sessionId"].as_str().unwrap_or_default();
+        if self.sessions.get(session).is_none() {
+            self.log.violation(&format!("session/cancel of the unknown session {session:?}"));
+        }
+        if let Some((running, cancelled)) = &mut self.turn
+            && running == session
+        {
+            *cancelled = true;
+        }
+        for prompt in self.queue.iter_mut().filter(|prompt| prompt.session == session) {
+            prompt.cancelled = true;
+        }
+    }
+
+    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), Halt> {
+        if !(id.is_string() || id.is_i64() || id.is_u64()) {
+            self.log.violation(&format!("{method} with the id {id}"));
+        }
+        if !self.client_ids.insert(id.to_string()) {
+            self.log.violation(&format!("{method} with the id {id}, which was used before"));
+            let what = "the id was used before";
+            return self.send(&messages::error(id, INVALID_REQUEST, what));
+        }
+        let answer = match method {
+            "initialize" => self.initialize(params),
+            _ if !self.initialized => {
+                Err(Refused::violation(INVALID_REQUEST, format!("{method} before initialize")))
+            }
+            "authenticate" => self.authenticate(params),
+            "session/new" => self.new_session(params),
+            "session/load" if !self.flags.no_load => return self.load(id, params),
+            "session/resume" if !self.flags.no_resume => self.resume(params),
+            "session/list" => self.list(),
+            "session/close" => self.close(params),
+            "session/set_mode" if self.flags.modes => return self.set_mode(id, params),
+            "session/prompt" => match self.prompt(id, params) {
+                Ok(()) => return Ok(()),
+                Err(refused) => Err(refused),
+            },
+            _ => Err(Refused::plain(UNKNOWN_METHOD, format!("there is no {method}"))),
+        };
+        self.answer(id, answer)
+    }
+
+    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), Halt> {
+        match answer {
+            Ok(result) => self.send(&messages::result(id, result)),
+            Err(refused) => {
+                if refused.violation {
+                    self.log.violation(&refused.what);
+                }
+                self.send(&messages::error(id, refused.code, &refused.what))
+            }
+        }
+    }
+
+    fn initialize(&mut self, params: &Value) -> Result<Value, Refused> {
+        if self.initialized {
+            return Err(Refused::violation(INVALID_REQUEST, "initialize a second time"));
+        }
+        if !params["protocolVersion"].is_u64() {
+            return Err(Refused::violation(INVALID_PARAMS, "initialize without a protocolVersion"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(self.flags.slow_init_ms));
+        self.initialized = true;
+        Ok(messages::initialized(&self.flags))
+    }
+
+    fn authenticate(&mut self, params: &Value) -> Result<Value, Refused> {
+        if !self.flags.auth_required || params["methodId"] != AUTH_METHOD {
+            return Err(Refused::violation(INVALID_PARAMS, "authenticate by a method that was not offered"));
+        }
+        self.authenticated = true;
+        Ok(json!({}))
+    }
+
+    fn may_open(&self) -> Result<(), Refused> {
+        if self.flags.auth_required && !self.authenticated {
+            return Err(Refused::plain(AUTH_REQUIRED, "Authentication required"));
+        }
+        Ok(())
+    }
+
+    fn new_session(&mut self, params: &Value) -> Result<Value, Refused> {
+        let cwd = cwd("session/new", params)?;
+        mcp_servers("session/new", params)?;
+        self.may_open()?;
+        let session = self.sessions.create(cwd, self.flags.modes)?.clone();
+        Ok(messages::opened(&self.flags, &session, true))
+    }
+
+    fn load(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
+        match mcp_servers("session/load", params).and_then(|()| self.take_up("session/load", params)) {
+            Err(refused) => self.answer(id, Err(refused)),
+            Ok(session) => {
+                for said in &session.history {
+                    let kind = if said.by_user { "user_message_chunk" } else { "agent_message_chunk" };
+                    self.update(&session.id, messages::chunk(kind, &said.text))?;
+                }
+                for number in 1..=self.flags.load_replays {
+                    let text = format!("replay {number}");
+                    self.update(&session.id, messages::chunk("agent_message_chunk", &text))?;
+                }
+                self.answer(id, Ok(messages::opened(&self.flags, &session, false)))
+            }
+        }
+    }
+
+    fn resume(&mut self, params: &Value) -> Result<Value, Refused> {
+        let session = self.take_up("session/resume", params)?;
+        Ok(messages::opened(&self.flags, &session, false))
+    }
+
+    fn take_up(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {
+        let cwd = cwd(method, params)?;
+        let id = session_id(method, params)?;
+        self.may_open()?;
+        if self.turn.as_ref().is_some_and(|(running, _)| running == id) {
+            return Err(Refused::violation(INVALID_PARAMS, format!("{method} while a prompt runs")));
+        }
+        if self.sessions.reopen(id)?.is_none() {
+            return Err(Refused::plain(NOT_FOUND, format!("there is no session {id}")));
+        }
+        self.sessions.change(id, |session| session.cwd = cwd)?;
+        self.sessions.get(id).cloned().ok_or_else(|| Refused::plain(INTERNAL, "the session went away"))
+    }
+
+    fn list(&self) -> Result<Value, Refused> {
+        let sessions: Vec<Value> = self
+            .sessions
+            .list()?
+            .iter()
+            .map(|session| json!({"sessionId": session.id, "cwd": session.cwd}))
+            .collect();
+        Ok(json!({"sessions": sessions}))
+    }
+
+    fn close(&mut self, params: &Value) -> Result<Value, Refused> {
+        let id = session_id("session/close", params)?.to_owned();
+        if let Some((running, cancelled)) = &mut self.turn
+            && *running == id
+        {
+            *cancelled = true;
+        }
+        if self.sessions.close(&id) {
+            Ok(json!({}))
+        } else {
+            Err(Refused::violation(NOT_FOUND, format!("session/close of the unknown session {id}")))
+        }
+    }
+
+    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
+        let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
+        let mode = params["modeId"].as_str().filter(|mode| MODES.contains(mode)).map(str::to_owned);
+        let set = match mode {
+            _ if self.sessions.get(&session).is_none() => {
+                Err(Refused::violation(NOT_FOUND, "session/set_mode of an unknown session"))
+            }
+            None => Err(Refused::violation(INVALID_PARAMS, "session/set_mode to an unknown mode")),
+            Some(mode) => self
+                .sessions
+                .change(&session, |session| session.mode.clone_from(&mode))
+                .map_err(Refused::from)
+                .map(|()| mode),
+        };
+        match set {
+            Err(refused) => self.answer(id, Err(refused)),
+            Ok(mode) => {
+                self.answer(id, Ok(json!({})))?;
+                self.update(&session, json!({"sessionUpdate": "current_mode_update", "currentModeId": mode}))
+            }
+        }
+    }
+
+    fn prompt(&mut self, id: &Value, params: &Value) -> Result<(), Refused> {
+        let session = session_id("session/prompt", params)?;
+        let blocks = match params["prompt"].as_array() {
+            Some(blocks) if !blocks.is_empty() => blocks,
+            _ => return Err(Refused::violation(INVALID_PARAMS, "session/prompt without content")),
+        };
+        let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        let text = texts.join("\n");
+        self.log.event("prompt", json!({"session": session, "text": text}));
+        if self.sessions.get(session).is_none() {
+            let what = format!("session/prompt of {session}, which is not open here");
+            return Err(Refused::violation(NOT_FOUND, what));
+        }
+        let runs = self.turn.as_ref().is_some_and(|(running, _)| running == session);
+        if runs || self.queue.iter().any(|prompt| prompt.session == session) {
+            return Err(Refused::violation(INVALID_PARAMS, "session/prompt while a prompt runs"));
+        }
+        if self.requests.unanswered_permissions(session) > 0 {
+            self.log.violation("session/prompt, and a permission of an earlier turn was never answered");
+        }
+        self.sessions.change(session, |session| {
+            session.history.push(Said { by_user: true, text: text.clone() });
+        })?;
+        let prompt = Prompt { id: id.clone(), session: session.to_owned(), text, cancelled: false };
+        self.queue.push_back(prompt);
+        Ok(())
+    }
+
+    /// Complains on stderr about what is no message's fault.
+    pub(crate) fn trouble(&mut self, what: &str) {
+        self.log.event("trouble", json!({"what": what}));
+        outlet::stderr_line(&format!("fake-agent: {what}"));
+    }
+}
+
+fn session_id<'a>(method: &str, params: &'a Value) -> Result<&'a str, Refused> {
+    params["sessionId"]
+        .as_str()
+        .ok_or_else(|| Refused::violation(INVALID_PARAMS, format!("{method} without a sessionId")))
+}
+
+fn cwd(method: &str, params: &Value) -> Result<PathBuf, Refused> {
+    match params["cwd"].as_str() {
+        Some(cwd) if cwd.starts_with('/') => Ok(cwd.into()),
+        _ => Err(Refused::violation(INVALID_PARAMS, format!("{method} without an absolute cwd"))),
+    }
+}
+
+fn mcp_servers(method: &str, params: &Value) -> Result<(), Refused> {
+    if params["mcpServers"].is_array() {
+        Ok(())
+    } else {
+        Err(Refused::violation(INVALID_PARAMS, format!("{method} without mcpServers")))
+    }
+}

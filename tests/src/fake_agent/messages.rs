@@ -1,0 +1,114 @@
+//! The messages of the agent, as JSON.
+
+use super::flags::Flags;
+use super::session::{MODES, Session};
+use serde_json::{Value, json};
+
+/// The one way to authenticate.
+pub(crate) const AUTH_METHOD: &str = "fake-key";
+/// The kinds of the options of every permission request; their ids are the same.
+pub(crate) const OPTIONS: [&str; 4] = ["allow_once", "allow_always", "reject_once", "reject_always"];
+
+pub(crate) fn result(id: &Value, result: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+pub(crate) fn error(id: &Value, code: i64, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+}
+
+pub(crate) fn request(id: &Value, method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+pub(crate) fn notification(method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "method": method, "params": params})
+}
+
+pub(crate) fn update(session: &str, update: Value) -> Value {
+    notification("session/update", json!({"sessionId": session, "update": update}))
+}
+
+/// A chunk of text: `agent_message_chunk`, `agent_thought_chunk` or `user_message_chunk`.
+pub(crate) fn chunk(kind: &str, text: &str) -> Value {
+    json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}})
+}
+
+pub(crate) fn text_content(text: &str) -> Value {
+    json!([{"type": "content", "content": {"type": "text", "text": text}}])
+}
+
+pub(crate) fn initialized(flags: &Flags) -> Value {
+    let mut sessions = json!({"list": {}, "close": {}});
+    if !flags.no_resume {
+        sessions["resume"] = json!({});
+    }
+    let methods = if flags.auth_required {
+        json!([{"id": AUTH_METHOD, "name": "Key", "description": "Any key will do"}])
+    } else {
+        json!([])
+    };
+    json!({
+        "protocolVersion": flags.protocol_version.unwrap_or(1),
+        "agentCapabilities": {
+            "loadSession": !flags.no_load,
+            "promptCapabilities": {"image": false, "audio": false, "embeddedContext": false},
+            "mcpCapabilities": {"http": true, "sse": false},
+            "sessionCapabilities": sessions,
+        },
+        "agentInfo": {"name": "fake-agent", "title": "Scripted agent", "version": env!("CARGO_PKG_VERSION")},
+        "authMethods": methods,
+    })
+}
+
+/// What `session/new`, `session/load` and `session/resume` say about a session.
+pub(crate) fn opened(flags: &Flags, session: &Session, with_id: bool) -> Value {
+    let mut result = json!({});
+    if with_id {
+        result["sessionId"] = json!(session.id);
+    }
+    if flags.modes {
+        let modes: Vec<Value> = MODES.iter().map(|id| json!({"id": id, "name": id})).collect();
+        result["modes"] = json!({"currentModeId": session.mode, "availableModes": modes});
+    }
+    result
+}
+
+pub(crate) fn permission(session: &str, call: &str, title: &str, announced: bool) -> Value {
+    let options: Vec<Value> = OPTIONS
+        .iter()
+        .map(|kind| json!({"optionId": kind, "name": kind.replace('_', " "), "kind": kind}))
+        .collect();
+    let mut call = json!({"toolCallId": call, "title": title});
+    if announced {
+        call["kind"] = json!("execute");
+        call["status"] = json!("pending");
+    }
+    json!({"sessionId": session, "toolCall": call, "options": options})
+}
+
+/// An `available_commands_update` whose line has exactly `bytes` bytes.
+pub(crate) fn long_line(session: &str, bytes: usize) -> Value {
+    let with = |padding: usize| {
+        let command = json!({"name": "long", "description": "x".repeat(padding)});
+        update(session, json!({"sessionUpdate": "available_commands_update", "availableCommands": [command]}))
+    };
+    let empty = with(0).to_string().len();
+    with(bytes.saturating_sub(empty))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_agent::script::LONG_LINE_BYTES_MIN;
+
+    #[test]
+    fn long_lines_are_as_long_as_was_asked() {
+        for bytes in [LONG_LINE_BYTES_MIN, 573_440] {
+            assert_eq!(
+                long_line("fake-0198f7a6-0000-7000-8000-000000000000", bytes).to_string().len(),
+                bytes
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A scripted agent: ACP version 1 over stdio, deterministic, and as odd as real agents are.
+//!
+//! # The script
+//!
+//! The script travels in the prompt: the text blocks of `session/prompt`, joined by newlines, one directive a line.
+//! Empty lines are skipped. A prompt whose first word is no directive is plain text and is answered with
+//! `echo: TEXT`. In a script every line must be a directive: one that is not fails the prompt with -32602, before any
+//! of it ran. `TEXT` is the rest of the line, with `\n`, `\t` and `\\` as escapes. A relative `PATH` belongs to the
+//! session's `cwd`. *Says* means: in an `agent_message_chunk`. A turn that comes to its end is answered with `end_turn`.
+//!
+//! | directive | effect |
+//! |---|---|
+//! | `say TEXT` | says it |
+//! | `chunks N [pace_ms=M] [size=BYTES]` | says [`chunk_text`]`(1..=N, BYTES)`, M milliseconds apart (defaults 0 and 16) |
+//! | `thought TEXT` | one `agent_thought_chunk` |
+//! | `plan A; B; …` | one `plan` with these entries |
+//! | `mode MODE` | one `current_mode_update` |
+//! | `tool write PATH TEXT` | a tool call that writes the file itself, with a diff |
+//! | `tool read PATH` | a tool call that reads the file itself |
+//! | `tool run CMD…` | a tool call that runs `sh -c CMD` itself; a cancel kills its process group |
+//! | `permission [TITLE]` | a tool call, `session/request_permission`, the outcome: says `permission: selected ID`, `permission: cancelled`, `permission: error CODE` or, in mode `auto`, `permission: auto` |
+//! | `missing_tool_call [TITLE]` | the same without a `tool_call` before: only a `tool_call_update` after it |
+//! | `fs_read PATH` | `fs/read_text_file`; says `fs_read: CONTENT` or `fs_read: error CODE` |
+//! | `fs_write PATH TEXT` | `fs/write_text_file`; says `fs_write: ok` or `fs_write: error CODE` |
+//! | `terminal CMD…` | `terminal/create` of `sh -c CMD`, `wait_for_exit`, `output`, `release`; says `terminal: exit=E signal=S truncated=T output=TEXT` or `terminal: METHOD error CODE` |
+//! | `terminal_kill CMD…` | the same with `terminal/kill` before the wait |
+//! | `ext_request NAME` | a request of that name, prefixed or not; says `ext_request NAME: RESULT` or `… error CODE` |
+//! | `ext_notify NAME` | a notification of that name |
+//! | `long_line BYTES` | one `available_commands_update` whose line has exactly that many bytes, at least 400 |
+//! | `unknown_update` | a `session/update` of a kind that nobody knows |
+//! | `bad_json` | a line that is no JSON |
+//! | `orphan_reply` | an error -32700 with id null |
+//! | `late_update` | a `usage_update` after the answer to this prompt |
+//! | `stderr TEXT` | a line on stderr |
+//! | `sleep MS` | a pause that a cancel ends |
+//! | `wait_cancel` | waits for `session/cancel` |
+//! | `no_reply` | the prompt is never answered, cancelled or not; all else is |
+//! | `refuse` | ends the turn with `refusal` |
+//! | `stop REASON` | ends the turn with this stop reason |
+//! | `error CODE TEXT` | answers the prompt with this error |
+//! | `exit CODE` | exits at once |
+//! | `crash` | kills itself with SIGKILL |
+//! | `ignore_term` | SIGTERM has no effect from now on |
+//! | `ignore_eof` | the end of stdin has no effect from now on |
+//! | `fork_child` | starts a child in its group and says `child PID` |
+//! | `spawn_setsid` | starts a grandchild in a session of its own, which ignores SIGTERM, and says `escaped PID` |
+//!
+//! `session/cancel` ends a running turn before its next directive (unless that is `no_reply`), or in a wait, with
+//! `cancelled`.
+//!
+//! # Flags
+//!
+//! On the command line, or separated by blanks in `FAKE_AGENT_ARGS` (they come first):
+//!
+//! | flag | effect |
+//! |---|---|
+//! | `--ids int0\|string` | ids of its own requests: 0, 1, 2 … (default) or UUIDs |
+//! | `--no-load`, `--no-resume` | it has no `session/load`, no `session/resume` |
+//! | `--load-replays N` | `session/load` replays N chunks `replay K` after what was really said |
+//! | `--auth-required` | sessions are refused with -32000 until `authenticate` with `fake-key` |
+//! | `--modes` | sessions have the modes `ask` and `auto`, and start in `auto` |
+//! | `--cancel-request` | a permission that is open at a cancel is taken back with `$/cancel_request` |
+//! | `--protocol-version N` | answers `initialize` with this version |
+//! | `--slow-init MS` | answers `initialize` late |
+//! | `--echo` | every prompt is plain text |
+//! | `--log FILE` | appends JSON lines, see below |
+//! | `--state DIR` | sessions persist there |
+//!
+//! # The log
+//!
+//! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` when it is no
+//! JSON); `prompt` (`session`, `text`: once for each receipt); `turn_end` (`session`, `outcome`); `violation` (`what`:
+//! the client broke ACP); `trouble` (`what`: something failed here); `eof`. Every line is one `write` in append mode, so several processes can share a file.
+//!
+//! With `--state` a session is one file: its directory, mode and what was said. The prompt is stored when it arrives and
+//! the answer when its turn ends; so the partial answer of a killed agent is lost, as with real ones.
+
+mod agent;
+mod dispatch;
+mod flags;
+mod log;
+mod messages;
+mod outlet;
+mod process;
+mod requests;
+mod script;
+mod session;
+mod turn;
+
+use flags::Flags;
+use std::process::ExitCode;
+
+/// The text of one chunk of `chunks`: its number, counted from 1, filled up to `size` bytes. Never less than its number
+/// and a blank.
+#[must_use]
+pub fn chunk_text(number: u64, size: usize) -> String {
+    let mut text = format!("{number:06} ");
+    while text.len() < size {
+        text.push(if text.len() + 1 == size { ' ' } else { '.' });
+    }
+    text
+}
+
+/// What the binary does.
+#[must_use]
+pub fn main() -> ExitCode {
+    match Flags::read(std::env::var("FAKE_AGENT_ARGS").ok(), std::env::args().skip(1)) {
+        Ok(flags) => match agent::Agent::start(flags) {
+            Ok(agent) => ExitCode::from(agent.run()),
+            Err(e) => complain(&format!("cannot start: {e}")),
+        },
+        Err(what) => complain(&what),
+    }
+}
+
+fn complain(what: &str) -> ExitCode {
+    outlet::stderr_line(&format!("fake-agent: {what}"));
+    ExitCode::from(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chunk_text;
+
+    #[test]
+    fn chunks_have_their_number_and_size() {
+        assert_eq!(chunk_text(1, 0), "000001 ");
+        assert_eq!(chunk_text(12, 10), "000012 .. ");
+        assert_eq!(chunk_text(1_234_567, 16).len(), 16);
+    }
+}

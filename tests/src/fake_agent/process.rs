@@ -1,0 +1,60 @@
+//! What a script does to processes.
+
+use nix::sys::signal::{SigSet, Signal};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Result};
+use std::process::{Command, Stdio};
+
+/// How long the started processes stay when nobody ends them.
+const STAY_SECONDS: &str = "3600";
+
+/// Blocks SIGTERM in the calling thread. Blocked in all threads, it has no effect.
+pub(crate) fn block_sigterm() {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    // It fails for a wrong `how` only.
+    let _ = set.thread_block();
+}
+
+/// Ends this process as nothing else can.
+#[expect(clippy::disallowed_methods, reason = "its own number cannot be somebody else's")]
+pub(crate) fn kill_self() -> Result<()> {
+    let own = rustix::process::getpid();
+    rustix::process::kill_process(own, rustix::process::Signal::KILL)?;
+    Ok(())
+}
+
+/// Kills a child that leads a process group, and the group. It is not reaped yet, so the number is its own.
+#[expect(clippy::disallowed_methods, reason = "a child that is not reaped keeps its number")]
+pub(crate) fn kill_group(child: &std::process::Child) -> Result<()> {
+    let leader = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let leader = leader.ok_or_else(|| Error::other("no such pid"))?;
+    rustix::process::kill_process_group(leader, rustix::process::Signal::KILL)?;
+    Ok(())
+}
+
+/// A child in this process' group, which holds none of its pipes.
+pub(crate) fn fork_child() -> Result<u32> {
+    let child = Command::new("sleep")
+        .arg(STAY_SECONDS)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    Ok(child.id())
+}
+
+/// A grandchild in a session of its own, orphaned at once, which ignores SIGTERM.
+pub(crate) fn spawn_setsid() -> Result<u32> {
+    let stay = format!("trap '' TERM; echo $$; exec sleep {STAY_SECONDS} </dev/null >/dev/null 2>&1");
+    let mut shell = Command::new("sh")
+        .args(["-c", "setsid sh -c \"$0\" &", &stay])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let out = shell.stdout.take().ok_or_else(|| Error::other("no pipe"))?;
+    shell.wait()?;
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line)?;
+    line.trim().parse().map_err(|_| Error::new(ErrorKind::InvalidData, "no pid"))
+}

@@ -1,0 +1,343 @@
+//! From the text of a prompt to directives.
+
+use std::fmt;
+
+/// What a prompt asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// No script: words to answer.
+    Plain(String),
+    /// A script.
+    Steps(Vec<Directive>),
+}
+
+/// One line of a script. See the module above.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Directive {
+    Say(String),
+    Chunks { count: u64, pace_ms: u64, size: usize },
+    Thought(String),
+    Plan(Vec<String>),
+    Mode(String),
+    ToolWrite { path: String, text: String },
+    ToolRead { path: String },
+    ToolRun { command: String },
+    Permission { title: String, announced: bool },
+    FsRead { path: String },
+    FsWrite { path: String, text: String },
+    Terminal { command: String, kill: bool },
+    ExtRequest(String),
+    ExtNotify(String),
+    LongLine { bytes: usize },
+    UnknownUpdate,
+    BadJson,
+    OrphanReply,
+    LateUpdate,
+    Stderr(String),
+    Sleep { ms: u64 },
+    WaitCancel,
+    NoReply,
+    Stop(String),
+    Error { code: i64, message: String },
+    Exit(u8),
+    Crash,
+    IgnoreTerm,
+    IgnoreEof,
+    ForkChild,
+    SpawnSetsid,
+}
+
+/// The shortest line of `long_line`.
+pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
+
+/// The first word of every directive.
+const NAMES: [&str; 33] = [
+    "say",
+    "chunks",
+    "thought",
+    "plan",
+    "mode",
+    "tool",
+    "permission",
+    "missing_tool_call",
+    "fs_read",
+    "fs_write",
+    "terminal",
+    "terminal_kill",
+    "ext_request",
+    "ext_notify",
+    "long_line",
+    "unknown_update",
+    "bad_json",
+    "orphan_reply",
+    "late_update",
+    "stderr",
+    "sleep",
+    "wait_cancel",
+    "no_reply",
+    "refuse",
+    "stop",
+    "error",
+    "exit",
+    "crash",
+    "ignore_term",
+    "ignore_eof",
+    "fork_child",
+    "spawn_setsid",
+    "#",
+];
+
+/// Why a script is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ScriptError {
+    /// Counted from 1.
+    line: usize,
+    what: String,
+}
+
+impl fmt::Display for ScriptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+/// Reads a prompt.
+pub(crate) fn parse(text: &str) -> Result<Script, ScriptError> {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if !NAMES.contains(&first) {
+        return Ok(Script::Plain(text.to_owned()));
+    }
+    let mut steps = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        steps.push(directive(line).map_err(|what| ScriptError { line: index + 1, what })?);
+    }
+    Ok(Script::Steps(steps))
+}
+
+fn directive(line: &str) -> Result<Directive, String> {
+    let (name, rest) = word(line);
+    let bare = |directive| if rest.is_empty() { Ok(directive) } else { Err(format!("{name} takes nothing")) };
+    match name {
+        "say" => Ok(Directive::Say(unescape(rest))),
+        "chunks" => chunks(rest),
+        "thought" => Ok(Directive::Thought(unescape(rest))),
+        "plan" => Ok(Directive::Plan(rest.split(';').map(|entry| entry.trim().to_owned()).collect())),
+        "mode" => Ok(Directive::Mode(required(name, rest)?)),
+        "tool" => tool(rest),
+        "permission" => Ok(Directive::Permission { title: title(rest), announced: true }),
+        "missing_tool_call" => Ok(Directive::Permission { title: title(rest), announced: false }),
+        "fs_read" => Ok(Directive::FsRead { path: required(name, rest)? }),
+        "fs_write" => path_and_text(name, rest).map(|(path, text)| Directive::FsWrite { path, text }),
+        "terminal" => Ok(Directive::Terminal { command: required(name, rest)?, kill: false }),
+        "terminal_kill" => Ok(Directive::Terminal { command: required(name, rest)?, kill: true }),
+        "ext_request" => Ok(Directive::ExtRequest(required(name, rest)?)),
+        "ext_notify" => Ok(Directive::ExtNotify(required(name, rest)?)),
+        "long_line" => match number(rest)? {
+            bytes if bytes >= LONG_LINE_BYTES_MIN => Ok(Directive::LongLine { bytes }),
+            bytes => Err(format!("{bytes} bytes are fewer than {LONG_LINE_BYTES_MIN}")),
+        },
+        "unknown_update" => bare(Directive::UnknownUpdate),
+        "bad_json" => bare(Directive::BadJson),
+        "orphan_reply" => bare(Directive::OrphanReply),
+        "late_update" => bare(Directive::LateUpdate),
+        "stderr" => Ok(Directive::Stderr(unescape(rest))),
+        "sleep" => Ok(Directive::Sleep { ms: number(rest)? }),
+        "wait_cancel" => bare(Directive::WaitCancel),
+        "no_reply" => bare(Directive::NoReply),
+        "refuse" => bare(Directive::Stop("refusal".to_owned())),
+        "stop" => Ok(Directive::Stop(required(name, rest)?)),
+        "error" => {
+            let (code, message) = word(rest);
+            Ok(Directive::Error { code: number(code)?, message: unescape(message) })
+        }
+        "exit" => Ok(Directive::Exit(number(rest)?)),
+        "crash" => bare(Directive::Crash),
+        "ignore_term" => bare(Directive::IgnoreTerm),
+        "ignore_eof" => bare(Directive::IgnoreEof),
+        "fork_child" => bare(Directive::ForkChild),
+        "spawn_setsid" => bare(Directive::SpawnSetsid),
+        other => Err(format!("{other} is no directive")),
+    }
+}
+
+fn chunks(rest: &str) -> Result<Directive, String> {
+    let (count, mut rest) = word(rest);
+    let count = number(count)?;
+    let (mut pace_ms, mut size) = (0, 16);
+    while !rest.is_empty() {
+        let (option, more) = word(rest);
+        match option.split_once('=') {
+            Some(("pace_ms", value)) => pace_ms = number(value)?,
+            Some(("size", value)) => size = number(value)?,
+            _ => return Err(format!("{option} is no option of chunks")),
+        }
+        rest = more;
+    }
+    Ok(Directive::Chunks { count, pace_ms, size })
+}
+
+fn tool(rest: &str) -> Result<Directive, String> {
+    let (kind, rest) = word(rest);
+    match kind {
+        "write" => path_and_text("tool write", rest).map(|(path, text)| Directive::ToolWrite { path, text }),
+        "read" => Ok(Directive::ToolRead { path: required("tool read", rest)? }),
+        "run" => Ok(Directive::ToolRun { command: required("tool run", rest)? }),
+        other => Err(format!("{other} is no tool: write, read, run")),
+    }
+}
+
+/// The first word, and what follows it without the blanks between.
+fn word(text: &str) -> (&str, &str) {
+    match text.split_once(char::is_whitespace) {
+        Some((first, rest)) => (first, rest.trim_start()),
+        None => (text, ""),
+    }
+}
+
+fn required(name: &str, rest: &str) -> Result<String, String> {
+    if rest.is_empty() { Err(format!("{name} wants more")) } else { Ok(rest.to_owned()) }
+}
+
+fn path_and_text(name: &str, rest: &str) -> Result<(String, String), String> {
+    let (path, text) = word(rest);
+    Ok((required(name, path)?, unescape(text)))
+}
+
+fn title(rest: &str) -> String {
+    if rest.is_empty() { "Do something".to_owned() } else { unescape(rest) }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is no such number"))
+}
+
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('n') => out.push('\n'),
+            Some('t') => out.push('\t'),
+            Some('\\') => out.push('\\'),
+            Some(other) => out.extend(['\\', other]),
+            None => out.push('\\'),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_directive() {
+        use Directive as D;
+        let text = String::from;
+        for (line, want) in [
+            ("say hello  world\\n\\\\\\x", D::Say(text("hello  world\n\\\\x"))),
+            ("say", D::Say(String::new())),
+            ("chunks 3", D::Chunks { count: 3, pace_ms: 0, size: 16 }),
+            ("chunks 2000 pace_ms=2 size=80", D::Chunks { count: 2000, pace_ms: 2, size: 80 }),
+            ("thought hm", D::Thought(text("hm"))),
+            ("plan a b; c", D::Plan(vec![text("a b"), text("c")])),
+            ("mode ask", D::Mode(text("ask"))),
+            ("tool write a.txt x y", D::ToolWrite { path: text("a.txt"), text: text("x y") }),
+            ("tool read a.txt", D::ToolRead { path: text("a.txt") }),
+            ("tool run ls -l", D::ToolRun { command: text("ls -l") }),
+            ("permission", D::Permission { title: text("Do something"), announced: true }),
+            ("permission rm -rf", D::Permission { title: text("rm -rf"), announced: true }),
+            ("missing_tool_call", D::Permission { title: text("Do something"), announced: false }),
+            ("fs_read /a b", D::FsRead { path: text("/a b") }),
+            ("fs_write a b c", D::FsWrite { path: text("a"), text: text("b c") }),
+            ("terminal echo 'a  b'", D::Terminal { command: text("echo 'a  b'"), kill: false }),
+            ("terminal_kill sleep 9", D::Terminal { command: text("sleep 9"), kill: true }),
+            ("ext_request craft/x", D::ExtRequest(text("craft/x"))),
+            ("ext_notify _x", D::ExtNotify(text("_x"))),
+            ("long_line 573440", D::LongLine { bytes: 573_440 }),
+            ("unknown_update", D::UnknownUpdate),
+            ("bad_json", D::BadJson),
+            ("orphan_reply", D::OrphanReply),
+            ("late_update", D::LateUpdate),
+            ("stderr oh", D::Stderr(text("oh"))),
+            ("sleep 5", D::Sleep { ms: 5 }),
+            ("wait_cancel", D::WaitCancel),
+            ("no_reply", D::NoReply),
+            ("refuse", D::Stop(text("refusal"))),
+            ("stop max_tokens", D::Stop(text("max_tokens"))),
+            ("error -32603 it broke", D::Error { code: -32603, message: text("it broke") }),
+            ("exit 3", D::Exit(3)),
+            ("crash", D::Crash),
+            ("ignore_term", D::IgnoreTerm),
+            ("ignore_eof", D::IgnoreEof),
+            ("fork_child", D::ForkChild),
+            ("spawn_setsid", D::SpawnSetsid),
+        ] {
+            assert_eq!(parse(line), Ok(Script::Steps(vec![want])), "{line}");
+            assert!(NAMES.contains(&word(line).0), "{line}");
+        }
+    }
+
+    #[test]
+    fn scripts_and_plain_text() {
+        let say = |text: &str| Directive::Say(text.to_owned());
+        for (text, want) in [
+            ("", Script::Plain(String::new())),
+            ("Please say hello", Script::Plain("Please say hello".to_owned())),
+            ("\n\n  say a\n\n# no\n\tsay b\n", Script::Steps(vec![say("a"), say("b")])),
+            ("# only a remark", Script::Steps(Vec::new())),
+        ] {
+            assert_eq!(parse(text), Ok(want), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_lines_name_their_number() {
+        for (text, line) in [
+            ("say a\n\nnonsense", 3),
+            ("chunks", 1),
+            ("chunks x", 1),
+            ("chunks 3 speed=4", 1),
+            ("chunks 3 size=-1", 1),
+            ("say a\ntool dig x", 2),
+            ("tool write", 1),
+            ("fs_read", 1),
+            ("mode", 1),
+            ("long_line 10", 1),
+            ("exit 300", 1),
+            ("error x y", 1),
+            ("crash now", 1),
+            ("sleep", 1),
+        ] {
+            assert_eq!(parse(text).map_err(|e| e.line), Err(line), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_harm(text in "\\PC{0,200}") {
+            let first = text.split_whitespace().next().unwrap_or_default();
+            if NAMES.contains(&first) {
+                let _ = parse(&text);
+            } else {
+                prop_assert_eq!(parse(&text), Ok(Script::Plain(text)));
+            }
+        }
+
+        #[test]
+        fn said_text_survives_escaping(text in "[^\r\\s][^\r]{0,50}[^\r\\s]") {
+            let line = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t");
+            prop_assume!(line.trim_end() == line && line.lines().count() == 1);
+            prop_assert_eq!(parse(&format!("say {line}")), Ok(Script::Steps(vec![Directive::Say(text)])));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Sessions: in memory, and in a directory when there is one.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// The modes of a session, the first of which asks.
+pub(crate) const MODES: [&str; 2] = ["ask", "auto"];
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Session {
+    pub(crate) id: String,
+    pub(crate) cwd: PathBuf,
+    pub(crate) mode: String,
+    /// What was said, oldest first.
+    pub(crate) history: Vec<Said>,
+}
+
+/// One thing that was said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Said {
+    pub(crate) by_user: bool,
+    pub(crate) text: String,
+}
+
+/// The sessions that this process has open, and those in the directory.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    directory: Option<PathBuf>,
+    open: BTreeMap<String, Session>,
+}
+
+impl Sessions {
+    /// Opens the directory.
+    pub(crate) fn open(directory: Option<PathBuf>) -> Result<Self> {
+        if let Some(directory) = &directory {
+            std::fs::create_dir_all(directory)?;
+        }
+        Ok(Self { directory, open: BTreeMap::new() })
+    }
+
+    /// A new session, in the mode that does not ask when there are modes.
+    pub(crate) fn create(&mut self, cwd: PathBuf, modes: bool) -> Result<&Session> {
+        let [ask, auto] = MODES;
+        let id = format!("fake-{}", uuid::Uuid::now_v7());
+        let mode = if modes { auto } else { ask }.to_owned();
+        let session = Session { id: id.clone(), cwd, mode, history: Vec::new() };
+        self.store(&session)?;
+        Ok(self.open.entry(id).or_insert(session))
+    }
+
+    /// An open session.
+    pub(crate) fn get(&self, id: &str) -> Option<&Session> {
+        self.open.get(id)
+    }
+
+    /// Takes a session up that this process or an earlier one had; `None` when there is none.
+    pub(crate) fn reopen(&mut self, id: &str) -> Result<Option<&Session>> {
+        if !self.open.contains_key(id)
+            && let Some(path) = self.path(id)
+            && path.exists()
+        {
+            let session = serde_json::from_slice(&std::fs::read(path)?).map_err(Error::other)?;
+            self.open.insert(id.to_owned(), session);
+        }
+        Ok(self.open.get(id))
+    }
+
+    /// Changes an open session and stores it.
+    pub(crate) fn change(&mut self, id: &str, change: impl FnOnce(&mut Session)) -> Result<()> {
+        let Some(session) = self.open.get_mut(id) else { return Ok(()) };
+        change(session);
+        let session = session.clone();
+        self.store(&session)
+    }
+
+    /// Forgets an open session; it can be taken up again where there is a directory.
+    pub(crate) fn close(&mut self, id: &str) -> bool {
+        self.open.remove(id).is_some()
+    }
+
+    /// All sessions, stored or open.
+    pub(crate) fn list(&self) -> Result<Vec<Session>> {
+        let mut all = self.open.clone();
+        if let Some(directory) = &self.directory {
+            for entry in std::fs::read_dir(directory)? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|extension| extension == "json") {
+                    let session: Session =
+                        serde_json::from_slice(&std::fs::read(path)?).map_err(Error::other)?;
+                    all.entry(session.id.clone()).or_insert(session);
+                }
+            }
+        }
+        Ok(all.into_values().collect())
+    }
+
+    /// Where a session lies. Only names that this agent can have made name a file.
+    fn path(&self, id: &str) -> Option<PathBuf> {
+        let own = id.strip_prefix("fake-").is_some_and(|rest| uuid::Uuid::try_parse(rest).is_ok());
+        Some(self.directory.as_deref().filter(|_| own)?.join(format!("{id}.json")))
+    }
+
+    /// Replaces the file in one step, so that a killed agent leaves the old or the new one.
+    fn store(&self, session: &Session) -> Result<()> {
+        let Some(path) = self.path(&session.id) else { return Ok(()) };
+        let part = with_suffix(&path, "part");
+        std::fs::write(&part, serde_json::to_vec(session).map_err(Error::other)?)?;
+        std::fs::rename(part, path)
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    path.with_extension(format!("{}-{suffix}", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_outlive_the_process() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let open = || Sessions::open(Some(directory.path().to_owned()));
+        let mut first = open()?;
+        let id = first.create("/w".into(), true)?.id.clone();
+        first.change(&id, |session| {
+            session.history.push(Said { by_user: true, text: "hi".to_owned() });
+            "ask".clone_into(&mut session.mode);
+        })?;
+        let want = first.get(&id).cloned();
+        let mut second = open()?;
+        assert_eq!(second.get(&id), None);
+        assert_eq!(second.reopen(&id)?.cloned(), want);
+        assert_eq!(second.list()?.len(), 1);
+        assert!(second.close(&id));
+        assert_eq!(second.get(&id), None);
+        assert_eq!(second.reopen("../../etc/passwd")?, None);
+        assert_eq!(Sessions::open(None)?.reopen(&id)?, None);
+        Ok(())
+    }
+}

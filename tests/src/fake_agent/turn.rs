@@ -1,0 +1,428 @@
+//! One turn: a script, carried out.
+
+use super::agent::{Agent, Halt, Prompt};
+use super::messages::{self, OPTIONS};
+use super::requests::Answer;
+use super::script::{self, Directive, Script};
+use super::session::{MODES, Said};
+use super::{chunk_text, outlet, process};
+use serde_json::{Value, json};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a tool that runs is looked at.
+const TOOL_POLL_MS: u64 = 5;
+/// The most bytes that a terminal keeps.
+const TERMINAL_BYTES_MAX: u64 = 1024 * 1024;
+
+/// How a turn ends.
+enum End {
+    Stop(String),
+    Error(i64, String),
+    /// The prompt is never answered.
+    Silence,
+}
+
+/// What follows a directive.
+enum Next {
+    Go,
+    End(End),
+}
+
+/// A turn under way.
+struct Turn {
+    session: String,
+    cwd: PathBuf,
+    said: String,
+    late_update: bool,
+}
+
+impl Agent {
+    /// Carries out a prompt and answers it.
+    pub(crate) fn take_turn(&mut self, prompt: Prompt) -> Result<(), Halt> {
+        let Some(session) = self.sessions.get(&prompt.session) else {
+            let what = "the session was closed";
+            return self.send(&messages::error(&prompt.id, -32002, what));
+        };
+        let mut turn = Turn {
+            session: prompt.session.clone(),
+            cwd: session.cwd.clone(),
+            said: String::new(),
+            late_update: false,
+        };
+        self.turn = Some((prompt.session.clone(), prompt.cancelled));
+        let script = if self.flags.echo {
+            Ok(Script::Plain(prompt.text.clone()))
+        } else {
+            script::parse(&prompt.text)
+        };
+        let end = match script {
+            Err(e) => End::Error(-32602, e.to_string()),
+            Ok(Script::Plain(text)) => {
+                self.say(&mut turn, &format!("echo: {text}"))?;
+                End::Stop("end_turn".to_owned())
+            }
+            Ok(Script::Steps(steps)) => self.follow(&mut turn, &steps)?,
+        };
+        let cancelled = self.cancelled();
+        if let Err(e) = self.sessions.change(&turn.session, |session| {
+            session.history.push(Said { by_user: false, text: std::mem::take(&mut turn.said) });
+        }) {
+            self.trouble(&format!("cannot store the session: {e}"));
+        }
+        let outcome = match &end {
+            End::Stop(_) if cancelled => "cancelled".to_owned(),
+            End::Stop(reason) => reason.clone(),
+            End::Error(code, _) => format!("error {code}"),
+            End::Silence => "silence".to_owned(),
+        };
+        self.log.event("turn_end", json!({"session": turn.session, "outcome": outcome}));
+        match end {
+            // The session stays busy: it never says that the turn is over.
+            End::Silence => return self.stay_silent(),
+            End::Stop(_) => self.send(&messages::result(&prompt.id, json!({"stopReason": outcome})))?,
+            End::Error(code, what) => self.send(&messages::error(&prompt.id, code, &what))?,
+        }
+        if turn.late_update {
+            self.update(&turn.session, usage())?;
+        }
+        self.turn = None;
+        Ok(())
+    }
+
+    fn stay_silent(&mut self) -> Result<(), Halt> {
+        loop {
+            self.pump(None)?;
+        }
+    }
+
+    fn follow(&mut self, turn: &mut Turn, steps: &[Directive]) -> Result<End, Halt> {
+        for step in steps {
+            // What the client sent in the meantime is heard before each step.
+            self.pump(Some(Instant::now()))?;
+            if self.cancelled() && *step != Directive::NoReply {
+                break;
+            }
+            if let Next::End(end) = self.perform(turn, step)? {
+                return Ok(end);
+            }
+        }
+        Ok(End::Stop("end_turn".to_owned()))
+    }
+
+    fn perform(&mut self, turn: &mut Turn, step: &Directive) -> Result<Next, Halt> {
+        match step {
+            Directive::Say(text) => self.say(turn, text)?,
+            Directive::Chunks { count, pace_ms, size } => self.chunks(turn, *count, *pace_ms, *size)?,
+            Directive::Thought(text) => {
+                self.update(&turn.session, messages::chunk("agent_thought_chunk", text))?;
+            }
+            Directive::Plan(entries) => self.update(&turn.session, plan(entries))?,
+            Directive::Mode(mode) => {
+                let update = json!({"sessionUpdate": "current_mode_update", "currentModeId": mode});
+                self.update(&turn.session, update)?;
+            }
+            Directive::ToolWrite { path, text } => self.tool_write(turn, path, text)?,
+            Directive::ToolRead { path } => self.tool_read(turn, path)?,
+            Directive::ToolRun { command } => self.tool_run(turn, command)?,
+            Directive::Permission { title, announced } => self.permission(turn, title, *announced)?,
+            Directive::FsRead { path } => {
+                let params = json!({"sessionId": turn.session, "path": turn.cwd.join(path)});
+                self.ask_and_say(turn, "fs_read", "fs/read_text_file", params, |result| {
+                    result["content"].as_str().map(str::to_owned)
+                })?;
+            }
+            Directive::FsWrite { path, text } => {
+                let params = json!({"sessionId": turn.session, "path": turn.cwd.join(path), "content": text});
+                self.ask_and_say(turn, "fs_write", "fs/write_text_file", params, |_| Some("ok".to_owned()))?;
+            }
+            Directive::Terminal { command, kill } => self.terminal(turn, command, *kill)?,
+            Directive::ExtRequest(name) => {
+                let params = json!({"sessionId": turn.session});
+                let label = format!("ext_request {name}");
+                self.ask_and_say(turn, &label, name, params, |result| Some(result.to_string()))?;
+            }
+            Directive::ExtNotify(name) => {
+                self.send(&messages::notification(name, json!({"sessionId": turn.session})))?;
+            }
+            Directive::LongLine { bytes } => self.send(&messages::long_line(&turn.session, *bytes))?,
+            Directive::UnknownUpdate => {
+                let update = json!({"sessionUpdate": "fancy_new_thing", "fancy": {"deep": [1, 2.50, null]}});
+                self.update(&turn.session, update)?;
+            }
+            Directive::BadJson => outlet::stdout_line("{this is no JSON").map_err(|_| Halt(1))?,
+            Directive::OrphanReply => self.send(&messages::error(&Value::Null, -32700, "Parse error"))?,
+            Directive::LateUpdate => turn.late_update = true,
+            Directive::Stderr(text) => outlet::stderr_line(text),
+            Directive::Sleep { ms } => self.pause(*ms)?,
+            Directive::WaitCancel => {
+                while !self.cancelled() {
+                    self.pump(None)?;
+                }
+            }
+            Directive::NoReply => return Ok(Next::End(End::Silence)),
+            Directive::Stop(reason) => return Ok(Next::End(End::Stop(reason.clone()))),
+            Directive::Error { code, message } => {
+                return Ok(Next::End(End::Error(*code, message.clone())));
+            }
+            Directive::Exit(code) => return Err(Halt(*code)),
+            Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.be_odd(step),
+            Directive::ForkChild => self.say_pid(turn, "child", process::fork_child())?,
+            Directive::SpawnSetsid => self.say_pid(turn, "escaped", process::spawn_setsid())?,
+        }
+        Ok(Next::Go)
+    }
+
+    fn be_odd(&mut self, step: &Directive) {
+        match step {
+            Directive::IgnoreTerm => process::block_sigterm(),
+            Directive::IgnoreEof => self.ignore_eof = true,
+            _ => {
+                if let Err(e) = process::kill_self() {
+                    self.trouble(&format!("cannot crash: {e}"));
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, turn: &mut Turn, text: &str) -> Result<(), Halt> {
+        turn.said.push_str(text);
+        self.update(&turn.session, messages::chunk("agent_message_chunk", text))
+    }
+
+    fn say_pid(&mut self, turn: &mut Turn, label: &str, pid: std::io::Result<u32>) -> Result<(), Halt> {
+        match pid {
+            Ok(pid) => self.say(turn, &format!("{label} {pid}")),
+            Err(e) => self.say(turn, &format!("{label} error {e}")),
+        }
+    }
+
+    fn chunks(&mut self, turn: &mut Turn, count: u64, pace_ms: u64, size: usize) -> Result<(), Halt> {
+        for number in 1..=count {
+            self.say(turn, &chunk_text(number, size))?;
+            self.pause(if number < count { pace_ms } else { 0 })?;
+            if self.cancelled() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the client; says its answer behind a label. A cancel that comes first says nothing.
+    fn ask_and_say(
+        &mut self,
+        turn: &mut Turn,
+        label: &str,
+        method: &str,
+        params: Value,
+        show: impl FnOnce(&Value) -> Option<String>,
+    ) -> Result<(), Halt> {
+        match self.ask(&turn.session, method, params)? {
+            None => Ok(()),
+            Some(Answer::Error(code)) => self.say(turn, &format!("{label}: error {code}")),
+            Some(Answer::Result(result)) => match show(&result) {
+                Some(text) => self.say(turn, &format!("{label}: {text}")),
+                None => {
+                    self.log.violation(&format!("{method} was answered with {result}"));
+                    self.say(turn, &format!("{label}: malformed"))
+                }
+            },
+        }
+    }
+
+    fn next_call(&mut self) -> String {
+        self.calls += 1;
+        format!("call-{}", self.calls)
+    }
+
+    fn announce(&mut self, turn: &Turn, kind: &str, title: &str, input: Value) -> Result<String, Halt> {
+        let call = self.next_call();
+        let update = json!({
+            "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": kind,
+            "status": "pending", "rawInput": input,
+        });
+        self.update(&turn.session, update)?;
+        Ok(call)
+    }
+
+    fn progress(&self, turn: &Turn, call: &str, status: &str, content: Option<Value>) -> Result<(), Halt> {
+        let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status});
+        if let Some(content) = content {
+            update["content"] = content;
+        }
+        self.update(&turn.session, update)
+    }
+
+    fn tool_write(&mut self, turn: &Turn, path: &str, text: &str) -> Result<(), Halt> {
+        let path = turn.cwd.join(path);
+        let call =
+            self.announce(turn, "edit", &format!("Write {}", path.display()), json!({"path": path}))?;
+        self.progress(turn, &call, "in_progress", None)?;
+        let old = std::fs::read_to_string(&path).ok();
+        match std::fs::write(&path, text) {
+            Ok(()) => {
+                let diff = json!([{"type": "diff", "path": path, "oldText": old, "newText": text}]);
+                self.progress(turn, &call, "completed", Some(diff))
+            }
+            Err(e) => self.progress(turn, &call, "failed", Some(messages::text_content(&e.to_string()))),
+        }
+    }
+
+    fn tool_read(&mut self, turn: &Turn, path: &str) -> Result<(), Halt> {
+        let path = turn.cwd.join(path);
+        let call = self.announce(turn, "read", &format!("Read {}", path.display()), json!({"path": path}))?;
+        let (status, text) = match std::fs::read_to_string(&path) {
+            Ok(text) => ("completed", text),
+            Err(e) => ("failed", e.to_string()),
+        };
+        self.progress(turn, &call, status, Some(messages::text_content(&text)))
+    }
+
+    fn tool_run(&mut self, turn: &Turn, command: &str) -> Result<(), Halt> {
+        let call = self.announce(turn, "execute", command, json!({"command": command}))?;
+        self.progress(turn, &call, "in_progress", None)?;
+        let (status, text) = match self.run_to_end(turn, command)? {
+            Ok((Some(0), output)) => ("completed", output),
+            Ok((code, output)) => ("failed", format!("{output}exit {code:?}")),
+            Err(e) => ("failed", e.to_string()),
+        };
+        self.progress(turn, &call, status, Some(messages::text_content(&text)))
+    }
+
+    /// Runs a command with its output in a file, so that nothing has to be read while it runs.
+    fn run_to_end(
+        &mut self,
+        turn: &Turn,
+        command: &str,
+    ) -> Result<std::io::Result<(Option<i32>, String)>, Halt> {
+        let start = || {
+            let output = tempfile::NamedTempFile::new()?;
+            let child = Command::new("sh")
+                .args(["-c", command])
+                .current_dir(&turn.cwd)
+                .process_group(0)
+                .stdin(Stdio::null())
+                .stdout(output.reopen()?)
+                .stderr(output.reopen()?)
+                .spawn()?;
+            Ok((output, child))
+        };
+        let (output, mut child) = match start() {
+            Ok(started) => started,
+            Err(e) => return Ok(Err(e)),
+        };
+        let status = loop {
+            match child.try_wait() {
+                Ok(None) if self.cancelled() => {
+                    break process::kill_group(&child).and_then(|()| child.wait());
+                }
+                Ok(None) => self.pump(Some(Instant::now() + Duration::from_millis(TOOL_POLL_MS)))?,
+                Ok(Some(status)) => break Ok(status),
+                Err(e) => break Err(e),
+            }
+        };
+        let read = |status: std::process::ExitStatus| {
+            Ok((status.code(), String::from_utf8_lossy(&std::fs::read(output.path())?).into_owned()))
+        };
+        Ok(status.and_then(read))
+    }
+
+    fn permission(&mut self, turn: &mut Turn, title: &str, announced: bool) -> Result<(), Halt> {
+        let [_, auto] = MODES;
+        if self.sessions.get(&turn.session).is_some_and(|session| session.mode == auto) {
+            return self.say(turn, "permission: auto");
+        }
+        let call =
+            if announced { self.announce(turn, "execute", title, json!({}))? } else { self.next_call() };
+        let params = messages::permission(&turn.session, &call, title, announced);
+        let answer = self.ask(&turn.session, "session/request_permission", params)?;
+        let (status, said) = match &answer {
+            None => ("failed", None),
+            Some(Answer::Error(code)) => ("failed", Some(format!("error {code}"))),
+            Some(Answer::Result(result)) => self.outcome(result),
+        };
+        self.progress(turn, &call, status, None)?;
+        match said {
+            Some(said) => self.say(turn, &format!("permission: {said}")),
+            None => Ok(()),
+        }
+    }
+
+    fn outcome(&mut self, result: &Value) -> (&'static str, Option<String>) {
+        let outcome = &result["outcome"];
+        match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
+            (Some("cancelled"), None) => ("failed", Some("cancelled".to_owned())),
+            (Some("selected"), Some(option)) if OPTIONS.contains(&option) => {
+                let status = if option.starts_with("allow") { "completed" } else { "failed" };
+                (status, Some(format!("selected {option}")))
+            }
+            _ => {
+                self.log.violation(&format!("a permission was answered with {result}"));
+                ("failed", Some("malformed".to_owned()))
+            }
+        }
+    }
+
+    fn terminal(&mut self, turn: &mut Turn, command: &str, kill: bool) -> Result<(), Halt> {
+        let params = json!({
+            "sessionId": turn.session, "command": "/bin/sh", "args": ["-c", command], "env": [],
+            "cwd": turn.cwd, "outputByteLimit": TERMINAL_BYTES_MAX,
+        });
+        let Some(created) = self.terminal_step(turn, "terminal/create", params)? else { return Ok(()) };
+        let on = json!({"sessionId": turn.session, "terminalId": created["terminalId"]});
+        if !on["terminalId"].is_string() {
+            self.log.violation(&format!("terminal/create was answered with {created}"));
+        }
+        let session = turn.session.clone();
+        let mut steps = vec!["terminal/wait_for_exit", "terminal/output"];
+        if kill {
+            steps.insert(0, "terminal/kill");
+        }
+        let mut last = Value::Null;
+        let mut exit = Value::Null;
+        for method in steps {
+            match self.terminal_step(turn, method, on.clone())? {
+                None => return self.ask_in_passing(&session, "terminal/release", on),
+                Some(result) if method == "terminal/wait_for_exit" => exit = result,
+                Some(result) => last = result,
+            }
+        }
+        if self.terminal_step(turn, "terminal/release", on)?.is_none() {
+            return Ok(());
+        }
+        let said = format!(
+            "terminal: exit={} signal={} truncated={} output={}",
+            exit["exitCode"],
+            exit["signal"].as_str().unwrap_or("null"),
+            last["truncated"],
+            last["output"].as_str().unwrap_or("null"),
+        );
+        self.say(turn, &said)
+    }
+
+    /// One request about a terminal; `None` when it failed, which is said, or a cancel came first.
+    fn terminal_step(&mut self, turn: &mut Turn, method: &str, params: Value) -> Result<Option<Value>, Halt> {
+        match self.ask(&turn.session, method, params)? {
+            None => Ok(None),
+            Some(Answer::Result(result)) => Ok(Some(result)),
+            Some(Answer::Error(code)) => {
+                self.say(turn, &format!("terminal: {method} error {code}"))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn plan(entries: &[String]) -> Value {
+    let entries: Vec<Value> = entries
+        .iter()
+        .map(|entry| json!({"content": entry, "priority": "medium", "status": "pending"}))
+        .collect();
+    json!({"sessionUpdate": "plan", "entries": entries})
+}
+
+fn usage() -> Value {
+    json!({"sessionUpdate": "usage_update", "used": 1000, "size": 200_000})
+}

@@ -1,0 +1,101 @@
+//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface,
+//! streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
+//! whether the agent hung up before the end, is kept for the test (`GET /log`).
+
+pub mod probe;
+mod reply;
+pub mod request;
+pub mod script;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use request::Request;
+use script::Step;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::net::TcpListener;
+
+/// Requests that are remembered; later ones are answered and forgotten.
+const LOG_LINES_MAX: usize = 10_000;
+/// How much of a script is remembered, in characters.
+const SCRIPT_CHARS_MAX: usize = 400;
+
+/// What was asked, shared by all connections.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Log(Arc<Mutex<Vec<Value>>>);
+
+impl Log {
+    fn add(&self, line: Value) -> usize {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() < LOG_LINES_MAX {
+            lines.push(line);
+        }
+        lines.len() - 1
+    }
+
+    /// Changes one member of a line.
+    pub(crate) fn set(&self, line: usize, member: &str, value: Value) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get_mut(line) {
+            line[member] = value;
+        }
+    }
+
+    fn all(&self) -> Vec<Value> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(listener: TcpListener) -> std::io::Result<()> {
+    let app = Router::new()
+        .route("/log", get(async |State(log): State<Log>| Json(log.all())))
+        .route("/v1/models", get(models))
+        .route("/v1/chat/completions", post(completions))
+        .with_state(Log::default());
+    axum::serve(listener, app).await
+}
+
+async fn models() -> Json<Value> {
+    Json(
+        json!({"object": "list", "data": [{"id": "fake", "object": "model", "created": 0, "owned_by": "tests"}]}),
+    )
+}
+
+async fn completions(State(log): State<Log>, Json(body): Json<Value>) -> Response {
+    let request = Request::parse(&body);
+    let steps = if request.is_side_call() {
+        vec![Step::Say("a title".to_owned())]
+    } else {
+        script::answer(&script::steps(&request.prompt), request.tool_results)
+    };
+    let line = log.add(json!({
+        "side_call": request.is_side_call(),
+        "script": request.script().chars().take(SCRIPT_CHARS_MAX).collect::<String>(),
+        "scripts_before": request.scripts_before,
+        "tool_results": request.tool_results,
+        "tools": request.tool_names(),
+        "stream": request.stream,
+        // `open` while it is answered, `done` at its end, `aborted` when the agent hung up before.
+        "state": "open",
+        "pieces_sent": 0,
+    }));
+    if let Some(Step::Error(status)) = steps.iter().find(|step| matches!(step, Step::Error(_))) {
+        log.set(line, "state", json!("done"));
+        let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let error =
+            json!({"error": {"message": "the script wants an error", "type": "scripted", "code": null}});
+        return (status, Json(error)).into_response();
+    }
+    if request.stream {
+        reply::streamed(&request, steps, log, line)
+    } else {
+        reply::whole(&request, steps, log, line).await
+    }
+}

@@ -1,0 +1,159 @@
+//! What an agent asks of the model, as far as the answer depends on it.
+
+use super::script::Step;
+use serde_json::{Map, Value, json};
+
+/// One request for a completion.
+#[derive(Debug)]
+pub struct Request {
+    /// The model's name, repeated in the answer.
+    pub model: String,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+    /// Whether the last event of the stream tells the usage.
+    pub usage: bool,
+    /// The text of the last message of the user that carries a script, or of the last one.
+    pub prompt: String,
+    /// How many messages with a script came before that one: what the agent remembers of the conversation.
+    pub scripts_before: usize,
+    /// Results of tools since that message.
+    pub tool_results: usize,
+    /// The tools that the agent offers, as it describes them.
+    pub tools: Vec<Value>,
+}
+
+/// The text of a message, whether its content is a string or a list of parts.
+fn text(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+impl Request {
+    /// Reads the body of a request.
+    #[must_use]
+    pub fn parse(body: &Value) -> Self {
+        let none = Vec::new();
+        let messages = body["messages"].as_array().unwrap_or(&none);
+        let is_user = |message: &&Value| message["role"] == "user";
+        let users = || messages.iter().enumerate().filter(|(_, message)| is_user(message));
+        // Agents add messages of their own in the name of the user; the script tells which one is the person's.
+        let scripted = users().rfind(|(_, message)| text(message).contains("[["));
+        let found = scripted.or_else(|| users().next_back());
+        let (at, prompt) = found.map_or((0, String::new()), |(at, message)| (at, text(message)));
+        Self {
+            model: body["model"].as_str().unwrap_or("fake").to_owned(),
+            stream: body["stream"].as_bool().unwrap_or(false),
+            usage: body["stream_options"]["include_usage"].as_bool().unwrap_or(false),
+            prompt,
+            scripts_before: users().filter(|(i, m)| *i < at && text(m).contains("[[")).count(),
+            tool_results: messages.iter().skip(at).filter(|message| message["role"] == "tool").count(),
+            tools: body["tools"].as_array().cloned().unwrap_or_default(),
+        }
+    }
+
+    /// The script alone, without what the agent or the person wrote around it.
+    #[must_use]
+    pub fn script(&self) -> &str {
+        let start = self.prompt.find("[[").unwrap_or(0);
+        let end = self.prompt.rfind("]]").map_or(self.prompt.len(), |end| end + 2);
+        self.prompt.get(start..end).unwrap_or(&self.prompt)
+    }
+
+    /// Whether this is a call beside the conversation (a title, a summary): those offer no tools.
+    #[must_use]
+    pub const fn is_side_call(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// The names of the offered tools.
+    #[must_use]
+    pub fn tool_names(&self) -> Vec<&str> {
+        self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect()
+    }
+
+    /// The call of the agent's own tool that does what the step wants: its name and its arguments.
+    #[must_use]
+    pub fn call(&self, step: &Step) -> Option<(String, Value)> {
+        let (names, wanted): (&[&str], Vec<(&[&str], &str)>) = match step {
+            Step::Write { path, content } => (
+                &["write_file", "write"],
+                vec![(&["file_path", "filePath", "absolute_path", "path"], path), (&["content"], content)],
+            ),
+            Step::Run { command } => (&["run_shell_command", "bash", "shell"], vec![(&["command"], command)]),
+            Step::Say(_) | Step::Chunks { .. } | Step::Error(_) | Step::Hang => return None,
+        };
+        let named = |name: &&str| self.tools.iter().find(|tool| tool["function"]["name"] == **name);
+        let tool = &names.iter().find_map(named)?["function"];
+        let properties = tool["parameters"]["properties"].as_object()?;
+        let mut arguments = Map::new();
+        for (spellings, value) in wanted {
+            let spelling = spellings.iter().find(|spelling| properties.contains_key(**spelling))?;
+            arguments.insert((*spelling).to_owned(), json!(value));
+        }
+        // Whatever else the agent insists on gets a harmless value.
+        for required in tool["parameters"]["required"].as_array().into_iter().flatten() {
+            let Some(name) = required.as_str().filter(|name| !arguments.contains_key(*name)) else {
+                continue;
+            };
+            let value = match properties.get(name).and_then(|p| p["type"].as_str()) {
+                Some("boolean") => json!(false),
+                Some("number" | "integer") => json!(0),
+                _ => json!("step of a script"),
+            };
+            arguments.insert(name.to_owned(), value);
+        }
+        Some((tool["name"].as_str()?.to_owned(), Value::Object(arguments)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_is_found_among_the_agents_own_messages() {
+        let body = json!({
+            "model": "m", "stream": true,
+            "messages": [
+                {"role": "system", "content": "[[say no]]"},
+                {"role": "user", "content": "[[say old]]"},
+                {"role": "tool", "content": "old result"},
+                {"role": "user", "content": [{"type": "text", "text": "please [[run x]]"}]},
+                {"role": "assistant", "content": null},
+                {"role": "tool", "content": "result"},
+                {"role": "user", "content": "a reminder of the agent"},
+            ],
+        });
+        let request = Request::parse(&body);
+        assert_eq!((request.script(), request.tool_results, request.scripts_before), ("[[run x]]", 1, 1));
+        assert!(request.stream && !request.usage && request.is_side_call());
+    }
+
+    #[test]
+    fn a_tool_is_called_as_its_agent_describes_it() {
+        let tool = |name: &str, properties: Value, required: Value| {
+            let parameters = json!({"type": "object", "properties": properties, "required": required});
+            json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+        };
+        let string = json!({"type": "string"});
+        let write = tool("write", json!({"filePath": string, "content": string}), json!(["content"]));
+        let run = tool(
+            "run_shell_command",
+            json!({"command": string, "is_background": {"type": "boolean"}}),
+            json!(["command", "is_background"]),
+        );
+        let request = Request::parse(&json!({"tools": [write, run]}));
+        let step = Step::Write { path: "/f".into(), content: "x".into() };
+        assert_eq!(request.call(&step), Some(("write".into(), json!({"filePath": "/f", "content": "x"}))));
+        let step = Step::Run { command: "ls".into() };
+        let arguments = json!({"command": "ls", "is_background": false});
+        assert_eq!(request.call(&step), Some(("run_shell_command".into(), arguments)));
+        assert_eq!(request.tool_names(), ["write", "run_shell_command"]);
+        assert_eq!(Request::parse(&json!({})).call(&step), None);
+    }
+}

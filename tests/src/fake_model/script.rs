@@ -1,0 +1,117 @@
+//! The script that a prompt carries: what the model answers, step by step.
+//!
+//! Steps stand between double brackets in the prompt's text; the rest of the text is for people:
+//! - `[[say TEXT]]`: one piece of text.
+//! - `[[chunks N PACE]]`: the pieces `w1 `, `w2 ` … `wN `, one every `PACE` (`20ms`).
+//! - `[[write PATH CONTENT]]`: a call of the agent's own tool for writing a file.
+//! - `[[run COMMAND]]`: a call of the agent's own tool for running a command.
+//! - `[[error STATUS]]`: an HTTP error instead of an answer.
+//! - `[[hang]]`: no further byte, until the agent gives up.
+//!
+//! An answer ends with the first tool call. When the tool's result comes back, the script goes on behind it;
+//! an answer for which no step is left says `done`.
+
+use std::time::Duration;
+
+/// One thing the model does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// One piece of text.
+    Say(String),
+    /// Numbered pieces of text at a pace.
+    Chunks {
+        /// How many.
+        count: u32,
+        /// Between two of them.
+        pace: Duration,
+    },
+    /// A call of the tool for writing a file.
+    Write {
+        /// The file.
+        path: String,
+        /// What it shall hold.
+        content: String,
+    },
+    /// A call of the tool for running a command.
+    Run {
+        /// The command line.
+        command: String,
+    },
+    /// An HTTP error.
+    Error(u16),
+    /// Silence.
+    Hang,
+}
+
+impl Step {
+    /// Whether an answer ends with it.
+    #[must_use]
+    pub const fn is_tool(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Run { .. })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
+        match verb {
+            "say" => Some(Self::Say(rest.to_owned())),
+            "chunks" => {
+                let (count, pace) = rest.split_once(' ')?;
+                let pace_ms = pace.strip_suffix("ms")?.parse().ok()?;
+                Some(Self::Chunks { count: count.parse().ok()?, pace: Duration::from_millis(pace_ms) })
+            }
+            "write" => {
+                let (path, content) = rest.split_once(' ')?;
+                Some(Self::Write { path: path.to_owned(), content: content.to_owned() })
+            }
+            "run" => Some(Self::Run { command: rest.to_owned() }),
+            "error" => Some(Self::Error(rest.parse().ok()?)),
+            "hang" => Some(Self::Hang),
+            _ => None,
+        }
+    }
+}
+
+/// The steps in a prompt, in order. What is no step is text.
+#[must_use]
+pub fn steps(prompt: &str) -> Vec<Step> {
+    prompt.split("[[").skip(1).filter_map(|part| Step::parse(part.split_once("]]")?.0)).collect()
+}
+
+/// The steps of the answer that comes after `tool_results` results of tools.
+#[must_use]
+pub fn answer(steps: &[Step], tool_results: usize) -> Vec<Step> {
+    let mut answers = steps.split_inclusive(Step::is_tool);
+    match answers.nth(tool_results) {
+        Some(answer) => answer.to_vec(),
+        None => vec![Step::Say("done".to_owned())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_read_in_order() {
+        let pace = Duration::from_millis(20);
+        for (text, want) in [
+            ("hello", vec![]),
+            ("[[nonsense]] [[chunks x 1ms]] [[chunks 1 1s]] [[say open", vec![]),
+            ("a [[say b c]] d [[hang]]", vec![Step::Say("b c".into()), Step::Hang]),
+            ("[[chunks 50 20ms]]", vec![Step::Chunks { count: 50, pace }]),
+            ("[[write /a/b x y]]", vec![Step::Write { path: "/a/b".into(), content: "x y".into() }]),
+            ("[[run sleep 9]][[error 503]]", vec![Step::Run { command: "sleep 9".into() }, Step::Error(503)]),
+        ] {
+            assert_eq!(steps(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_ends_with_a_tool_call() {
+        let all = steps("[[say a]] [[run b]] [[say c]]");
+        assert_eq!(answer(&all, 0), all[..2]);
+        assert_eq!(answer(&all, 1), all[2..]);
+        assert_eq!(answer(&all, 2), [Step::Say("done".into())]);
+        assert_eq!(answer(&[], 0), [Step::Say("done".into())]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Real agents, installed by `tests/foreign/install.sh`, with everything set so that they talk to the fake model
+//! only and make no calls of their own beside the conversation. Nothing here makes them ask before they write:
+//! that is the task of the gateway's presets.
+
+use crate::world::{Agent, World};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// The names of the agents, as presets and configuration know them.
+pub const AGENTS: [&str; 2] = ["qwen", "opencode"];
+
+/// Where the agents are installed.
+///
+/// # Panics
+/// When they are not: a missing agent is a failure, never a skip.
+#[must_use]
+pub fn installed() -> PathBuf {
+    let dir = std::env::var_os("ACP_FOREIGN_DIR").map(PathBuf::from);
+    let dir = dir.unwrap_or_else(|| panic!("ACP_FOREIGN_DIR is not set: run `make test-foreign`"));
+    assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign`", dir.display());
+    dir
+}
+
+/// One of [`AGENTS`] in a world, talking to the model at `url`.
+///
+/// # Panics
+/// When it is not installed, or there is none of that name.
+#[must_use]
+pub fn agent(world: &World, name: &str, url: &str) -> Agent {
+    match name {
+        "qwen" => qwen(world, url),
+        "opencode" => opencode(world, url),
+        _ => panic!("no foreign agent is called {name}"),
+    }
+}
+
+/// The agent with a home of its own in the world, so that it finds no configuration of this machine.
+fn at_home(world: &World, name: &str, arg: &str) -> Agent {
+    let bin = installed().join("bin");
+    let home = world.dir(&format!("home-{name}"));
+    let program = bin.join(name);
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
+    let mut agent = Agent::new(&[&program.to_string_lossy(), arg]).env("PATH", &path);
+    for (variable, below) in [
+        ("HOME", ""),
+        ("XDG_CONFIG_HOME", ".config"),
+        ("XDG_DATA_HOME", ".local/share"),
+        ("XDG_STATE_HOME", ".local/state"),
+        ("XDG_CACHE_HOME", ".cache"),
+    ] {
+        agent = agent.env(variable, &home.join(below).to_string_lossy());
+    }
+    agent
+}
+
+fn qwen(world: &World, url: &str) -> Agent {
+    // Memory and suggestions are calls to the model after each turn; the rest are calls to elsewhere.
+    let settings = json!({
+        "security": {"auth": {"selectedType": "openai"}},
+        "memory": {"enableManagedAutoMemory": false},
+        "ui": {"enableFollowupSuggestions": false},
+        "telemetry": {"enabled": false},
+        "privacy": {"usageStatisticsEnabled": false},
+        "general": {"enableAutoUpdate": false},
+    });
+    world.write("home-qwen/.qwen/settings.json", &settings.to_string());
+    at_home(world, "qwen", "--acp")
+        .env("OPENAI_BASE_URL", url)
+        .env("OPENAI_API_KEY", "none")
+        .env("OPENAI_MODEL", "fake")
+}
+
+fn opencode(world: &World, url: &str) -> Agent {
+    let model = json!({"name": "fake", "tool_call": true, "limit": {"context": 100_000, "output": 4_000}});
+    let provider = json!({
+        "npm": "@ai-sdk/openai-compatible", "name": "fake",
+        "options": {"baseURL": url, "apiKey": "none"}, "models": {"fake": model},
+    });
+    let config = json!({
+        "autoupdate": false,
+        "share": "disabled",
+        "model": "fake/fake",
+        "small_model": "fake/fake",
+        "provider": {"fake": provider},
+    });
+    let path = world.write("home-opencode/opencode.json", &config.to_string());
+    at_home(world, "opencode", "acp")
+        .env("OPENCODE_CONFIG", &path.to_string_lossy())
+        .env("OPENCODE_DISABLE_AUTOUPDATE", "true")
+        .env("OPENCODE_DISABLE_MODELS_FETCH", "true")
+        .env("OPENCODE_DISABLE_LSP_DOWNLOAD", "true")
+        .env("OPENCODE_DISABLE_DEFAULT_PLUGINS", "true")
+}

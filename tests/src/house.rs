@@ -1,0 +1,346 @@
+//! One supervisor, one gateway and the scripted agent: the ground of most system tests.
+
+use crate::cli::{Followed, Output};
+use crate::lease::Lease;
+use crate::service::Service;
+use crate::wait::{LONG, SOON, eventually, until};
+use crate::world::{Agent, World, bin};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Name of the gateway of a house: its state directory and configuration have it too.
+pub const GATEWAY: &str = "gateway";
+/// Name of the scripted agent in its configuration.
+pub const AGENT: &str = "scripted";
+/// From end of file to SIGTERM, and from SIGTERM to SIGKILL, in milliseconds.
+pub const GRACE_MS: u64 = 300;
+
+/// What a house is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    flags: Vec<String>,
+    permission: Option<&'static str>,
+    mode: Option<&'static str>,
+    gateway: String,
+    supervisor: String,
+}
+
+impl Plan {
+    /// A house whose agent has these flags beside `--log` and `--state`.
+    #[must_use]
+    pub fn flags(flags: &[&str]) -> Self {
+        Self { flags: flags.iter().map(|flag| (*flag).to_owned()).collect(), ..Self::default() }
+    }
+
+    /// The permission mode of the agent; `ask` otherwise.
+    #[must_use]
+    pub const fn permission(mut self, mode: &'static str) -> Self {
+        self.permission = Some(mode);
+        self
+    }
+
+    /// The session mode that the gateway sets when a session opens; none otherwise.
+    #[must_use]
+    pub const fn mode(mut self, mode: &'static str) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// TOML for the gateway, before its agents.
+    #[must_use]
+    pub fn gateway(mut self, toml: &str) -> Self {
+        self.gateway = toml.to_owned();
+        self
+    }
+
+    /// TOML for the supervisor.
+    #[must_use]
+    pub fn supervisor(mut self, toml: &str) -> Self {
+        self.supervisor = toml.to_owned();
+        self
+    }
+
+    /// Builds the house: both services run.
+    ///
+    /// # Panics
+    /// When they do not become ready.
+    #[must_use]
+    pub fn build(&self) -> House {
+        let world = World::new();
+        let mut agent = scripted(&world, &self.flags, self.permission.unwrap_or("ask"));
+        agent.settings.extend(self.mode.map(|mode| ("mode".to_owned(), mode.into())));
+        world.configure(GATEWAY, &self.gateway, &BTreeMap::from([(AGENT, agent)]));
+        if !self.supervisor.is_empty() {
+            world.write("supervisor.toml", &self.supervisor);
+        }
+        let supervisor = world.supervisor();
+        let socket = supervisor.socket();
+        let gateway = world.gateway(GATEWAY, &socket);
+        House { gateway: Some(gateway), supervisor: Some(supervisor), socket, world }
+    }
+}
+
+/// The scripted agent with its log and its sessions in this world, and short graces.
+#[must_use]
+pub fn scripted(world: &World, flags: &[String], permission: &'static str) -> Agent {
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let mut agent = Agent::new(&[]).set("eof_ms", GRACE_MS).set("term_ms", GRACE_MS);
+    agent.command = vec![
+        text(bin("fake-agent")),
+        "--log".to_owned(),
+        text(world.path("agent.log")),
+        "--state".to_owned(),
+        text(world.path("agent-state")),
+    ];
+    agent.command.extend(flags.iter().cloned());
+    agent.permission = permission;
+    agent
+}
+
+/// A supervisor, a gateway under it, and the scripted agent. Either service can be killed and started again.
+#[derive(Debug)]
+pub struct House {
+    // In the order of their ends: the gateway before the supervisor, the world last.
+    gateway: Option<Service>,
+    supervisor: Option<Service>,
+    socket: PathBuf,
+    /// Everything around it.
+    pub world: World,
+}
+
+impl House {
+    /// A house whose agent has these flags and asks for every permission.
+    ///
+    /// # Panics
+    /// When a service does not become ready.
+    #[must_use]
+    pub fn new(flags: &[&str]) -> Self {
+        Plan::flags(flags).build()
+    }
+
+    /// The supervisor's socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The running gateway.
+    ///
+    /// # Panics
+    /// When it was killed and not started again.
+    #[must_use]
+    pub const fn gateway(&self) -> &Service {
+        match &self.gateway {
+            Some(gateway) => gateway,
+            None => panic!("the gateway is dead"),
+        }
+    }
+
+    /// The running supervisor.
+    ///
+    /// # Panics
+    /// When it was killed and not started again.
+    #[must_use]
+    pub const fn supervisor(&self) -> &Service {
+        match &self.supervisor {
+            Some(supervisor) => supervisor,
+            None => panic!("the supervisor is dead"),
+        }
+    }
+
+    /// Kills the gateway with SIGKILL, if it lives.
+    pub fn kill_gateway(&mut self) {
+        if let Some(gateway) = self.gateway.take() {
+            gateway.kill9();
+        }
+    }
+
+    /// Starts the gateway and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_gateway(&mut self) {
+        assert!(self.gateway.is_none(), "it runs");
+        self.gateway = Some(self.world.gateway(GATEWAY, &self.socket));
+    }
+
+    /// Kills the supervisor with SIGKILL, if it lives.
+    pub fn kill_supervisor(&mut self) {
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.kill9();
+        }
+    }
+
+    /// Starts the supervisor and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_supervisor(&mut self) {
+        assert!(self.supervisor.is_none(), "it runs");
+        self.supervisor = Some(self.world.supervisor());
+    }
+
+    /// The working directory of the sessions that [`House::spawn`] makes.
+    #[must_use]
+    pub fn cwd(&self) -> PathBuf {
+        self.world.path("work/project")
+    }
+
+    /// Starts a session in [`House::cwd`].
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn spawn(&self) -> String {
+        self.world.spawn(GATEWAY, AGENT, "work/project")
+    }
+
+    /// Runs a verb of the gateway to its end.
+    ///
+    /// # Panics
+    /// When it takes too long.
+    #[must_use]
+    pub fn cli(&self, args: &[&str]) -> Output {
+        self.world.cli(GATEWAY, args)
+    }
+
+    /// Runs a verb that must succeed and print one JSON value.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn verb(&self, args: &[&str]) -> Value {
+        self.cli(args).ok().json()
+    }
+
+    /// Starts a verb to follow its lines.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn follow(&self, args: &[&str]) -> Followed {
+        self.world.follow(GATEWAY, args)
+    }
+
+    /// Runs a prompt that must succeed, and returns its events.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn prompt(&self, key: &str, text: &str) -> Vec<Value> {
+        self.world.prompt(GATEWAY, key, text)
+    }
+
+    /// Everything that the journal says about a session.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn history(&self, key: &str) -> Vec<Value> {
+        self.world.history(GATEWAY, key)
+    }
+
+    /// Every lease that the supervisor shows.
+    ///
+    /// # Panics
+    /// When it refuses.
+    #[must_use]
+    pub fn leases(&self) -> Vec<Lease> {
+        self.world.leases(&self.socket)
+    }
+
+    /// The living agent lease of a session, once its process runs.
+    ///
+    /// # Panics
+    /// When there is none in time.
+    #[must_use]
+    pub fn lease(&self, key: &str) -> Lease {
+        eventually(SOON, "the session has a running agent", || {
+            self.world.living_lease(&self.socket, key).filter(|lease| lease.state() == "open")
+        })
+    }
+
+    /// A lease as it is now.
+    ///
+    /// # Panics
+    /// When the supervisor has forgotten it.
+    #[must_use]
+    pub fn lease_now(&self, id: &str) -> Lease {
+        let found = self.leases().into_iter().find(|lease| lease.id() == id);
+        found.unwrap_or_else(|| panic!("lease {id} is gone from the list"))
+    }
+
+    /// Waits until a lease has ended and nothing of it is alive.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn await_end_of(&self, lease: &Lease) {
+        until(LONG, "the lease has ended", || {
+            matches!(self.lease_now(lease.id()).state(), "closed" | "lost")
+        });
+        assert_eq!(lease.processes(), [], "a process outlives its lease");
+    }
+
+    /// The agent's own log: what it really received, over all its processes.
+    ///
+    /// # Panics
+    /// When a line is no JSON.
+    #[must_use]
+    pub fn agent_log(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.world.path("agent.log")).unwrap_or_default();
+        // The last line may be on its way.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect()
+    }
+
+    /// Entries of the agent's log of one kind.
+    #[must_use]
+    pub fn agent_events(&self, event: &str) -> Vec<Value> {
+        self.agent_log().into_iter().filter(|entry| entry["event"] == event).collect()
+    }
+
+    /// How often the agent received this prompt.
+    #[must_use]
+    pub fn prompts_received(&self, text: &str) -> usize {
+        self.agent_events("prompt").iter().filter(|entry| entry["text"] == text).count()
+    }
+
+    /// The messages with this method that the agent received.
+    #[must_use]
+    pub fn received(&self, method: &str) -> Vec<Value> {
+        let all = self.agent_events("received").into_iter().map(|mut entry| entry["message"].take());
+        all.filter(|message| message["method"] == method).collect()
+    }
+
+    /// Checks that the gateway kept to ACP and that the agent had no trouble of its own.
+    ///
+    /// # Panics
+    /// When the agent's log says otherwise.
+    pub fn check_agent(&self) {
+        let bad: Vec<Value> = self
+            .agent_log()
+            .into_iter()
+            .filter(|e| e["event"] == "violation" || e["event"] == "trouble")
+            .collect();
+        assert_eq!(bad, [] as [Value; 0], "the agent complains");
+    }
+
+    /// Checks the database's invariants, the journal's and the agent's view, ends both services in order, and
+    /// checks that nothing of this world is left.
+    ///
+    /// # Panics
+    /// When something is wrong.
+    pub fn end(mut self) {
+        crate::invariants::check(&self.world.journal(GATEWAY));
+        self.check_agent();
+        let gateway = self.gateway.take().unwrap_or_else(|| panic!("the gateway is dead"));
+        assert_eq!(gateway.terminate(LONG), Some(0), "the gateway ends in order");
+        let supervisor = self.supervisor.take().unwrap_or_else(|| panic!("the supervisor is dead"));
+        assert_eq!(supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
+        assert_eq!(self.world.processes(), [], "nothing is left alive");
+    }
+}

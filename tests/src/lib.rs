@@ -1,0 +1,19 @@
+//! Ground for the system tests: real processes in temporary directories.
+//!
+//! [`world::World`] starts supervisors and gateways as a person would, drives them through their command
+//! lines, looks at what really runs, and ends everything it started.
+
+pub mod cli;
+pub mod fake_agent;
+pub mod fake_model;
+pub mod foreign;
+pub mod house;
+pub mod invariants;
+pub mod lease;
+pub mod processes;
+pub mod seed;
+pub mod service;
+pub mod stdio;
+pub mod story;
+pub mod wait;
+pub mod world;

@@ -1,0 +1,126 @@
+//! A program of ours that runs in the foreground until it is ended.
+
+use crate::processes::Held;
+use crate::wait::{SOON, until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A supervisor or a gateway that runs in the foreground. Dropping it kills it with SIGKILL.
+#[derive(Debug)]
+pub struct Service {
+    /// What it said when it accepted work.
+    pub ready: Value,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Service {
+    /// Starts a program that prints one JSON line when it accepts work. Its output goes to `log` with the
+    /// endings `.stdout` and `.stderr`.
+    ///
+    /// # Panics
+    /// When it ends or stays silent instead.
+    #[must_use]
+    pub fn start(mut command: Command, log: &Path) -> Self {
+        let out = log.with_extension("stdout");
+        let log = log.with_extension("stderr");
+        let file = |path: &Path| fs::File::create(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&log));
+        let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        let mut service = Self { ready: Value::Null, child, log };
+        until(SOON, &format!("{command:?} is ready"), || {
+            let text = fs::read_to_string(&out).unwrap_or_default();
+            if let Some((line, _)) = text.split_once('\n') {
+                service.ready =
+                    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in the ready line {line:?}"));
+                return true;
+            }
+            if let Ok(Some(status)) = service.child.try_wait() {
+                panic!("{command:?} ended with {status} instead of being ready: {text}{}", service.log());
+            }
+            false
+        });
+        assert_eq!(service.ready["event"], "ready", "{}", service.ready);
+        service
+    }
+
+    /// Its pid.
+    ///
+    /// # Panics
+    /// Never: a pid is no larger than an `i32`.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The socket it named in its ready line.
+    ///
+    /// # Panics
+    /// When it named none.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        let socket = self.ready["socket"].as_str();
+        PathBuf::from(socket.unwrap_or_else(|| panic!("no socket in the ready line {}", self.ready)))
+    }
+
+    /// What it wrote to its standard error so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Kills it at whatever instruction it is, and reaps it.
+    pub fn kill9(mut self) {
+        self.end_now();
+    }
+
+    /// Sends it a signal; `false` when it is gone.
+    #[must_use]
+    pub fn signal(&self, signal: Signal) -> bool {
+        Held::take(self.pid()).is_some_and(|held| held.signal(signal))
+    }
+
+    /// Ends it in order with SIGTERM and returns its exit code (`None`: a signal ended it).
+    ///
+    /// # Panics
+    /// When it does not end within `deadline`.
+    #[must_use]
+    pub fn terminate(self, deadline: Duration) -> Option<i32> {
+        assert!(self.signal(Signal::TERM), "it had ended already: {}", self.log());
+        self.wait(deadline)
+    }
+
+    /// Waits until it ends by itself and returns its exit code (`None`: a signal ended it).
+    ///
+    /// # Panics
+    /// When it does not end within `deadline`.
+    #[must_use]
+    pub fn wait(mut self, deadline: Duration) -> Option<i32> {
+        let mut code = None;
+        until(deadline, "the service ends", || match self.child.try_wait() {
+            Ok(Some(status)) => {
+                code = status.code();
+                true
+            }
+            Ok(None) => false,
+            Err(e) => panic!("cannot wait: {e}"),
+        });
+        code
+    }
+
+    fn end_now(&mut self) {
+        // Our own child that nobody has reaped: the number is still its own.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end_now();
+    }
+}

@@ -1,0 +1,433 @@
+//! One test's world: a temporary directory with supervisors and gateways in it, all of them real processes.
+
+use crate::cli::{Followed, Output, run};
+use crate::lease::Lease;
+use crate::processes::{self, Held, Process};
+use crate::service::Service;
+use crate::wait::{LONG, SOON};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Environment variable that every process of a world carries, so that its end can be checked.
+pub const ENV_WORLD: &str = "ACP_TEST_WORLD";
+/// File name of a gateway's database in its state directory.
+pub const GATEWAY_DB: &str = "gateway.db";
+/// File name of a supervisor's database in its state directory.
+pub const SUPERVISOR_DB: &str = "supervisor.db";
+
+/// A program of this workspace: it lies beside the running test, or one directory above.
+///
+/// # Panics
+/// When it is not built; `make test` builds all of them first.
+#[must_use]
+pub fn bin(name: &str) -> PathBuf {
+    let here = std::env::current_exe().unwrap_or_else(|e| panic!("where am I? {e}"));
+    let found = here.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("{name} is not built; run `cargo build --workspace --bins` first"))
+}
+
+/// The root of the repository.
+///
+/// # Panics
+/// Never: this package lies one level below it.
+#[must_use]
+pub fn repository() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or_else(|| panic!("the package has no parent directory"))
+}
+
+/// The directory of one test and everything that runs in it.
+#[derive(Debug)]
+pub struct World {
+    id: String,
+    dir: TempDir,
+    started: AtomicU32,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    /// An empty world.
+    ///
+    /// # Panics
+    /// When no temporary directory can be made.
+    #[must_use]
+    pub fn new() -> Self {
+        let dir =
+            tempfile::Builder::new().prefix("acp-").tempdir().unwrap_or_else(|e| panic!("no directory: {e}"));
+        let world = Self { id: uuid::Uuid::now_v7().to_string(), dir, started: AtomicU32::new(0) };
+        for part in ["home", "log", "work"] {
+            let _ = world.dir(part);
+        }
+        world
+    }
+
+    /// A path in this world.
+    #[must_use]
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.dir.path().join(relative)
+    }
+
+    /// A directory in this world, made when it is not there.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn dir(&self, relative: &str) -> PathBuf {
+        let path = self.path(relative);
+        fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// A file in this world with this text, its directories included.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn write(&self, relative: &str, text: &str) -> PathBuf {
+        let path = self.path(relative);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).unwrap_or_else(|e| panic!("{}: {e}", parent.display()));
+        }
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// A program of the workspace with a clean environment: nothing of the machine's own configuration gets in.
+    #[must_use]
+    pub fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(bin(name));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.path("home"))
+            .env("LANG", "C.UTF-8")
+            .env(ENV_WORLD, &self.id)
+            .env("RUST_BACKTRACE", "1")
+            .current_dir(self.path("work"));
+        command
+    }
+
+    /// The environment entries that mark an agent as one of this world; put them into its configuration.
+    #[must_use]
+    pub fn mark(&self) -> (String, String) {
+        (ENV_WORLD.to_owned(), self.id.clone())
+    }
+
+    /// Writes the configuration of the gateway `name` and returns its path. `agents` maps a name to its command
+    /// and environment; each may work below this world's directory. `extra` is TOML that comes first.
+    ///
+    /// # Panics
+    /// When the file cannot be written.
+    pub fn configure(&self, name: &str, extra: &str, agents: &BTreeMap<&str, Agent>) -> PathBuf {
+        let mut text = format!("{extra}\n");
+        for (agent, what) in agents {
+            let mut env = what.env.clone();
+            env.extend([self.mark()]);
+            let mut table = toml::Table::from_iter([
+                ("command".to_owned(), toml::Value::from(what.command.clone())),
+                ("env".to_owned(), toml::Value::Table(env.into_iter().map(|(k, v)| (k, v.into())).collect())),
+                (
+                    "cwd_roots".to_owned(),
+                    toml::Value::from(vec![self.path("").to_string_lossy().into_owned()]),
+                ),
+                ("permission".to_owned(), toml::Value::from(what.permission)),
+            ]);
+            table.extend(what.settings.clone());
+            let one = toml::Table::from_iter([(
+                "agents".to_owned(),
+                toml::Value::Table(toml::Table::from_iter([(
+                    (*agent).to_owned(),
+                    toml::Value::Table(table),
+                )])),
+            )]);
+            let _ = writeln!(text, "{one}");
+        }
+        self.write(&format!("{name}.toml"), &text)
+    }
+
+    /// Starts the supervisor on the state directory `supervisor` of this world, with `supervisor.toml` if there
+    /// is one.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    #[must_use]
+    pub fn supervisor(&self) -> Service {
+        let (dir, config) = (self.text("supervisor"), self.text("supervisor.toml"));
+        let mut args = vec!["serve", "--state-dir", &dir, "--json"];
+        if Path::new(&config).exists() {
+            args.extend(["--config", config.as_str()]);
+        }
+        self.service("acp-supervisor", &args)
+    }
+
+    /// Starts the gateway `name` under a supervisor: its state directory and, when [`World::configure`] made
+    /// one, its configuration have that name.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    #[must_use]
+    pub fn gateway(&self, name: &str, supervisor_socket: &Path) -> Service {
+        let socket = supervisor_socket.to_string_lossy();
+        self.with_config(
+            name,
+            &["serve", "--state-dir", &self.text(name), "--supervisor-socket", &socket, "--json"],
+        )
+    }
+
+    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it ends in order.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    #[must_use]
+    pub fn up(&self, name: &str) -> Service {
+        self.with_config(name, &["up", "--state-dir", &self.text(name), "--json"])
+    }
+
+    fn with_config(&self, name: &str, args: &[&str]) -> Service {
+        let config = self.text(&format!("{name}.toml"));
+        let mut args = args.to_vec();
+        if Path::new(&config).exists() {
+            args.extend(["--config", config.as_str()]);
+        }
+        self.service("acp-gateway", &args)
+    }
+
+    fn text(&self, relative: &str) -> String {
+        self.path(relative).to_string_lossy().into_owned()
+    }
+
+    /// Starts a program that prints one JSON line when it accepts work.
+    ///
+    /// # Panics
+    /// When it ends or stays silent instead.
+    #[must_use]
+    pub fn service(&self, program: &str, args: &[&str]) -> Service {
+        let mut command = self.command(program);
+        command.args(args);
+        self.service_of(command)
+    }
+
+    /// The same for a command that is made by the caller.
+    ///
+    /// # Panics
+    /// When it ends or stays silent instead.
+    #[must_use]
+    pub fn service_of(&self, command: Command) -> Service {
+        let n = self.started.fetch_add(1, Ordering::Relaxed);
+        Service::start(command, &self.path(&format!("log/{n:02}")))
+    }
+
+    /// A verb of the gateway `name`, as a command.
+    #[must_use]
+    pub fn gateway_verb(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = self.command("acp-gateway");
+        command.arg("--state-dir").arg(self.path(name)).args(args).arg("--json");
+        command
+    }
+
+    /// Runs a verb of the gateway `name` to its end, with `--json`.
+    ///
+    /// # Panics
+    /// When it takes too long.
+    #[must_use]
+    pub fn cli(&self, name: &str, args: &[&str]) -> Output {
+        run(&mut self.gateway_verb(name, args), LONG)
+    }
+
+    /// Starts a verb of the gateway `name`, with `--json`, to follow its lines.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn follow(&self, name: &str, args: &[&str]) -> Followed {
+        Followed::start(&mut self.gateway_verb(name, args))
+    }
+
+    /// Starts a session and returns its key; its working directory is made in this world.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn spawn(&self, name: &str, agent: &str, cwd: &str) -> String {
+        let cwd = self.dir(cwd).to_string_lossy().into_owned();
+        let output = self.cli(name, &["sessions", "spawn", "--agent", agent, "--cwd", &cwd]).ok();
+        let answer = output.json();
+        answer["session_key"].as_str().unwrap_or_else(|| panic!("no session_key: {output:?}")).to_owned()
+    }
+
+    /// Runs a prompt to its end and returns its events.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn prompt(&self, name: &str, key: &str, text: &str) -> Vec<Value> {
+        self.cli(name, &["prompt", key, text]).ok().lines()
+    }
+
+    /// Everything that the journal says about a session.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn history(&self, name: &str, key: &str) -> Vec<Value> {
+        self.cli(name, &["sessions", "history", key]).ok().lines()
+    }
+
+    /// Runs a verb of the supervisor behind `socket` to its end, with `--json`.
+    ///
+    /// # Panics
+    /// When it takes too long.
+    #[must_use]
+    pub fn supervisor_cli(&self, socket: &Path, args: &[&str]) -> Output {
+        let mut command = self.command("acp-supervisor");
+        command.arg("--socket").arg(socket).args(args).arg("--json");
+        run(&mut command, SOON)
+    }
+
+    /// The leases of the supervisor behind `socket`.
+    ///
+    /// # Panics
+    /// When it refuses.
+    #[must_use]
+    pub fn leases(&self, socket: &Path) -> Vec<Lease> {
+        let list = self.supervisor_cli(socket, &["leases", "list"]).ok().json();
+        list.as_array().unwrap_or_else(|| panic!("not an array: {list}")).iter().cloned().map(Lease).collect()
+    }
+
+    /// The newest agent lease of a session that is not ended.
+    #[must_use]
+    pub fn living_lease(&self, socket: &Path, key: &str) -> Option<Lease> {
+        let ours = |lease: &Lease| {
+            lease.text("session_key") == key
+                && !matches!(lease.state(), "closed" | "lost")
+                && lease.0["parent_lease_id"].is_null()
+        };
+        self.leases(socket).into_iter().rfind(ours)
+    }
+
+    /// The journal of the gateway `name`, for reading; the gateway may run.
+    ///
+    /// # Panics
+    /// When it cannot be opened.
+    #[must_use]
+    pub fn journal(&self, name: &str) -> rusqlite::Connection {
+        open_to_read(&self.path(name).join(GATEWAY_DB))
+    }
+
+    /// The lease store of the supervisor, for reading. A running supervisor holds it exclusively.
+    ///
+    /// # Panics
+    /// When it cannot be opened.
+    #[must_use]
+    pub fn lease_store(&self) -> rusqlite::Connection {
+        open_to_read(&self.path("supervisor").join(SUPERVISOR_DB))
+    }
+
+    /// Everything alive that belongs to this world.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Process> {
+        processes::under_or_marked(self.dir.path(), ENV_WORLD, &self.id)
+    }
+
+    /// Ends everything that belongs to this world, and waits until it is gone.
+    fn end_all(&self) -> bool {
+        for _ in 0..500 {
+            let left = self.processes();
+            if left.is_empty() {
+                return true;
+            }
+            for process in left {
+                // Hold it first, then look: the evidence is then about what is signalled.
+                let Some(held) = Held::take(process.pid) else { continue };
+                if processes::has_env(held.pid, ENV_WORLD, &self.id)
+                    || processes::lives_under(held.pid, self.dir.path())
+                {
+                    let _ = held.kill();
+                }
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let ended = self.end_all();
+        if std::thread::panicking() {
+            let mut logs: Vec<PathBuf> =
+                fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|e| e.path()).collect();
+            logs.sort();
+            for log in logs {
+                let text = fs::read_to_string(&log).unwrap_or_default();
+                let tail: Vec<&str> = text.lines().rev().take(60).collect();
+                let tail: Vec<&str> = tail.into_iter().rev().collect();
+                eprintln!("--- {}\n{}", log.display(), tail.join("\n"));
+            }
+        } else {
+            assert!(ended, "processes of this world cannot be ended: {:#?}", self.processes());
+        }
+    }
+}
+
+/// An agent in a gateway's configuration.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Its environment, beyond what the gateway gives.
+    pub env: BTreeMap<String, String>,
+    /// `approve-all`, `approve-reads`, `deny-all` or `ask`.
+    pub permission: &'static str,
+    /// Other keys of its table.
+    pub settings: toml::Table,
+}
+
+impl Agent {
+    /// An agent that is asked about everything.
+    #[must_use]
+    pub fn new(command: &[&str]) -> Self {
+        let command = command.iter().map(|part| (*part).to_owned()).collect();
+        Self { command, env: BTreeMap::new(), permission: "ask", settings: toml::Table::new() }
+    }
+
+    /// The same with another key set to a number.
+    ///
+    /// # Panics
+    /// Never: no setting is that large.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: u64) -> Self {
+        let value = i64::try_from(value).unwrap_or_else(|e| panic!("{e}"));
+        self.settings.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The same with one more environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+}
+
+/// A SQLite database, for reading.
+///
+/// # Panics
+/// When it cannot be opened.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "tests read behind the store's back, and never write")]
+pub fn open_to_read(path: &Path) -> rusqlite::Connection {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    rusqlite::Connection::open_with_flags(path, flags).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

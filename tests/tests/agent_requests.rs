@@ -1,0 +1,9 @@
+//! What agents ask of their client, through the real gateway: files inside the session's directory, commands as
+//! supervised leases, and nothing done twice when the gateway dies around it.
+
+#[path = "agent_requests/files.rs"]
+mod files;
+#[path = "agent_requests/terminals.rs"]
+mod terminals;
+#[path = "agent_requests/writes.rs"]
+mod writes;

@@ -1,0 +1,182 @@
+//! Commands that agents run: each one a lease under the agent's.
+
+use crate::files::said;
+use acp_tests::house::House;
+use acp_tests::lease::Lease;
+use acp_tests::story::{check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+
+/// The living terminal of a session.
+fn terminal(house: &House, key: &str) -> Lease {
+    eventually(SOON, "a terminal runs", || {
+        house.leases().into_iter().find(|lease| {
+            lease.text("session_key") == key && lease.text("kind") == "terminal" && lease.state() == "open"
+        })
+    })
+}
+
+fn terminals(house: &House, key: &str) -> Vec<Lease> {
+    let all = house.leases().into_iter();
+    all.filter(|lease| lease.text("session_key") == key && lease.text("kind") == "terminal").collect()
+}
+
+/// Create, wait, output, release: what the command says and how it ends.
+#[test]
+fn commands_run_and_are_read() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
+                  terminal i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done\nterminal cat";
+    let said = said(&house, &key, script);
+    assert_eq!(said.len(), 6, "{said:?}");
+    assert_eq!(said[0], "terminal: exit=3 signal=null truncated=false output=out\nerr\n");
+    assert_eq!(
+        said[1],
+        format!(
+            "terminal: exit=0 signal=null truncated=false output={}\n",
+            house.cwd().canonicalize().unwrap().display()
+        )
+    );
+    assert_eq!(said[2], "terminal: exit=0 signal=null truncated=false output=");
+    assert!(said[3].starts_with("terminal: exit=null signal=SIGTERM truncated=false"), "{}", said[3]);
+    let (head, output) = said[4].split_once(" output=").unwrap();
+    assert_eq!(head, "terminal: exit=0 signal=null truncated=true");
+    assert!(output.len() <= 1024 * 1024 && output.len() > 1000 * 1024, "{} bytes are kept", output.len());
+    assert!(output.ends_with("0123456789\n"), "the last ones");
+    assert_eq!(
+        said[5], "terminal: exit=0 signal=null truncated=false output=",
+        "its standard input is empty"
+    );
+    until(LONG, "what was released is closed", || {
+        terminals(&house, &key).iter().all(|lease| lease.state() == "closed")
+    });
+    for lease in terminals(&house, &key) {
+        assert_eq!(lease.processes(), [], "{lease:?}");
+    }
+    house.end();
+}
+
+/// Its lease says what it is and whose, and it dies with the session, whatever it started.
+#[test]
+fn a_terminal_is_a_lease_and_dies_with_the_session() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let agent = house.lease(&key);
+    assert_eq!(agent.text("kind"), "agent");
+    assert!(agent.0["parent_lease_id"].is_null());
+    let turn = house.follow(&["prompt", &key, "terminal trap '' TERM; setsid sleep 3600 & sleep 3600"]);
+    let lease = terminal(&house, &key);
+    assert_eq!(lease.text("parent_lease_id"), agent.id());
+    let shown = house.world.supervisor_cli(house.socket(), &["leases", "show", lease.id()]).ok().json();
+    for member in ["lease_id", "kind", "parent_lease_id", "session_key", "gateway_instance_id", "adapter_pid"]
+    {
+        assert_eq!(shown[member], lease.0[member], "{member}");
+    }
+    assert_eq!(shown["kind"], "terminal");
+    let tree = eventually(SOON, "both sleeps run", || Some(lease.processes()).filter(|tree| tree.len() >= 4));
+    assert!(tree.iter().any(|process| process.pid == lease.adapter_pid()), "{tree:#?}");
+
+    let _ = house.verb(&["sessions", "close", &key]);
+    let _ = turn.finish(LONG);
+    house.await_end_of(&lease);
+    house.await_end_of(&agent);
+    house.end();
+}
+
+/// It also dies with its agent's process, by whatever it died.
+#[test]
+fn a_terminal_dies_with_its_agent() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let agent = house.lease(&key);
+    let turn = house.follow(&["prompt", &key, "terminal trap '' TERM; sleep 3600; true"]);
+    let lease = terminal(&house, &key);
+    agent.kill_adapter();
+    assert_eq!(turn.finish(LONG).code, Some(1));
+    house.await_end_of(&lease);
+    check_turn(&house.prompt(&key, "and on"), "end_turn");
+    house.end();
+}
+
+/// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
+#[test]
+fn a_terminal_is_killed_and_released() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let begun = std::time::Instant::now();
+    let said = said(&house, &key, "terminal_kill sleep 3600");
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("terminal: exit=null signal=SIG"), "{said:?}");
+    assert!(begun.elapsed() < SOON, "it was not waited for");
+    until(LONG, "its tree is gone", || {
+        terminals(&house, &key).iter().all(|lease| lease.processes().is_empty())
+    });
+
+    let turn = house.follow(&["prompt", &key, "terminal sleep 3600"]);
+    let lease = terminal(&house, &key);
+    let _ = house.verb(&["sessions", "cancel", &key]);
+    check_turn(&turn.finish(LONG).ok().lines(), "cancelled");
+    house.await_end_of(&lease);
+    assert_eq!(house.received("session/cancel").len(), 1);
+    house.end();
+}
+
+/// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
+#[test]
+fn h3_a_wait_in_flight_is_answered_after_a_restart() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let agent = house.lease(&key);
+    for ends_while_dead in [false, true] {
+        let script = "terminal echo begun; while [ ! -e go ]; do sleep 0.02; done; echo ended; exit 7";
+        let turn = house.follow(&["prompt", &key, script]);
+        let lease = terminal(&house, &key);
+        house.kill_gateway();
+        let go = || std::fs::write(house.cwd().join("go"), "").unwrap();
+        if ends_while_dead {
+            go();
+            until(SOON, "the command has ended", || !acp_tests::processes::lives(lease.adapter_pid()));
+            house.start_gateway();
+        } else {
+            let go = house.cwd().join("go");
+            house.start_gateway();
+            assert_eq!(terminal(&house, &key).id(), lease.id(), "the same command");
+            std::fs::write(go, "").unwrap();
+        }
+        let events = turn.finish(LONG).ok().lines();
+        check_turn(&events, "end_turn");
+        assert_eq!(chunks(&events), ["terminal: exit=7 signal=null truncated=false output=begun\nended\n"]);
+        std::fs::remove_file(house.cwd().join("go")).unwrap();
+        assert_eq!(house.lease(&key).id(), agent.id());
+    }
+    assert_eq!(terminals(&house, &key).len(), 2, "no command was started twice");
+    house.end();
+}
+
+/// H3: a command is started once, though the gateway dies around its creation.
+#[test]
+fn heavy_h3_a_command_is_started_once() {
+    let mut seed = acp_tests::seed::Seed::new();
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "warm up");
+    let rounds = 12;
+    for n in 0..rounds {
+        let script = format!("terminal echo {n} >> started; echo done {n}");
+        let turn = house.follow(&["prompt", &key, &script]);
+        until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
+        acp_tests::wait::wait_for(
+            std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
+        );
+        house.kill_gateway();
+        house.start_gateway();
+        let events = turn.finish(LONG).ok().lines();
+        assert_eq!(
+            chunks(&events),
+            [format!("terminal: exit=0 signal=null truncated=false output=done {n}\n")]
+        );
+    }
+    let started = std::fs::read_to_string(house.cwd().join("started")).unwrap();
+    assert_eq!(started, (0..rounds).map(|n| format!("{n}\n")).collect::<String>(), "each command once");
+    house.end();
+}

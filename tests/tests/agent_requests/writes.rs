@@ -1,0 +1,128 @@
+//! H3: requests in flight when the gateway dies. Reads are read again; a write is never done twice.
+
+use acp_tests::house::{GATEWAY, House};
+use acp_tests::processes::Held;
+use acp_tests::seed::Seed;
+use acp_tests::story::{check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, catch, until, wait_for};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What a file is now: its inode, the time of its content, and the content.
+type Now = Option<(u64, i64, String)>;
+
+fn now(path: &Path) -> Now {
+    let content = fs::read_to_string(path).ok()?;
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.mtime_nsec(), content))
+}
+
+/// Requests of the agent in a state, as the journal says.
+fn requests(house: &House, state: &str) -> i64 {
+    let sql = "SELECT count(*) FROM acp_agent_request WHERE state = ?1";
+    house.world.journal(GATEWAY).query_row(sql, [state], |row| row.get(0)).unwrap_or(0)
+}
+
+/// After the first write somebody else changes the file; the restarted gateway must not write again.
+#[test]
+fn heavy_h3_a_write_is_never_done_twice() {
+    let mut seed = Seed::new();
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "warm up");
+    let target = house.cwd().join("target.txt");
+    let (mut between, mut before, mut answered) = (0, 0, 0);
+    for n in 0..24 {
+        let content = format!("content {n} {}", "x".repeat(2000));
+        let old = now(&target);
+        let turn = house.follow(&["prompt", &key, &format!("fs_write target.txt {content}")]);
+        if n % 3 == 2 {
+            // At any moment around it.
+            until(SOON, "the agent has it", || house.agent_events("prompt").len() == n + 2);
+            wait_for(Instant::now() + seed.time_below(Duration::from_millis(20)));
+        } else {
+            // In the act: the file is written, and the gateway stands still before it can say so.
+            let gateway = Held::take(house.gateway().pid()).unwrap();
+            catch(SOON, "the file is written", || {
+                fs::read(&target).is_ok_and(|found| found == content.as_bytes()).then_some(())
+            });
+            assert!(gateway.signal(Signal::STOP));
+        }
+        house.kill_gateway();
+        let started = requests(&house, "started") == 1;
+        let written = now(&target).filter(|(_, _, found)| *found == content);
+        let theirs = format!("somebody else's {n}");
+        match (&written, started) {
+            (Some(_), true) => between += 1,
+            (Some(_), false) => answered += 1,
+            (None, _) => before += 1,
+        }
+        let others = written.is_some() && n % 2 == 0;
+        if others {
+            fs::write(&target, &theirs).unwrap();
+        }
+        let left = now(&target);
+        house.start_gateway();
+        let events = turn.finish(LONG).ok().lines();
+        check_turn(&events, "end_turn");
+        let said = chunks(&events).concat();
+        let after = now(&target);
+        match (written.is_some(), others, started) {
+            (true, false, _) => {
+                assert_eq!(after, left, "round {n}: written once, and left alone");
+                assert_eq!(said, "fs_write: ok", "round {n}: it is written, and the agent is told so");
+            }
+            (true, true, true) => {
+                assert_eq!(after, left, "round {n}: what somebody else wrote stays");
+                assert!(said.starts_with("fs_write: error -"), "round {n}: it cannot be known: {said}");
+            }
+            (true, true, false) => {
+                assert_eq!(after, left, "round {n}: what somebody else wrote stays");
+                assert_eq!(said, "fs_write: ok", "round {n}: it was answered before");
+            }
+            // Begun and not done: nobody does it now, and the agent is told.
+            (false, _, true) => {
+                assert_eq!(after, old, "round {n}: not written after the restart");
+                assert!(said.starts_with("fs_write: error -"), "round {n}: {said}");
+            }
+            // The request was not even taken note of: it is done now, once.
+            (false, _, false) => {
+                assert_eq!(said, "fs_write: ok", "round {n}");
+                assert_eq!(after.map(|(_, _, found)| found).as_deref(), Some(content.as_str()), "round {n}");
+            }
+        }
+    }
+    eprintln!("killed before the write: {before}, between write and answer: {between}, after: {answered}");
+    assert!(between > 0, "no kill hit the moment between a write and its answer");
+    house.end();
+}
+
+/// Reads have no effect, so they are simply read again, each answered once.
+#[test]
+fn heavy_h3_reads_in_flight_are_answered_after_a_restart() {
+    let mut seed = Seed::new();
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "warm up");
+    let content = "0123456789abcdef".repeat(4096);
+    fs::write(house.cwd().join("big.txt"), &content).unwrap();
+    for round in 1..=6_usize {
+        let script = format!("# {round}\n{}", "fs_read big.txt\n".repeat(25));
+        let turn = house.follow(&["prompt", &key, &script]);
+        until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
+        for _ in 0..2 {
+            wait_for(Instant::now() + seed.time_below(Duration::from_millis(60)));
+            house.kill_gateway();
+            house.start_gateway();
+        }
+        let events = turn.finish(LONG).ok().lines();
+        check_turn(&events, "end_turn");
+        let said = chunks(&events);
+        assert_eq!(said.len(), 25, "one answer for each");
+        assert!(said.iter().all(|line| line.strip_prefix("fs_read: ") == Some(&content)), "with the content");
+    }
+    house.end();
+}

@@ -1,0 +1,285 @@
+//! `chat`: a conversation in a terminal or a pipe, with the demo agent of the gateway itself.
+
+use acp_tests::cli::{Followed, run, said, stop_reason};
+use acp_tests::house::{AGENT, GATEWAY, House};
+use acp_tests::story::chunks;
+use acp_tests::wait::{LONG, SOON, until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::process::{ChildStdin, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// A chat whose input the test writes.
+struct Chat {
+    out: Followed,
+    typing: Option<ChildStdin>,
+}
+
+impl Chat {
+    /// With its output as JSON lines.
+    fn with(house: &House, agent: &str) -> Self {
+        let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+        Self::start(&mut house.world.gateway_verb(GATEWAY, &["chat", "--agent", agent, "--cwd", &cwd]))
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let (out, typing) = Followed::start_piped(command);
+        Self { out, typing: Some(typing) }
+    }
+
+    fn write(&mut self, text: &str) {
+        let typing = self.typing.as_mut().unwrap_or_else(|| panic!("nothing more can be typed"));
+        typing.write_all(text.as_bytes()).and_then(|()| typing.flush()).unwrap();
+    }
+
+    /// Nothing more will be typed.
+    fn hang_up(&mut self) {
+        self.typing = None;
+    }
+
+    fn until(&mut self, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+        self.out.events_until(LONG, is)
+    }
+
+    fn line_with(&mut self, what: &str) -> Vec<String> {
+        let mut seen = Vec::new();
+        loop {
+            let Some(line) = self.out.line(LONG) else { panic!("{what:?} never came: {seen:#?}") };
+            let found = line.contains(what);
+            seen.push(line);
+            if found {
+                return seen;
+            }
+        }
+    }
+}
+
+/// Presses Ctrl-E (go to the end of the line) again and again until it is dropped. The line editor takes keys that
+/// arrive together one by one, the next with the next key; at a keyboard they hardly ever do.
+struct Pressing {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pressing {
+    fn start(chat: &Chat) -> Self {
+        let typing = chat.typing.as_ref().unwrap_or_else(|| panic!("nothing more can be typed"));
+        let mut keys = File::from(typing.as_fd().try_clone_to_owned().unwrap());
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            until(LONG, "somebody has seen enough", || {
+                is_over.load(Ordering::Relaxed) || keys.write_all(b"\x05").is_err()
+            });
+        });
+        Self { over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Pressing {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The verb as people see it: no JSON.
+fn in_words(house: &House, args: &[&str]) -> Command {
+    let mut command = house.world.command("acp-gateway");
+    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
+    command
+}
+
+fn is_done(event: &Value) -> bool {
+    event["type"] == "done"
+}
+
+/// The session that the conversation was bound to by what was said first.
+fn session(events: &[Value]) -> String {
+    let found = events.iter().find_map(|event| event["session_key"].as_str());
+    found.unwrap_or_else(|| panic!("no session: {events:#?}")).to_owned()
+}
+
+/// What the demo agent streams: `chunk N`, each once and in order.
+fn check_stream(events: &[Value], count: usize) {
+    let came: String = chunks(events).concat();
+    let want: Vec<String> = (1..=count).map(|n| format!("chunk {n}")).collect();
+    assert_eq!(came.lines().collect::<Vec<_>>(), want);
+}
+
+fn state(house: &House, key: &str) -> String {
+    house.verb(&["sessions", "show", key])["state"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A script: prompts one after the other, a command, and the end of the input ends it in order.
+#[test]
+fn a_piped_chat_says_one_line_after_the_other() {
+    let house = House::new(&[]);
+    let mut chat = Chat::with(&house, "demo");
+    chat.write("hello there\nstream 5\n/acp status\n");
+    chat.hang_up();
+    let events = chat.out.finish(LONG).ok().lines();
+    let key = session(&events);
+    let ends: Vec<usize> = (0..events.len()).filter(|at| is_done(&events[*at])).collect();
+    assert_eq!(ends.len(), 2, "{events:#?}");
+    assert_eq!(said(&events[..ends[0]]), "hello there");
+    check_stream(&events[ends[0]..ends[1]], 5);
+    let status = events.iter().rev().find(|event| event["type"] == "said").unwrap();
+    let text = status["text"].as_str().unwrap_or_default();
+    assert!(text.contains(&key) && text.contains("state: idle"), "{status}");
+    // The session stays when the chat is over.
+    assert_eq!(state(&house, &key), "idle");
+    house.end();
+}
+
+/// The same for people: words, no JSON, and a permission is answered by the number of an option.
+#[test]
+fn a_permission_is_answered_by_its_number() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let mut chat = Chat::start(&mut in_words(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
+    chat.write("permission\n");
+    let asked = chat.line_with("Answer with a number.");
+    let options: Vec<&String> = asked.iter().filter(|line| line.starts_with("  1. ")).collect();
+    assert_eq!(options.len(), 1, "{asked:#?}");
+    let first = options[0].trim_start_matches("  1. ").to_owned();
+    chat.write("1\n");
+    let answered = chat.line_with("[Answered: ");
+    assert!(answered.iter().any(|line| line.contains(&first)), "{answered:#?}");
+    chat.write("that was it\n");
+    chat.hang_up();
+    let rest = chat.out.finish(LONG).ok().stdout;
+    assert!(rest.contains("that was it"), "{rest}");
+    assert!(!rest.contains("[failed"), "{rest}");
+    house.end();
+}
+
+/// The gateway is killed twice in a stream: the chat finds the next one, and shows each chunk once.
+#[test]
+fn a_chat_does_not_notice_that_the_gateway_died() {
+    const CHUNKS: usize = 300;
+    let mut house = House::new(&[]);
+    let mut chat = Chat::with(&house, "demo");
+    chat.write(&format!("stream {CHUNKS} pace 20\n"));
+    let mut events =
+        chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains("chunk 20\n")));
+    for marker in ["chunk 100\n", ""] {
+        house.kill_gateway();
+        house.start_gateway();
+        if !marker.is_empty() {
+            let more = chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains(marker)));
+            events.extend(more);
+        }
+    }
+    events.extend(chat.until(is_done));
+    check_stream(&events, CHUNKS);
+    assert_eq!(stop_reason(&events).as_deref(), Some("end_turn"));
+    let key = session(&events);
+    // The conversation goes on, and can be closed from within.
+    chat.write("still there?\n/acp close\n");
+    let events = chat.until(|event| event["type"] == "closed");
+    assert_eq!(said(&events), "still there?");
+    assert_eq!(state(&house, &key), "closed");
+    chat.hang_up();
+    assert_eq!(chat.out.finish(LONG).code, Some(0));
+    house.end();
+}
+
+/// Ctrl-C: the first one cancels the turn, and without a turn it leaves. The session stays.
+#[test]
+fn ctrl_c_cancels_the_turn_and_then_leaves() {
+    let house = House::new(&[]);
+    let mut chat = Chat::with(&house, "demo");
+    chat.write("stream 1000000 pace 20\n");
+    let mut events =
+        chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains("chunk 3\n")));
+    assert!(chat.out.signal(Signal::INT));
+    events.extend(chat.until(is_done));
+    assert_eq!(stop_reason(&events).as_deref(), Some("cancelled"));
+    let key = session(&events);
+    until(SOON, "the session is idle", || state(&house, &key) == "idle");
+    // It is still a conversation.
+    chat.write("hello\n");
+    assert_eq!(said(&chat.until(is_done)), "hello");
+    assert!(chat.out.signal(Signal::INT));
+    assert_eq!(chat.out.finish(SOON).code, Some(0));
+    assert_eq!(state(&house, &key), "idle");
+    house.end();
+}
+
+/// An agent that does not end a cancelled turn holds nobody: the second Ctrl-C leaves at once.
+#[test]
+fn a_second_ctrl_c_leaves_a_turn_that_does_not_end() {
+    let house = House::new(&[]);
+    let mut chat = Chat::with(&house, AGENT);
+    chat.write("say started\nno_reply\n");
+    // A script is one message for each line: the second one is the turn that never ends.
+    let mut events = chat.until(is_done);
+    let key = session(&events);
+    until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
+    until(SOON, "the chat knows of it", || state(&house, &key) == "running");
+    events.extend(chat.until(|event| event["type"] == "said" && event["outcome"] == "prompted"));
+    assert!(chat.out.signal(Signal::INT));
+    let _ = chat.until(|event| event["type"] == "said" && event["outcome"] == "command");
+    assert!(chat.out.signal(Signal::INT));
+    assert_eq!(chat.out.finish(SOON).code, Some(0));
+    let closed = house.verb(&["sessions", "close", &key]);
+    assert_eq!(closed["state"], "closed", "{closed}");
+    house.end();
+}
+
+/// A real terminal (`script` gives it one): a line is typed, the answer is seen, Ctrl-D leaves.
+#[test]
+fn a_line_typed_into_a_terminal_is_answered() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project");
+    let chat = in_words(&house, &["chat", "--agent", "demo", "--cwd"]);
+    let words = std::iter::once(chat.get_program()).chain(chat.get_args());
+    let line: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut command = Command::new("script");
+    command.env_clear().envs(chat.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
+    // `exec`: between two lines Ctrl-C is a signal to everybody in the terminal, and a shell would end of it.
+    command.args(["-q", "-e", "-c", &format!("exec {} '{}'", line.join(" "), cwd.display()), "/dev/null"]);
+    let mut chat = Chat::start(&mut command);
+    let pressing = Pressing::start(&chat);
+    // What is typed is echoed: only the answer has this text.
+    chat.write("stream 3\r");
+    let seen = chat.line_with("chunk 3");
+    for n in 1..=3 {
+        assert_eq!(seen.iter().filter(|line| line.contains(&format!("chunk {n}"))).count(), 1, "{seen:#?}");
+    }
+    // In a terminal commands work while a turn runs, and Ctrl-C cancels it.
+    chat.write("stream 1000000 pace 20\r");
+    let _ = chat.line_with("chunk 5");
+    chat.write("/acp status\r");
+    let _ = chat.line_with("state: running");
+    chat.write("\u{3}");
+    let _ = chat.line_with("[ended: cancelled]");
+    drop(pressing);
+    chat.write("\u{4}");
+    assert_eq!(chat.out.finish(SOON).code, Some(0));
+    assert!(house.world.path(GATEWAY).join("chat_history").exists());
+    house.end();
+}
+
+/// A chat without an agent that can be had says why, and fails.
+#[test]
+fn a_chat_that_cannot_begin_says_why() {
+    let house = House::new(&[]);
+    let none = house.cli(&["chat", "--agent", "nobody"]);
+    assert_ne!(none.code, Some(0), "{none:#?}");
+    let refused = none.lines().into_iter().find(|line| line["outcome"] == "refused");
+    let refused = refused.unwrap_or_else(|| panic!("{none:#?}"));
+    assert_eq!(refused["failure"]["code"], "ACP_AGENT_NOT_ALLOWED", "{refused}");
+    let words = run(&mut in_words(&house, &["chat", "--agent", "nobody"]), LONG);
+    assert!(words.stdout.contains("There is no agent nobody."), "{words:#?}");
+    house.end();
+}

@@ -1,0 +1,105 @@
+//! What people are told when something does not work, and what is left behind then.
+
+use acp_tests::cli::{Followed, run};
+use acp_tests::house::{GATEWAY, House, scripted};
+use acp_tests::wait::{LONG, until};
+use acp_tests::world::{Agent, GATEWAY_DB, World};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// `up` on a control plane that cannot be opened says why, ends the supervisor that it had started, and changes
+/// nothing.
+#[test]
+fn up_that_does_not_come_up_leaves_nothing_alive() {
+    let world = World::new();
+    let text = "this is no database, whatever its name says";
+    let db = world.write(&format!("home/{GATEWAY_DB}"), text);
+    let dir = world.path("home").canonicalize().unwrap();
+    let output = world.cli("home", &["up"]);
+    assert_eq!(output.code, Some(1), "{output:#?}");
+    let error = output.error();
+    let message = error["message"].as_str().unwrap();
+    assert_eq!(error["code"], "ACP_STORE_UNAVAILABLE");
+    assert!(message.contains(dir.to_str().unwrap()) && message.contains("not a database"), "{message}");
+    assert_eq!(fs::read_to_string(&db).unwrap(), text);
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// Ctrl-C while `up` still waits for its supervisor: that one ends, too.
+#[test]
+fn an_interrupted_start_leaves_nothing_alive() {
+    for _ in 0..3 {
+        let world = World::new();
+        let up = Followed::start(&mut world.gateway_verb("home", &["up"]));
+        // The gateway, and what will be its supervisor.
+        until(LONG, "the supervisor starts", || world.processes().len() >= 2);
+        assert!(up.signal(Signal::INT));
+        let output = up.finish(LONG);
+        assert_eq!(output.code, Some(0), "{output:#?}");
+        assert_eq!(world.processes(), [], "nothing is left alive");
+    }
+}
+
+/// An agent's last words on standard error are in what the person reads.
+#[test]
+fn an_agent_that_ends_at_hello_has_its_last_words_heard() {
+    let world = World::new();
+    let mute = Agent {
+        command: ["/bin/sh", "-c", "read hello; echo 'set MUTE_API_KEY first' >&2; exit 3"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..scripted(&world, &[], "ask")
+    };
+    world.configure(GATEWAY, "", &BTreeMap::from([("mute", mute)]));
+    let supervisor = world.supervisor();
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    // More than once: the words and the end come over different pipes, in any order.
+    for n in 0..5 {
+        let key = world.spawn(GATEWAY, "mute", &format!("work/{n}"));
+        let output = world.cli(GATEWAY, &["prompt", &key, "hello"]);
+        assert_eq!((output.code, output.error_code().as_str()), (Some(1), "ACP_SESSION_INIT_FAILED"));
+        let message = output.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("exit code 3; set MUTE_API_KEY first"), "{message}");
+    }
+    assert_eq!(gateway.terminate(LONG), Some(0));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+    assert_eq!(world.processes(), []);
+}
+
+/// Refusals say what to do next.
+#[test]
+fn a_refused_agent_comes_with_a_way_out() {
+    let world = World::new();
+    let gone = Agent { command: vec!["/nonexistent/agent".to_owned()], ..scripted(&world, &[], "ask") };
+    world.configure(GATEWAY, "", &BTreeMap::from([("gone", gone)]));
+    let supervisor = world.supervisor();
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    for (agent, want) in [
+        (&["--agent", "gone"][..], "/nonexistent/agent (agents.gone.command)"),
+        (&["--agent", "gon"], "Did you mean gone? `acp-gateway agents --all`"),
+        (&[], "name one with --agent"),
+    ] {
+        let output = world.cli(GATEWAY, &[&["sessions", "spawn"], agent].concat());
+        assert_eq!((output.code, output.error_code().as_str()), (Some(1), "ACP_AGENT_NOT_ALLOWED"));
+        let message = output.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(want), "{want:?} is not in {message:?}");
+    }
+    assert_eq!(gateway.terminate(LONG), Some(0));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+}
+
+/// A history that goes into a file has both sides of the conversation, in their order.
+#[test]
+fn a_history_in_a_file_has_what_people_said() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say forty two");
+    let _ = house.prompt(&key, "say the end");
+    let mut command = house.world.command("acp-gateway");
+    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(["sessions", "history", &key]);
+    let said = run(&mut command, LONG).ok();
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert_eq!(lines, ["> say forty two", "forty two", "> say the end", "the end"], "{said:#?}");
+    house.end();
+}

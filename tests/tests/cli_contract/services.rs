@@ -1,0 +1,282 @@
+//! Services: how they start, say so, find each other, and end.
+
+use acp_tests::cli::{Followed, run};
+use acp_tests::house::{AGENT, GATEWAY, House, scripted};
+use acp_tests::processes::{self, Held};
+use acp_tests::service::Service;
+use acp_tests::story::{check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::World;
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long an end may take that nothing stands in the way of, on a busy machine of two cores.
+const PROMPT: Duration = Duration::from_secs(5);
+
+fn with_agent(name: &str) -> World {
+    let world = World::new();
+    world.configure(name, "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
+    world
+}
+
+fn pid(service: &Service, name: &str) -> i32 {
+    let pid = service.ready[name].as_i64().unwrap_or_else(|| panic!("no {name} in {}", service.ready));
+    i32::try_from(pid).unwrap()
+}
+
+fn socket(service: &Service, name: &str) -> PathBuf {
+    PathBuf::from(service.ready[name].as_str().unwrap_or_else(|| panic!("no {name} in {}", service.ready)))
+}
+
+/// `serve`: one ready line with pid and socket; private sockets; SIGTERM ends in order.
+#[test]
+fn serve_says_that_it_is_ready() {
+    let house = House::new(&[]);
+    for (service, pid) in
+        [(house.supervisor(), house.supervisor().pid()), (house.gateway(), house.gateway().pid())]
+    {
+        assert_eq!(service.ready["event"], "ready");
+        assert_eq!(service.ready["pid"], pid);
+        let socket = service.socket();
+        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "nobody else: {mode:o} {}", socket.display());
+        let dir = std::fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode();
+        assert_eq!(dir & 0o077, 0, "nobody else: {dir:o}");
+    }
+    assert_eq!(
+        house.gateway().socket().parent(),
+        Some(house.world.path(GATEWAY).canonicalize().unwrap().as_path())
+    );
+    let _ = house.spawn();
+    house.end();
+}
+
+/// A gateway that is started before its supervisor waits for it and says so.
+#[test]
+fn a_gateway_waits_for_its_supervisor() {
+    let world = with_agent(GATEWAY);
+    let socket = world.path("supervisor/supervisor.sock").to_string_lossy().into_owned();
+    let config = world.path("gateway.toml").to_string_lossy().into_owned();
+    let dir = world.path(GATEWAY).to_string_lossy().into_owned();
+    let mut command = world.command("acp-gateway");
+    command.args([
+        "serve",
+        "--state-dir",
+        &dir,
+        "--config",
+        &config,
+        "--supervisor-socket",
+        &socket,
+        "--json",
+    ]);
+    let log = world.path("waiting.log");
+    let mut shell = std::process::Command::new("sh");
+    // Its words go to a file that can be read while it runs.
+    shell.args(["-c", "exec \"$@\" 2>\"$LOG\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.env("LOG", &log).current_dir(world.path("work"));
+    let mut waiting = Followed::start(&mut shell);
+    until(SOON, "it says that it waits", || {
+        std::fs::read_to_string(&log)
+            .is_ok_and(|text| text.to_lowercase().contains("waiting for the supervisor"))
+    });
+    let supervisor = world.supervisor();
+    let ready = waiting.event(SOON).unwrap();
+    assert_eq!((&ready["event"], &ready["pid"]), (&"ready".into(), &waiting.pid().into()));
+    let key = world.spawn(GATEWAY, AGENT, "work/project");
+    check_turn(&world.prompt(GATEWAY, &key, "hello"), "end_turn");
+    assert!(waiting.signal(Signal::TERM));
+    assert_eq!(waiting.finish(LONG).code, Some(0));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+}
+
+/// A gateway that still waits can be ended.
+#[test]
+fn a_waiting_gateway_ends_on_sigterm() {
+    let world = with_agent(GATEWAY);
+    let mut waiting =
+        world.follow(GATEWAY, &["serve", "--supervisor-socket", "/nonexistent/supervisor.sock"]);
+    until(SOON, "it serves already", || world.path("gateway/gateway.sock").exists());
+    assert!(waiting.signal(Signal::TERM));
+    while waiting.line(LONG).is_some() {}
+    assert_eq!(waiting.finish(LONG).code, Some(0));
+}
+
+/// A second service on the same state directory is refused, and the first one does not notice.
+#[test]
+fn a_second_service_on_the_same_state_is_refused() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let socket = house.socket().to_string_lossy().into_owned();
+    for verb in ["serve", "up"] {
+        let second = house.cli(&[verb, "--supervisor-socket", &socket]);
+        assert_eq!(second.code, Some(1), "{second:?}");
+        let message = second.error()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains(&house.gateway().pid().to_string()), "it names who has it: {message}");
+    }
+    let mut command = house.world.command("acp-supervisor");
+    command.arg("serve").arg("--state-dir").arg(house.world.path("supervisor")).arg("--json");
+    let second = run(&mut command, SOON);
+    assert_eq!((second.code, second.error_code().as_str()), (Some(1), "STATE_DIR_LOCKED"));
+    check_turn(&house.prompt(&key, "still here"), "end_turn");
+    house.end();
+}
+
+/// SIGTERM in the middle of a turn: the gateway ends in order, the agent goes on, the next gateway picks it up.
+#[test]
+fn an_orderly_end_of_the_gateway_loses_nothing_either() {
+    let world = with_agent(GATEWAY);
+    let supervisor = world.supervisor();
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    let key = world.spawn(GATEWAY, AGENT, "work/project");
+    let mut turn = world.follow(GATEWAY, &["prompt", &key, "chunks 200 pace_ms=10"]);
+    let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
+    assert_eq!(gateway.terminate(LONG), Some(0));
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    events.extend(turn.finish(LONG).ok().lines());
+    check_turn(&events, "end_turn");
+    acp_tests::story::check_chunks(&chunks(&events), 200, 16);
+    assert_eq!(gateway.terminate(LONG), Some(0));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+    assert_eq!(world.processes(), []);
+}
+
+/// `up`: one ready line with both; Ctrl-C ends both in order and leaves nothing alive.
+#[test]
+fn up_starts_everything_and_ctrl_c_ends_it() {
+    let world = with_agent("home");
+    let up = world.up("home");
+    assert_eq!(pid(&up, "gateway_pid"), up.pid());
+    let supervisor = pid(&up, "supervisor_pid");
+    let read = processes::read(supervisor).unwrap();
+    assert_eq!(read.sid, supervisor, "H17: the supervisor is a session of its own, out of reach of Ctrl-C");
+    let leases = world.leases(&socket(&up, "supervisor_socket"));
+    assert_eq!(leases.len(), 0);
+    let key = world.spawn("home", AGENT, "work/project");
+    check_turn(&world.prompt("home", &key, "hello"), "end_turn");
+    let mut turn =
+        world.follow("home", &["prompt", &key, "spawn_setsid\nignore_term\nchunks 100000 pace_ms=10"]);
+    let _ = turn.events_until(SOON, |event| event["text"].as_str().is_some_and(|t| t.starts_with("000002")));
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
+    turn.kill9();
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// A supervisor that `up` started outlives a SIGKILL of the gateway, and the next `up` finds it.
+#[test]
+fn up_finds_the_surviving_supervisor() {
+    let world = with_agent("home");
+    let up = world.up("home");
+    let supervisor = pid(&up, "supervisor_pid");
+    let key = world.spawn("home", AGENT, "work/project");
+    let mut turn = world.follow("home", &["prompt", &key, "chunks 300 pace_ms=10"]);
+    let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
+    up.kill9();
+    assert!(processes::lives(supervisor));
+    let up = world.up("home");
+    assert_eq!(pid(&up, "supervisor_pid"), supervisor);
+    events.extend(turn.finish(LONG).ok().lines());
+    check_turn(&events, "end_turn");
+    acp_tests::story::check_chunks(&chunks(&events), 300, 16);
+    assert!(up.signal(Signal::TERM));
+    assert_eq!(up.wait(LONG), Some(0));
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// The supervisor of `up` was killed: the next `up` starts another one, and the session goes on.
+#[test]
+fn up_replaces_a_supervisor_that_is_gone() {
+    let world = with_agent("home");
+    let up = world.up("home");
+    let key = world.spawn("home", AGENT, "work/project");
+    check_turn(&world.prompt("home", &key, "one"), "end_turn");
+    let supervisor = Held::take(pid(&up, "supervisor_pid")).unwrap();
+    let old = supervisor.pid;
+    up.kill9();
+    assert!(supervisor.kill());
+    until(LONG, "its agents are gone, too", || world.processes().is_empty());
+    let up = world.up("home");
+    assert_ne!(pid(&up, "supervisor_pid"), old);
+    check_turn(&world.prompt("home", &key, "two"), "end_turn");
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
+    assert_eq!(world.processes(), []);
+}
+
+/// H17: `up` does not end a supervisor that others use, nor one of another state directory.
+#[test]
+fn h17_up_leaves_a_supervisor_that_others_use() {
+    let world = with_agent("home");
+    world.configure("guest", "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
+    let up = world.up("home");
+    let (supervisor, shared) = (pid(&up, "supervisor_pid"), socket(&up, "supervisor_socket"));
+    let guest = world.gateway("guest", &shared);
+    let key = world.spawn("guest", AGENT, "work/guest");
+    check_turn(&world.prompt("guest", &key, "hello"), "end_turn");
+    let lease = world.living_lease(&shared, &key).unwrap();
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
+    assert!(processes::lives(supervisor), "the guest's supervisor goes on");
+    assert_eq!(world.living_lease(&shared, &key).map(|now| now.adapter_pid()), Some(lease.adapter_pid()));
+    check_turn(&world.prompt("guest", &key, "still here"), "end_turn");
+    let _ = world.cli("guest", &["sessions", "close", &key]).ok();
+    assert_eq!(guest.terminate(LONG), Some(0));
+    // Nobody uses it any more: the next `up` finds it and ends it.
+    until(LONG, "the guest's agent is gone", || lease.processes().is_empty());
+    let up = world.up("home");
+    assert_eq!(pid(&up, "supervisor_pid"), supervisor);
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
+    assert_eq!(world.processes(), []);
+}
+
+/// H17: a supervisor that somebody else runs is used, and never ended.
+#[test]
+fn h17_up_never_ends_a_supervisor_of_another_state_directory() {
+    let world = with_agent("home");
+    let supervisor = world.supervisor();
+    let socket = supervisor.socket().to_string_lossy().into_owned();
+    let (dir, config) = (world.path("home"), world.path("home.toml"));
+    let mut command = world.command("acp-gateway");
+    command.arg("up").arg("--state-dir").arg(dir).arg("--config").arg(config);
+    command.args(["--supervisor-socket", &socket, "--json"]);
+    let up = world.service_of(command);
+    assert_eq!(pid(&up, "supervisor_pid"), supervisor.pid());
+    let key = world.spawn("home", AGENT, "work/project");
+    check_turn(&world.prompt("home", &key, "hello"), "end_turn");
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
+    assert!(processes::lives(supervisor.pid()));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// An open chat and an open stream hold nothing up: Ctrl-C on `up` ends everything promptly.
+#[test]
+fn up_ends_promptly_with_open_streams() {
+    let world = with_agent("home");
+    let up = world.up("home");
+    let key = world.spawn("home", AGENT, "work/project");
+    let mut turn = world.follow("home", &["prompt", &key, "chunks 100000 pace_ms=10"]);
+    let _ = turn.events_until(SOON, |event| event["type"] == "text_delta");
+    let cwd = world.dir("work/chat").to_string_lossy().into_owned();
+    let args = ["chat", "--agent", AGENT, "--cwd", &cwd];
+    let (mut chat, mut typing) = Followed::start_piped(&mut world.gateway_verb("home", &args));
+    typing.write_all(b"chunks 100000 pace_ms=10\n").unwrap();
+    let _ = chat.events_until(SOON, |event| event["type"] == "text_delta");
+    let mut follower = world.follow("home", &["sessions", "history", &key, "--follow"]);
+    let start = Instant::now();
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
+    let took = start.elapsed();
+    assert!(took < PROMPT, "it took {took:?}");
+    for client in [&mut turn, &mut chat, &mut follower] {
+        client.kill9();
+    }
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}

@@ -1,0 +1,107 @@
+//! The fake model does what its script says: the foreign suite stands on it.
+
+use acp_tests::fake_model::probe::FakeModel;
+use acp_tests::wait::{SOON, until};
+use acp_tests::world::World;
+use serde_json::{Value, json};
+use std::io::Read as _;
+
+const PATH: &str = "/v1/chat/completions";
+
+fn body(script: &str, stream: bool) -> String {
+    let parameters = json!({
+        "type": "object", "properties": {"file_path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["file_path", "content"],
+    });
+    let tool = json!({"type": "function", "function": {"name": "write_file", "parameters": parameters}});
+    let message = json!({"role": "user", "content": script});
+    json!({
+        "model": "m", "stream": stream, "stream_options": {"include_usage": true}, "messages": [message],
+        "tools": [tool],
+    })
+    .to_string()
+}
+
+/// The events of a stream, the closing mark left out.
+fn events(text: &str) -> Vec<Value> {
+    let data = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    let data = data.filter(|data| *data != "[DONE]");
+    data.map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}"))).collect()
+}
+
+#[test]
+fn it_streams_what_the_script_says() {
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    let script = "[[say hi]] [[chunks 3 1ms]]";
+    let (status, text) = model.ask("POST", PATH, &body(script, true));
+    assert_eq!(status, 200);
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let events = events(&text);
+    let said: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(said, "hiw1 w2 w3 ");
+    let finish: Vec<&str> = events.iter().filter_map(|e| e["choices"][0]["finish_reason"].as_str()).collect();
+    assert_eq!(finish, ["stop"]);
+    assert_eq!(events.last().map(|e| e["usage"]["total_tokens"].clone()), Some(json!(15)));
+    until(SOON, "the log says that it ended", || {
+        model.asked(script).is_some_and(|line| line["state"] == "done")
+    });
+}
+
+#[test]
+fn it_calls_the_agents_tool_and_goes_on_behind_it() {
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    let script = "[[write /f x y]] [[say written]]";
+    for stream in [true, false] {
+        let (_, text) = model.ask("POST", PATH, &body(script, stream));
+        let (call, finish) = if stream {
+            let events = events(&text);
+            let call =
+                events.iter().find_map(|e| e["choices"][0]["delta"]["tool_calls"][0].as_object().cloned());
+            let finish =
+                events.iter().find_map(|e| e["choices"][0]["finish_reason"].as_str().map(str::to_owned));
+            (call.map(Value::Object), finish)
+        } else {
+            let answer: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            let choice = &answer["choices"][0];
+            let call = choice["message"]["tool_calls"][0].clone();
+            (Some(call), choice["finish_reason"].as_str().map(str::to_owned))
+        };
+        assert_eq!(finish.as_deref(), Some("tool_calls"));
+        let function = call.map(|call| call["function"].clone()).unwrap_or_default();
+        assert_eq!(function["name"], "write_file");
+        assert_eq!(function["arguments"], json!({"file_path": "/f", "content": "x y"}).to_string());
+    }
+    let mut next: Value = serde_json::from_str(&body(script, false)).unwrap_or_else(|e| panic!("{e}"));
+    let result = json!({"role": "tool", "tool_call_id": "call_0", "content": "ok"});
+    next["messages"].as_array_mut().unwrap_or_else(|| panic!("messages")).push(result);
+    let (_, text) = model.ask("POST", PATH, &next.to_string());
+    let answer: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(answer["choices"][0]["message"]["content"], "written");
+}
+
+#[test]
+fn it_notices_that_the_agent_hung_up() {
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    for script in ["[[chunks 100000 10ms]]", "[[say x]] [[hang]]"] {
+        let mut stream = model.send("POST", PATH, &body(script, true));
+        assert!(stream.read(&mut [0; 64]).is_ok_and(|n| n > 0));
+        until(SOON, "it is open", || model.asked(script).is_some_and(|line| line["state"] == "open"));
+        drop(stream);
+        until(SOON, "it is aborted", || model.asked(script).is_some_and(|line| line["state"] == "aborted"));
+    }
+}
+
+#[test]
+fn it_answers_with_the_error_that_is_wanted_and_lists_its_model() {
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    let (status, text) = model.ask("POST", PATH, &body("[[error 429]]", true));
+    assert_eq!(status, 429);
+    assert!(text.contains("scripted"), "{text}");
+    let (status, text) = model.ask("GET", "/v1/models", "");
+    assert_eq!(status, 200);
+    assert!(text.contains("\"fake\""), "{text}");
+}

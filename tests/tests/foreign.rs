@@ -1,0 +1,354 @@
+//! Real agents through the gateway: the whole life of a session with each. Run by `make test-foreign`, which
+//! installs them first; a missing agent is a failure.
+
+use acp_tests::cli::{Followed, said, stop_reason};
+use acp_tests::fake_model::probe::FakeModel;
+use acp_tests::foreign;
+use acp_tests::lease::Lease;
+use acp_tests::processes;
+use acp_tests::service::Service;
+use acp_tests::stdio::{self, Stdio};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::world::{Agent, World, bin};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const GATEWAY: &str = "gateway";
+
+/// A gateway with one agent, and everything around it.
+struct House {
+    // In the order of their ends: the gateway before the supervisor, the world last.
+    gateway: Service,
+    supervisor: Service,
+    world: World,
+    agent: &'static str,
+}
+
+impl House {
+    fn new(world: World, name: &'static str, agent: Agent) -> Self {
+        world.configure(GATEWAY, "", &BTreeMap::from([(name, agent)]));
+        let supervisor = world.supervisor();
+        let gateway = world.gateway(GATEWAY, &supervisor.socket());
+        Self { gateway, supervisor, world, agent: name }
+    }
+
+    fn spawn(&self) -> Session<'_> {
+        Session { house: self, key: self.world.spawn(GATEWAY, self.agent, "work/project") }
+    }
+
+    /// Ends both services in order and checks that nothing of this world is left but what is named.
+    fn end(self, remaining: &[i32]) {
+        assert_eq!(self.gateway.terminate(LONG), Some(0), "the gateway ends in order");
+        assert_eq!(self.supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
+        let left: Vec<_> =
+            self.world.processes().into_iter().filter(|p| !remaining.contains(&p.pid)).collect();
+        assert_eq!(left, [], "nothing is left alive");
+    }
+}
+
+/// One session of the agent.
+struct Session<'a> {
+    house: &'a House,
+    key: String,
+}
+
+impl Session<'_> {
+    fn world(&self) -> &World {
+        &self.house.world
+    }
+
+    fn cwd(&self) -> PathBuf {
+        self.world().path("work/project")
+    }
+
+    fn follow(&self, text: &str) -> Followed {
+        self.world().follow(GATEWAY, &["prompt", "--interactive", &self.key, text])
+    }
+
+    fn prompt(&self, text: &str) -> Vec<Value> {
+        self.world().prompt(GATEWAY, &self.key, text)
+    }
+
+    fn verb(&self, args: &[&str]) -> Value {
+        self.world().cli(GATEWAY, args).ok().json()
+    }
+
+    fn lease(&self) -> Lease {
+        let lease = self.world().living_lease(&self.house.supervisor.socket(), &self.key);
+        lease.unwrap_or_else(|| panic!("no living lease of {}", self.key))
+    }
+
+    /// The lease as it is now, living or not.
+    fn lease_now(&self, id: &str) -> Lease {
+        let leases = self.world().leases(&self.house.supervisor.socket());
+        leases
+            .into_iter()
+            .find(|lease| lease.id() == id)
+            .unwrap_or_else(|| panic!("lease {id} is gone from the list"))
+    }
+
+    /// Waits for the one open permission and gives the agent's own "allow once".
+    fn allow_once(&self) {
+        let open = eventually(SOON, "a permission is listed", || {
+            let list = self.verb(&["permissions", "list", &self.key]);
+            list.as_array().filter(|list| !list.is_empty()).cloned()
+        });
+        assert_eq!(open.len(), 1, "{open:?}");
+        let permission = &open[0];
+        let options = permission["options"].as_array().unwrap_or_else(|| panic!("no options: {permission}"));
+        let once = options.iter().find(|option| option["kind"] == "allow_once");
+        let option = once.and_then(|option| option["option_id"].as_str());
+        let option = option.unwrap_or_else(|| panic!("no allow_once: {permission}"));
+        let id = permission["permission_id"].as_str().unwrap_or_else(|| panic!("no id: {permission}"));
+        let _ = self.verb(&["permissions", "answer", &self.key, id, option]);
+        let left = self.verb(&["permissions", "list", &self.key]);
+        assert_eq!(left, json!([]), "an answered permission is not open any more");
+    }
+
+    fn kill_agent(&self) -> Lease {
+        let lease = self.lease();
+        lease.kill_adapter();
+        until(LONG, "its whole tree is gone", || lease.processes().is_empty());
+        until(LONG, "its lease has ended", || {
+            matches!(self.lease_now(lease.id()).state(), "closed" | "lost")
+        });
+        lease
+    }
+}
+
+/// The events of one turn tell a whole, gapless story.
+fn check_turn(events: &[Value], stop: &str) {
+    let number =
+        |event: &Value, name: &str| event[name].as_u64().unwrap_or_else(|| panic!("no {name}: {event}"));
+    let of_run: Vec<&Value> = events.iter().filter(|event| !event["run_id"].is_null()).collect();
+    let run = &of_run.first().unwrap_or_else(|| panic!("no event of a run: {events:?}"))["run_id"];
+    assert!(of_run.iter().all(|event| event["run_id"] == *run), "events of one run: {events:#?}");
+    assert!(events.iter().all(|event| event["event_version"] == 1), "{events:#?}");
+    for pair in events.windows(2) {
+        assert!(number(&pair[0], "session_seq") < number(&pair[1], "session_seq"), "{pair:#?}");
+    }
+    for pair in of_run.windows(2) {
+        assert_eq!(number(pair[0], "seq") + 1, number(pair[1], "seq"), "{pair:#?}");
+    }
+    assert_eq!(stop_reason(events).as_deref(), Some(stop), "{:#?}", events.last());
+    assert_eq!(
+        events.last().map(|event| event["type"].clone()),
+        Some(json!("done")),
+        "nothing follows the result"
+    );
+}
+
+fn words(count: u32) -> String {
+    (1..=count).map(|n| format!("w{n} ")).collect()
+}
+
+/// A streamed answer, and a tool call that asks before it writes.
+fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
+    let events = session.prompt("[[chunks 50 5ms]]");
+    check_turn(&events, "end_turn");
+    assert_eq!(said(&events), words(50));
+    let pieces = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output").count();
+    assert!(pieces >= 10, "it streams: {pieces} pieces");
+
+    let file = session.cwd().join("answer.txt");
+    let script = format!("[[write {} forty two]] [[say written]]", file.display());
+    let mut turn = session.follow(&script);
+    let mut events = turn.events_until(LONG, |event| event["type"] == "permission");
+    assert!(!file.exists(), "nothing is written before it is allowed");
+    session.allow_once();
+    events.extend(turn.events_until(LONG, |event| event["type"] == "done"));
+    assert_eq!(turn.finish(SOON).ok().lines(), [] as [Value; 0]);
+    check_turn(&events, "end_turn");
+    assert!(events.iter().any(|event| event["type"] == "tool_call"), "{events:#?}");
+    assert_eq!(said(&events).trim(), "written");
+    assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
+    let asked = model.asked(&script).unwrap_or_default();
+    assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
+}
+
+/// A turn that is cancelled in mid-stream leaves its process alone. Returns what was said until then.
+fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
+    let lease = session.lease();
+    let before =
+        processes::read(lease.adapter_pid()).unwrap_or_else(|| panic!("the agent is gone: {lease:?}"));
+    let script = "[[chunks 5000 20ms]]";
+    let mut turn = session.follow(script);
+    let mut events =
+        turn.events_until(LONG, |event| event["text"].as_str().is_some_and(|text| text.contains("w5 ")));
+    let _ = session.verb(&["sessions", "cancel", &session.key]);
+    events.extend(turn.events_until(LONG, |event| event["type"] == "done"));
+    assert_eq!(turn.finish(SOON).code, Some(0), "a cancelled turn is no failure");
+    check_turn(&events, "cancelled");
+    let cancelled = said(&events);
+    assert!(words(5000).starts_with(&cancelled), "{cancelled}");
+    let aborted = || model.asked(script).is_some_and(|line| line["state"] == "aborted");
+    until(SOON, "the agent has hung up on the model", aborted);
+
+    let after = session.lease();
+    assert_eq!(
+        (after.id(), after.adapter_pid()),
+        (lease.id(), lease.adapter_pid()),
+        "the same lease and pid"
+    );
+    let now = processes::read(after.adapter_pid());
+    assert_eq!(now.map(|process| process.start_ticks), Some(before.start_ticks), "the same process");
+    let events = session.prompt("[[say still here]]");
+    check_turn(&events, "end_turn");
+    assert_eq!(said(&events).trim(), "still here");
+    assert_eq!(
+        session.lease().adapter_pid(),
+        lease.adapter_pid(),
+        "the second turn runs in the same process"
+    );
+    cancelled
+}
+
+/// A killed agent is started again on the next prompt and remembers.
+fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
+    let killed = session.kill_agent();
+    let script = "[[say resumed]]";
+    let events = session.prompt(script);
+    check_turn(&events, "end_turn");
+    assert_eq!(said(&events).trim(), "resumed", "what was replayed is not said again");
+    let lease = session.lease();
+    assert_ne!(lease.id(), killed.id(), "another process is another lease");
+    assert!(processes::lives(lease.adapter_pid()));
+    let before = model.asked(script).map(|line| line["scripts_before"].clone());
+    assert!(before.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 3), "it remembers: {before:?}");
+    let history = said(&session.world().history(GATEWAY, &session.key));
+    let want = [words(50).as_str(), "written", cancelled, "still here", "resumed"].concat();
+    assert_eq!(history, want, "everything is in the history once, in order");
+}
+
+/// A closed session leaves nothing alive.
+fn closes(session: &Session<'_>) {
+    let lease = session.lease();
+    assert!(!lease.processes().is_empty());
+    let _ = session.verb(&["sessions", "close", &session.key]);
+    until(LONG, "its lease is closed", || session.lease_now(lease.id()).state() == "closed");
+    for lease in session.world().leases(&session.house.supervisor.socket()) {
+        assert_eq!(lease.processes(), [], "a process outlives {lease:?}");
+    }
+    let refused = session.world().cli(GATEWAY, &["prompt", &session.key, "hello?"]);
+    assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_SESSION_CLOSED"));
+}
+
+fn whole_life(name: &'static str) {
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    let agent = foreign::agent(&world, name, model.url());
+    let house = House::new(world, name, agent);
+    let session = house.spawn();
+    streams_and_writes(&session, &model);
+    let cancelled = cancels(&session, &model);
+    resumes(&session, &model, &cancelled);
+    closes(&session);
+    drop(session);
+    let model_pid = model.pid();
+    house.end(&[model_pid]);
+}
+
+#[test]
+#[ignore = "needs installed agents: make test-foreign"]
+fn qwen_code_through_the_gateway() {
+    whole_life("qwen");
+}
+
+#[test]
+#[ignore = "needs installed agents: make test-foreign"]
+fn opencode_through_the_gateway() {
+    whole_life("opencode");
+}
+
+/// Without resume and load, a lost conversation is said to be lost, as often as it takes.
+#[test]
+#[ignore = "part of make test-foreign"]
+fn an_agent_that_cannot_resume_is_never_replaced_silently() {
+    let fake_agent = bin("fake-agent");
+    let agent = Agent::new(&[&fake_agent.to_string_lossy(), "--no-load", "--no-resume"]);
+    let house = House::new(World::new(), "forgetful", agent);
+    let session = house.spawn();
+    check_turn(&session.prompt("hello"), "end_turn");
+    let killed = session.kill_agent();
+    for _ in 0..2 {
+        let refused = house.world.cli(GATEWAY, &["prompt", &session.key, "do you remember?"]);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_RESUME_UNAVAILABLE"));
+        let living = house.world.living_lease(&house.supervisor.socket(), &session.key);
+        assert!(living.is_none_or(|lease| lease.id() != killed.id()), "nothing was revived");
+    }
+    let fresh = house.world.cli(GATEWAY, &["prompt", &session.key, "then begin again", "--new-conversation"]);
+    check_turn(&fresh.ok().lines(), "end_turn");
+    check_turn(&session.prompt("and go on"), "end_turn");
+    closes(&session);
+    drop(session);
+    house.end(&[]);
+}
+
+/// The same agents without anything of ours between: when this fails, the ground has moved, not the gateway.
+fn speaks_acp(name: &'static str) {
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    // What the gateway's preset does for OpenCode; its own default is to write without asking.
+    let asking = r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#;
+    let agent = foreign::agent(&world, name, model.url()).env("OPENCODE_PERMISSION", asking);
+    let cwd = world.dir("work/project");
+    let mut command = Command::new(&agent.command[0]);
+    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.mark()]).current_dir(&cwd);
+    let mut pipe = Stdio::start(&mut command, LONG);
+
+    let fs_abilities = json!({"readTextFile": false, "writeTextFile": false});
+    let hello = json!({"protocolVersion": 1, "clientCapabilities": {"fs": fs_abilities, "terminal": false}});
+    let answer = pipe.call("initialize", &hello);
+    assert_eq!(answer["protocolVersion"], 1);
+    assert!(answer["agentCapabilities"]["sessionCapabilities"]["resume"].is_object(), "{answer}");
+    let session = pipe.call("session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    let id = session["sessionId"].clone();
+    if name == "qwen" {
+        // Its own default lets a model decide; `default` asks the person.
+        let _ = pipe.call("session/set_mode", &json!({"sessionId": id, "modeId": "default"}));
+    }
+    let prompt = |text: &str| json!({"sessionId": id, "prompt": [{"type": "text", "text": text}]});
+
+    let turn = pipe.request("session/prompt", &prompt("[[chunks 20 5ms]]"));
+    let (result, updates) = pipe.result(turn, &mut |_| None);
+    assert_eq!(result["stopReason"], "end_turn");
+    assert_eq!(stdio::said(&updates), words(20));
+
+    let file = cwd.join("answer.txt");
+    let mut asked = 0;
+    let turn = pipe.request("session/prompt", &prompt(&format!("[[write {} yes]]", file.display())));
+    let (result, _) = pipe.result(turn, &mut |request| {
+        if request["method"] != "session/request_permission" {
+            return None;
+        }
+        asked += 1;
+        assert!(!file.exists(), "nothing is written before it is allowed");
+        let options = request["params"]["options"].as_array()?;
+        let once = options.iter().find(|option| option["kind"] == "allow_once")?;
+        Some(json!({"outcome": {"outcome": "selected", "optionId": once["optionId"]}}))
+    });
+    assert_eq!((result["stopReason"].as_str(), asked), (Some("end_turn"), 1));
+    assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("yes"));
+
+    let turn = pipe.request("session/prompt", &prompt("[[chunks 5000 20ms]]"));
+    while stdio::said(&[pipe.next_message()]).is_empty() {}
+    pipe.notify("session/cancel", &json!({"sessionId": id}));
+    let (result, _) = pipe.result(turn, &mut |_| None);
+    assert_eq!(result["stopReason"], "cancelled");
+    assert!(processes::lives(pipe.pid()));
+}
+
+#[test]
+#[ignore = "needs installed agents: make test-foreign"]
+fn qwen_code_on_a_raw_pipe() {
+    speaks_acp("qwen");
+}
+
+#[test]
+#[ignore = "needs installed agents: make test-foreign"]
+fn opencode_on_a_raw_pipe() {
+    speaks_acp("opencode");
+}

@@ -1,0 +1,117 @@
+//! The ground of the system tests is tested itself: a harness that misses a process would let every leak pass.
+
+use acp_tests::cli::{Followed, run};
+use acp_tests::processes::{self, Held};
+use acp_tests::wait::{SOON, eventually, until};
+use acp_tests::world::{Agent, ENV_WORLD, World};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+#[test]
+fn a_command_is_run_to_its_end() {
+    let output = run(
+        &mut shell("echo '{\"a\":1}'; echo '{\"type\":\"error\",\"code\":\"X\"}'; echo oops >&2; exit 3"),
+        SOON,
+    );
+    assert_eq!(output.code, Some(3));
+    assert_eq!(output.stderr, "oops\n");
+    assert_eq!(output.lines().len(), 2);
+    assert_eq!(output.error_code(), "X");
+}
+
+#[test]
+fn a_followed_command_gives_lines_as_they_come() {
+    let mut followed = Followed::start(&mut shell("echo '{\"n\":1}'; echo '{\"n\":2}'; exec sleep 600"));
+    let events = followed.events_until(SOON, |e| e["n"] == 2);
+    assert_eq!(events.len(), 2);
+    let pid = followed.pid();
+    assert!(processes::lives(pid));
+    drop(followed);
+    assert!(!processes::lives(pid));
+}
+
+#[test]
+#[should_panic(expected = "no line in time")]
+fn a_silent_command_is_not_waited_for_for_ever() {
+    let mut followed = Followed::start(&mut shell("exec sleep 600"));
+    let _ = followed.line(Duration::from_millis(50));
+}
+
+#[test]
+fn a_world_finds_and_ends_what_left_its_session() {
+    let world = World::new();
+    let (name, value) = world.mark();
+    assert_eq!(name, ENV_WORLD);
+    // One that carries the mark, and one that only works in the world's directory; both leave their parents.
+    let status = shell(
+        "setsid sleep 600 >/dev/null 2>&1 & (cd \"$DIR\" && exec env -i setsid sleep 601 >/dev/null 2>&1) &",
+    )
+    .env(&name, &value)
+    .env("DIR", world.dir("elsewhere"))
+    .status();
+    assert!(status.is_ok_and(|s| s.success()));
+    let found = eventually(SOON, "both are there", || {
+        let found = world.processes();
+        let sleeps = found.iter().filter(|p| p.argv.first().is_some_and(|a| a.ends_with("sleep"))).count();
+        (sleeps == 2).then_some(found)
+    });
+    drop(world);
+    for process in found {
+        until(SOON, "it is gone", || {
+            processes::read(process.pid).is_none_or(|p| p.start_ticks != process.start_ticks)
+        });
+    }
+}
+
+#[test]
+fn a_process_is_found_by_its_lease() {
+    let lease = uuid::Uuid::now_v7().to_string();
+    let mut child = shell("exec sleep 600");
+    child.env(acp_shared::launch::ENV_LEASE_ID, &lease);
+    let followed = Followed::start(&mut child);
+    until(SOON, "it is found", || processes::of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
+    let held = Held::take(followed.pid());
+    drop(followed);
+    assert!(processes::of_lease(&lease).is_empty());
+    assert!(held.is_some_and(|held| !held.kill()), "a hold on a process that is gone reaches nothing");
+}
+
+#[test]
+fn a_service_is_ready_when_it_says_so() {
+    let world = World::new();
+    let mut command = shell("echo '{\"event\":\"ready\",\"pid\":1,\"socket\":\"/s\"}'; exec sleep 600");
+    command.env(ENV_WORLD, world.mark().1);
+    let service = world.service_of(command);
+    assert_eq!(service.socket().to_str(), Some("/s"));
+    assert!(processes::lives(service.pid()));
+    assert_eq!(service.terminate(SOON), None, "a signal ended it");
+}
+
+#[test]
+#[should_panic(expected = "instead of being ready")]
+fn a_service_that_ends_is_reported_at_once() {
+    let world = World::new();
+    let _ = world.service_of(shell("echo no >&2; exit 1"));
+}
+
+#[test]
+fn a_configuration_says_what_was_meant() {
+    let world = World::new();
+    let agent = Agent::new(&["/bin/agent", "--flag \"quoted\""]).env("A.B", "c = [1]");
+    let path = world.configure("g", "[acp]\nenabled = true", &BTreeMap::from([("some-agent", agent)]));
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{e}"));
+    let config: toml::Table = text.parse().unwrap_or_else(|e| panic!("{e}: {text}"));
+    let agent = &config["agents"]["some-agent"];
+    assert_eq!(agent["command"].as_array().map(Vec::len), Some(2));
+    assert_eq!(agent["env"]["A.B"].as_str(), Some("c = [1]"));
+    assert_eq!(agent["env"][ENV_WORLD].as_str(), Some(world.mark().1.as_str()));
+    assert_eq!(agent["permission"].as_str(), Some("ask"));
+    assert_eq!(config["acp"]["enabled"].as_bool(), Some(true));
+}

@@ -1,0 +1,362 @@
+//! What real agents do (see the agents' reference, sections 2 and 7), done by the scripted one: the host absorbs
+//! it, not the person.
+
+use acp_tests::house::{AGENT, House, Plan};
+use acp_tests::story::{check_failed, check_history, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use serde_json::{Value, json};
+
+fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == kind).collect()
+}
+
+/// Requests of the agent with the ids 0, 1, 2 … and with texts: each is answered under its own.
+#[test]
+fn ids_may_be_zero_or_texts() {
+    for ids in ["int0", "string"] {
+        let house = Plan::flags(&["--ids", ids]).permission("approve-all").build();
+        let key = house.spawn();
+        let events = house.prompt(&key, "fs_write a.txt x\nfs_read a.txt\npermission\nterminal echo hi");
+        check_turn(&events, "end_turn");
+        assert_eq!(
+            chunks(&events),
+            [
+                "fs_write: ok",
+                "fs_read: x",
+                "permission: selected allow_once",
+                "terminal: exit=0 signal=null truncated=false output=hi\n"
+            ],
+            "{ids}"
+        );
+        house.end();
+    }
+}
+
+/// One line of 560 KB, as one agent sends it with every session, and one of 5 MB.
+#[test]
+fn long_lines_pass() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let events = house.prompt(&key, "long_line 573440\nsay between\nlong_line 5000000\nsay after");
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["between", "after"]);
+    let long: Vec<usize> = of_type(&events, "update")
+        .iter()
+        .filter(|event| event["update_kind"] == "available_commands_update")
+        .map(|event| event["update"]["availableCommands"][0]["description"].as_str().map_or(0, str::len))
+        .collect();
+    assert_eq!(long.len(), 2);
+    assert!(long[0] > 573_000 && long[1] > 4_999_000, "whole: {long:?}");
+    house.end();
+}
+
+/// A long line that is cut by kills of the gateway comes out whole, once (H2).
+#[test]
+fn a_long_line_survives_kills() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "warm up");
+    let script = "long_line 3000000\nsleep 200\n".repeat(8) + "say end";
+    let turn = house.follow(&["prompt", &key, &script]);
+    for _ in 0..4 {
+        until(SOON, "the agent is at it", || house.prompts_received(&script) == 1);
+        house.kill_gateway();
+        house.start_gateway();
+    }
+    let events = turn.finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    assert_eq!(of_type(&events, "update").len(), 8);
+    let sizes = of_type(&events, "update").iter().map(|event| event.to_string().len()).collect::<Vec<_>>();
+    assert!(sizes.iter().all(|size| *size > 2_900_000), "{sizes:?}");
+    house.end();
+}
+
+/// A line above the limit: the lease is closed with a typed error, and the session can go on.
+#[test]
+fn heavy_a_line_above_the_limit_is_an_error() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    let failed = house.cli(&["prompt", &key, "say before\nlong_line 40000000\nsay after"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.error());
+    let events = failed.lines();
+    let error = check_failed(&events, "ACP_PROTOCOL_ERROR");
+    assert_eq!(error["origin"], "agent", "{error}");
+    assert_eq!(chunks(&events), ["before"]);
+    house.await_end_of(&lease);
+    check_turn(&house.prompt(&key, "go on"), "end_turn");
+    house.end();
+}
+
+/// What comes after the answer belongs to the session, not to a turn; the next turn is unharmed.
+#[test]
+fn late_updates_have_their_place() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let first = house.prompt(&key, "say one\nlate_update");
+    check_turn(&first, "end_turn");
+    let late = eventually(SOON, "the late update is in the history", || {
+        house.history(&key).into_iter().find(|event| event["update_kind"] == "usage_update")
+    });
+    assert_eq!((&late["run_id"], &late["seq"]), (&Value::Null, &Value::Null));
+    let done = first.last().cloned().unwrap_or_default();
+    assert!(late["session_seq"].as_u64() > done["session_seq"].as_u64(), "after the result");
+    check_turn(&house.prompt(&key, "say two"), "end_turn");
+    check_history(&house.history(&key));
+    house.end();
+}
+
+/// A permission without its tool call, and updates of kinds that nobody knows.
+#[test]
+fn incomplete_and_unknown_messages_pass() {
+    let house = Plan::flags(&[]).permission("approve-all").build();
+    let key = house.spawn();
+    let script = "missing_tool_call Rename things\nunknown_update\next_notify qwen/notify/session/mode-update\n\
+                  ext_request craft/drainMidTurnQueue\next_request _vendor/thing\norphan_reply\nsay end";
+    let events = house.prompt(&key, script);
+    check_turn(&events, "end_turn");
+    assert_eq!(
+        chunks(&events),
+        [
+            "permission: selected allow_once",
+            "ext_request craft/drainMidTurnQueue: error -32601",
+            "ext_request _vendor/thing: error -32601",
+            "end"
+        ]
+    );
+    assert_eq!(of_type(&events, "permission")[0]["title"], "Rename things");
+    let unknown = of_type(&events, "update");
+    assert_eq!(unknown.len(), 1, "{events:#?}");
+    assert_eq!(unknown[0]["update"]["fancy"], json!({"deep": [1, 2.50, null]}), "kept as it came");
+    let methods: Vec<&Value> = of_type(&events, "extension").iter().map(|event| &event["method"]).collect();
+    assert_eq!(methods, ["qwen/notify/session/mode-update", "craft/drainMidTurnQueue", "_vendor/thing"]);
+    house.end();
+}
+
+/// What is no JSON on its standard output is skipped, and said in the log only.
+#[test]
+fn noise_on_stdout_is_skipped() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let events = house.prompt(&key, "say one\nbad_json\nsay two\nstderr words on stderr\nbad_json");
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["one", "two"]);
+    house.end();
+}
+
+/// An agent that says nothing: it is said, and a cancel works, at the cost of the process.
+#[test]
+fn silence_is_said_and_a_cancel_still_works() {
+    let toml = "[limits]\nturn_silent_ms = 1000\ncancel_stuck_ms = 1500\n";
+    let house = Plan::flags(&[]).gateway(toml).build();
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    let mut turn = house.follow(&["prompt", &key, "say one\nno_reply"]);
+    let mut events =
+        turn.events_until(LONG, |event| event["type"] == "status" && event["status"] == "silent");
+    assert_eq!(house.lease(&key).adapter_pid(), lease.adapter_pid(), "nothing is done to it yet");
+    let _ = house.verb(&["sessions", "cancel", &key]);
+    events.extend(turn.finish(LONG).ok().lines());
+    check_turn(&events, "cancelled");
+    house.await_end_of(&lease);
+    let events = house.prompt(&key, "are you there?");
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["echo: are you there?"]);
+    house.end();
+}
+
+/// It exits in the middle of a turn: the turn fails and says so, the next one goes on by resume, or by load
+/// with its replay kept out of sight.
+#[test]
+fn an_exit_in_mid_turn_is_followed_by_a_resume() {
+    for (flags, method) in
+        [(&[][..], "session/resume"), (&["--no-resume", "--load-replays", "3"], "session/load")]
+    {
+        let house = House::new(flags);
+        let key = house.spawn();
+        let _ = house.prompt(&key, "say remembered");
+        for (n, (end, why)) in
+            [("exit 3", "exit code 3"), ("crash", "signal 9"), ("exit 0", "exit code 0")].iter().enumerate()
+        {
+            let failed = house.cli(&["prompt", &key, &format!("say partial {n}\n{end}")]);
+            assert_eq!(failed.code, Some(1));
+            let events = failed.lines();
+            let error = check_failed(&events, "ACP_TURN_FAILED");
+            assert!(error["message"].as_str().is_some_and(|text| text.contains(why)), "{error}");
+            assert_eq!(error["detail_code"], "AGENT_EXITED");
+            assert_eq!(chunks(&events), [format!("partial {n}")], "what was said stays");
+            let events = house.prompt(&key, "say again");
+            check_turn(&events, "end_turn");
+            assert_eq!(chunks(&events), ["again"], "{method}: a replay is not said again");
+        }
+        assert_eq!(house.received(method).len(), 3, "{method}");
+        assert_eq!(house.received("session/new").len(), 1);
+        let history = house.history(&key);
+        assert!(chunks(&history).iter().all(|text| !text.starts_with("replay ")), "{history:#?}");
+        let want = ["remembered", "partial 0", "again", "partial 1", "again", "partial 2", "again"];
+        assert_eq!(chunks(&history), want);
+        if method == "session/load" {
+            let all = house.cli(&["sessions", "history", &key, "--replay"]).ok().lines();
+            assert!(!of_type(&all, "replay").is_empty(), "kept, for who wants it");
+            check_history(&all);
+        }
+        house.end();
+    }
+}
+
+/// Credentials first: a state with the agent's own instructions, not a failure of the host.
+#[test]
+fn authentication_is_asked_for_with_the_agents_own_words() {
+    let house = House::new(&["--auth-required"]);
+    let key = house.spawn();
+    let shown = eventually(SOON, "the session says what is missing", || {
+        Some(house.verb(&["sessions", "show", &key])).filter(|view| view["state"] == "error")
+    });
+    assert_eq!(shown["last_error"]["code"], "ACP_AUTH_REQUIRED", "{shown:#}");
+    for _ in 0..2 {
+        let refused = house.cli(&["prompt", &key, "hello"]);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_AUTH_REQUIRED"));
+        let error = refused.error();
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains("Any key will do"), "the agent's own instructions: {error}");
+        assert_eq!(error["acp"]["code"], -32000, "{error}");
+    }
+    assert_eq!(house.prompts_received("hello"), 0);
+    assert_eq!(house.received("authenticate").len(), 0, "nobody signs in on the person's behalf");
+    // Signed in by other means, the same session goes on.
+    let config = house.world.path("gateway.toml");
+    let text = std::fs::read_to_string(&config).unwrap().replace(", \"--auth-required\"", "");
+    assert!(!text.contains("--auth-required"), "{text}");
+    std::fs::write(&config, text).unwrap();
+    let mut house = house;
+    house.kill_gateway();
+    house.start_gateway();
+    check_turn(&house.prompt(&key, "hello again"), "end_turn");
+    house.end();
+}
+
+/// Neither resume nor load: refused until the person asks for a new conversation, however often.
+#[test]
+fn a_lost_conversation_is_never_replaced_silently() {
+    let mut house = House::new(&["--no-load", "--no-resume"]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "remember this");
+    let lease = house.lease(&key);
+    lease.kill_adapter();
+    house.await_end_of(&lease);
+    for n in 0..3 {
+        if n == 1 {
+            house.kill_gateway();
+            house.start_gateway();
+        }
+        let refused = house.cli(&["prompt", &key, "do you remember?"]);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_RESUME_UNAVAILABLE"));
+        assert!(house.world.living_lease(house.socket(), &key).is_none(), "nothing was started");
+    }
+    assert_eq!(house.prompts_received("do you remember?"), 0);
+    check_turn(&house.cli(&["prompt", &key, "begin again", "--new-conversation"]).ok().lines(), "end_turn");
+    check_turn(&house.prompt(&key, "and on"), "end_turn");
+    assert_eq!(house.received("session/new").len(), 2);
+    house.end();
+}
+
+/// A mode that approves by itself: set to one that asks where it is known which, and said aloud where it is not.
+#[test]
+fn a_mode_that_approves_by_itself_is_not_left_silently() {
+    let house = Plan::flags(&["--modes"]).mode("ask").build();
+    let key = house.spawn();
+    let turn = house.follow(&["prompt", &key, "permission", "--interactive"]);
+    let id = eventually(LONG, "it asks", || {
+        let list = house.verb(&["permissions", "list", &key]);
+        list[0]["permission_id"].as_str().map(str::to_owned)
+    });
+    assert_eq!(house.cli(&["permissions", "answer", &key, &id, "reject_once"]).code, Some(0));
+    let events = turn.finish(LONG).ok().lines();
+    assert_eq!(chunks(&events), ["permission: selected reject_once"]);
+    // The agent goes back to it by itself in mid-turn.
+    let events = house.prompt(&key, "mode auto\nsay now");
+    assert!(says_auto(&events), "{events:#?}");
+    house.end();
+
+    let house = House::new(&["--modes"]);
+    let key = house.spawn();
+    let events = house.prompt(&key, "permission");
+    assert_eq!(chunks(&events), ["permission: auto"], "nobody knows which mode of it would ask");
+    assert!(says_auto(&house.history(&key)), "so it is said: {:#?}", house.history(&key));
+    house.end();
+}
+
+fn says_auto(events: &[Value]) -> bool {
+    of_type(events, "status")
+        .iter()
+        .any(|event| event["text"].as_str().is_some_and(|text| text.contains("auto")))
+}
+
+/// The agent's error is told with the agent's own code and words, and the session goes on.
+#[test]
+fn an_error_of_the_agent_is_passed_on() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let failed = house.cli(&["prompt", &key, "say partial\nerror -32603 the model is tired"]);
+    assert_eq!(failed.code, Some(1));
+    let events = failed.lines();
+    let error = check_failed(&events, "ACP_TURN_FAILED");
+    assert_eq!(error["acp"], json!({"code": -32603, "message": "the model is tired"}));
+    assert_eq!((&error["detail_code"], &error["origin"]), (&json!("AGENT_ERROR"), &json!("agent")));
+    for (script, stop) in [("refuse", "refusal"), ("stop max_tokens", "max_tokens"), ("say x", "end_turn")] {
+        check_turn(&house.prompt(&key, script), stop);
+    }
+    house.end();
+}
+
+/// Slow to start, and a version that nobody speaks.
+#[test]
+fn slow_and_foreign_starts() {
+    let house = House::new(&["--slow-init", "1500"]);
+    let key = house.spawn();
+    let events = house.prompt(&key, "at last");
+    check_turn(&events, "end_turn");
+    house.end();
+
+    let house = House::new(&["--protocol-version", "99"]);
+    let key = house.spawn();
+    let refused = house.cli(&["prompt", &key, "hello"]);
+    assert_eq!(refused.code, Some(1));
+    let code = refused.error_code();
+    assert!(
+        matches!(code.as_str(), "ACP_SESSION_INIT_FAILED" | "ACP_PROTOCOL_ERROR"),
+        "{:#}",
+        refused.error()
+    );
+    assert_eq!(house.prompts_received("hello"), 0);
+    house.end();
+}
+
+/// A program that is missing, and one that ends at once: said, with the reason.
+#[test]
+fn an_agent_that_cannot_start_is_said() {
+    for (command, what) in [("/nonexistent/agent", ""), ("/bin/false", "exit code 1")] {
+        let house = House::new(&[]);
+        let config = house.world.path("gateway.toml");
+        let mut text = std::fs::read_to_string(&config).unwrap();
+        text.push_str(&format!("\n[agents.broken]\ncommand = [\"{command}\"]\n"));
+        std::fs::write(&config, text).unwrap();
+        let mut house = house;
+        house.kill_gateway();
+        house.start_gateway();
+        let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+        let spawned = house.cli(&["sessions", "spawn", "--agent", "broken", "--cwd", &cwd]);
+        if spawned.code == Some(0) {
+            let key = spawned.json()["session_key"].as_str().unwrap_or_default().to_owned();
+            let failed = house.cli(&["prompt", &key, "hello"]);
+            assert_eq!((failed.code, failed.error_code().as_str()), (Some(1), "ACP_SESSION_INIT_FAILED"));
+            let error = failed.error();
+            assert!(error["message"].as_str().is_some_and(|text| text.contains(what)), "{error}");
+        } else {
+            assert!(what.is_empty(), "{spawned:?}");
+            assert_eq!(spawned.error()["type"], "error");
+        }
+        check_turn(&house.prompt(&house.world.spawn("gateway", AGENT, "work/other"), "well"), "end_turn");
+        house.end();
+    }
+}

@@ -1,0 +1,292 @@
+//! A permission is asked of a person, once, durably, and an answer reaches what was asked and nothing else.
+
+use acp_tests::cli::{Followed, Output};
+use acp_tests::house::{AGENT, House, Plan};
+use acp_tests::story::{check_failed, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use serde_json::{Value, json};
+
+/// The permissions of a session that wait for an answer.
+fn pending(house: &House, key: &str) -> Vec<Value> {
+    let list = house.verb(&["permissions", "list", key]);
+    list.as_array().unwrap_or_else(|| panic!("not an array: {list}")).clone()
+}
+
+/// Waits for the one permission that waits, and returns its id.
+fn one_pending(house: &House, key: &str) -> String {
+    let list = eventually(SOON, "a permission waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
+    assert_eq!(list.len(), 1, "{list:?}");
+    text(&list[0], "permission_id").to_owned()
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_else(|| panic!("no {name}: {value}"))
+}
+
+fn answer(house: &House, key: &str, id: &str, option: &str) -> Output {
+    house.cli(&["permissions", "answer", key, id, option])
+}
+
+fn ask(house: &House, key: &str, script: &str) -> Followed {
+    house.follow(&["prompt", key, script, "--interactive"])
+}
+
+fn settled(events: &[Value]) -> Vec<&Value> {
+    events.iter().filter(|event| event["type"] == "permission_settled").collect()
+}
+
+/// The agent hears that its turn is cancelled before it hears that its question is settled: the other way round it
+/// would go on for a moment.
+fn check_cancel_came_first(house: &House) {
+    let heard: Vec<Value> =
+        house.agent_events("received").into_iter().map(|mut entry| entry["message"].take()).collect();
+    let at = |is: &dyn Fn(&Value) -> bool| heard.iter().position(is);
+    let cancel = at(&|message| message["method"] == "session/cancel");
+    let answer = at(&|message| message["result"]["outcome"]["outcome"] == "cancelled");
+    assert!(cancel.is_some(), "{heard:#?}");
+    assert!(answer.is_none_or(|answer| cancel < Some(answer)), "{heard:#?}");
+}
+
+/// Its whole life: shown with the agent's own options, answered once, and a second answer is refused.
+#[test]
+fn a_permission_is_answered_once() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let mut turn = ask(&house, &key, "permission Delete everything\nsay after");
+    let mut events = turn.events_until(SOON, |event| event["type"] == "permission");
+    let shown = events.last().cloned().unwrap_or_default();
+    let list = pending(&house, &key);
+    assert_eq!(list.len(), 1, "{list:?}");
+    assert_eq!(list[0]["title"], "Delete everything");
+    assert_eq!(
+        (&list[0]["permission_id"], &list[0]["options"]),
+        (&shown["permission_id"], &shown["options"])
+    );
+    let ids: Vec<&str> =
+        list[0]["options"].as_array().into_iter().flatten().map(|option| text(option, "option_id")).collect();
+    assert_eq!(ids, ["allow_once", "allow_always", "reject_once", "reject_always"]);
+    assert_eq!(chunks(&events), [] as [&str; 0], "the agent waits");
+
+    let id = text(&list[0], "permission_id");
+    let wrong = answer(&house, &key, id, "allow_everything");
+    assert_eq!((wrong.code, wrong.error_code().as_str()), (Some(2), "USAGE"));
+    assert_eq!(wrong.error()["detail_code"], "PERMISSION_OPTION_UNKNOWN");
+    assert_eq!(answer(&house, &key, id, "reject_once").code, Some(0));
+    for option in ["reject_once", "allow_once"] {
+        let late = answer(&house, &key, id, option);
+        assert_eq!((late.code, late.error_code().as_str()), (Some(2), "USAGE"), "the first answer wins");
+        assert_eq!(late.error()["detail_code"], "PERMISSION_NOT_PENDING");
+    }
+    assert_eq!(pending(&house, &key), [] as [Value; 0]);
+    events.extend(turn.finish(LONG).ok().lines());
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["permission: selected reject_once", "after"]);
+    let settled = settled(&events);
+    assert_eq!(settled.len(), 1, "{settled:?}");
+    assert_eq!((&settled[0]["permission_id"], &settled[0]["option_id"]), (&json!(id), &json!("reject_once")));
+    assert!(settled[0]["by"].is_string(), "it says who answered: {settled:?}");
+    house.end();
+}
+
+/// Several people may answer at the same time: one of them wins, and the agent hears that one.
+#[test]
+fn of_many_answers_at_once_one_wins() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let turn = ask(&house, &key, "permission");
+    let id = one_pending(&house, &key);
+    let racers: Vec<(&str, Followed)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
+        .map(|option| (option, house.follow(&["permissions", "answer", &key, &id, option])))
+        .into();
+    let ended: Vec<(&str, Option<i32>)> =
+        racers.into_iter().map(|(option, racer)| (option, racer.finish(LONG).code)).collect();
+    let winners: Vec<&str> =
+        ended.iter().filter(|(_, code)| *code == Some(0)).map(|(option, _)| *option).collect();
+    assert_eq!(winners.len(), 1, "{ended:?}");
+    let events = turn.finish(LONG).ok().lines();
+    assert_eq!(chunks(&events), [format!("permission: selected {}", winners[0])]);
+    house.end();
+}
+
+/// It survives the gateway's death, before and after the answer.
+#[test]
+fn a_permission_survives_kills_of_the_gateway() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
+        let turn = ask(&house, &key, &format!("permission Number {n}"));
+        let id = one_pending(&house, &key);
+        house.kill_gateway();
+        house.start_gateway();
+        assert_eq!(one_pending(&house, &key), id, "the same question after the restart");
+        assert_eq!(answer(&house, &key, &id, option).code, Some(0));
+        house.kill_gateway();
+        house.start_gateway();
+        assert_eq!(pending(&house, &key), [] as [Value; 0], "it stays answered");
+        assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "and is not answered twice");
+        let events = turn.finish(LONG).ok().lines();
+        check_turn(&events, "end_turn");
+        assert_eq!(chunks(&events), [format!("permission: selected {option}")]);
+        assert_eq!(events.iter().filter(|event| event["type"] == "permission").count(), 1, "asked once");
+        assert_eq!(settled(&events).len(), 1, "settled once");
+    }
+    house.end();
+}
+
+/// A cancel settles what its turn waits for; the question cannot be answered any more.
+#[test]
+fn a_cancel_expires_the_permission() {
+    // Once with an agent that takes its question back, once with one that only ends its turn.
+    for flags in [&["--cancel-request"][..], &[]] {
+        let house = House::new(flags);
+        let key = house.spawn();
+        let turn = ask(&house, &key, "permission\nsay never");
+        let id = one_pending(&house, &key);
+        let _ = house.verb(&["sessions", "cancel", &key]);
+        let events = turn.finish(LONG).ok().lines();
+        check_turn(&events, "cancelled");
+        assert_eq!(pending(&house, &key), [] as [Value; 0]);
+        assert_eq!(settled(&events).len(), 1, "{events:#?}");
+        assert_eq!(settled(&events)[0]["outcome"], "cancelled");
+        assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2));
+        check_turn(&house.prompt(&key, "go on"), "end_turn");
+        check_cancel_came_first(&house);
+        house.end();
+    }
+}
+
+/// H4: the next process numbers its requests from 0 again, and an old answer does not fit a new question.
+#[test]
+fn h4_an_old_permission_never_approves_a_new_request() {
+    let mut house = House::new(&["--ids", "int0"]);
+    let key = house.spawn();
+    let first = ask(&house, &key, "permission First");
+    let old = one_pending(&house, &key);
+    let lease = house.lease(&key);
+    lease.kill_adapter();
+    let events = first.finish(LONG).lines();
+    let _ = check_failed(&events, "ACP_TURN_FAILED");
+    assert_eq!(settled(&events).len(), 1, "the death of the agent settles it: {events:#?}");
+    house.await_end_of(&lease);
+    assert_eq!(pending(&house, &key), [] as [Value; 0]);
+    assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nobody is there to hear it");
+
+    let second = ask(&house, &key, "permission Second");
+    let new = one_pending(&house, &key);
+    assert_ne!(new, old);
+    assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "the old button does nothing");
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nor after a restart");
+    assert_eq!(one_pending(&house, &key), new, "the new question still waits");
+    assert_eq!(answer(&house, &key, &new, "reject_once").code, Some(0));
+    let events = second.finish(LONG).ok().lines();
+    assert_eq!(chunks(&events), ["permission: selected reject_once"]);
+    house.end();
+}
+
+/// The same id in the next turn of the same process, and in another session: each question has its own name.
+#[test]
+fn h4_ids_of_other_turns_and_sessions_do_not_fit() {
+    let house = House::new(&[]);
+    let (key, other) = (house.spawn(), house.spawn());
+    let first = ask(&house, &key, "permission");
+    let beside = ask(&house, &other, "permission");
+    let (old, foreign) = (one_pending(&house, &key), one_pending(&house, &other));
+    assert_eq!(answer(&house, &key, &foreign, "allow_once").code, Some(2), "of another session");
+    assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(0));
+    let _ = first.finish(LONG).ok();
+    let second = ask(&house, &key, "permission");
+    let new = one_pending(&house, &key);
+    assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "of an earlier turn");
+    assert_eq!(answer(&house, &key, &new, "reject_once").code, Some(0));
+    assert_eq!(chunks(&second.finish(LONG).ok().lines()), ["permission: selected reject_once"]);
+    assert_eq!(answer(&house, &other, &foreign, "allow_always").code, Some(0));
+    assert_eq!(chunks(&beside.finish(LONG).ok().lines()), ["permission: selected allow_always"]);
+    house.end();
+}
+
+/// The modes that need nobody, and a nobody who is needed.
+#[test]
+fn modes_decide_without_a_person() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = |args: &[&str]| {
+        let all = [&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd], args].concat();
+        text(&house.verb(&all), "session_key").to_owned()
+    };
+    // The scripted agent asks about an `execute`: no read, so that approve-reads has to ask, and nobody is there.
+    for (mode, interactive, want) in [
+        ("approve-all", false, "permission: selected allow_once"),
+        ("approve-all", true, "permission: selected allow_once"),
+        ("deny-all", false, "permission: selected reject_once"),
+        ("deny-all", true, "permission: selected reject_once"),
+        ("approve-reads", false, "permission: selected reject_once"),
+        ("ask", false, "permission: selected reject_once"),
+    ] {
+        let key = spawn(&["--permission", mode]);
+        let flag = if interactive { "--interactive" } else { "--non-interactive" };
+        let events = house.cli(&["prompt", &key, "permission", flag]).ok().lines();
+        check_turn(&events, "end_turn");
+        assert_eq!(chunks(&events), [want], "{mode}, interactive {interactive}");
+        assert_eq!(settled(&events).len(), 1, "even policy leaves its trace");
+        let _ = house.verb(&["sessions", "close", &key]);
+    }
+    // approve-reads still asks a person who is there.
+    let key = spawn(&["--permission", "approve-reads"]);
+    let turn = ask(&house, &key, "permission");
+    let id = one_pending(&house, &key);
+    assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
+    assert_eq!(chunks(&turn.finish(LONG).ok().lines()), ["permission: selected allow_once"]);
+    house.end();
+}
+
+/// `non_interactive_permissions = fail`: the run ends with its own code, and the command with exit code 5.
+#[test]
+fn where_nobody_can_be_asked_the_run_fails_if_so_configured() {
+    let toml = "[permission]\nnon_interactive_permissions = \"fail\"\n";
+    let house = Plan::flags(&[]).gateway(toml).build();
+    let key = house.spawn();
+    let failed = house.cli(&["prompt", &key, "permission\nsay never"]);
+    assert_eq!((failed.code, failed.error_code().as_str()), (Some(5), "PERMISSION_PROMPT_UNAVAILABLE"));
+    let events = failed.lines();
+    let _ = check_failed(&events, "PERMISSION_PROMPT_UNAVAILABLE");
+    assert!(!chunks(&events).contains(&"never"), "{events:#?}");
+    check_cancel_came_first(&house);
+    // The session goes on, with a person as well as without.
+    check_turn(&house.prompt(&key, "still here"), "end_turn");
+    let turn = ask(&house, &key, "permission");
+    let id = one_pending(&house, &key);
+    assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
+    check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
+    house.end();
+}
+
+/// A question that nobody answers is settled after its time, aloud.
+#[test]
+fn a_deadline_settles_the_question() {
+    let house = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build();
+    let key = house.spawn();
+    let events = ask(&house, &key, "permission").finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["permission: selected reject_once"]);
+    assert_eq!(settled(&events)[0]["by"], "deadline", "{events:#?}");
+    assert_eq!(pending(&house, &key), [] as [Value; 0]);
+    house.end();
+}
+
+/// Closing the session while it asks: the agent gets its answer, and everything ends.
+#[test]
+fn a_close_settles_the_question() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let turn = ask(&house, &key, "permission");
+    let id = one_pending(&house, &key);
+    let lease = house.lease(&key);
+    let _ = house.verb(&["sessions", "close", &key]);
+    let events = turn.finish(LONG).lines();
+    assert_eq!(settled(&events).len(), 1, "{events:#?}");
+    assert_eq!(answer(&house, &key, &id, "allow_once").code.filter(|code| *code != 0), Some(2));
+    until(LONG, "the agent is gone", || lease.processes().is_empty());
+    house.end();
+}

@@ -1,0 +1,260 @@
+//! The supervisor, a wrapper or an agent dies: every tree goes, it is said, and the sessions go on by resume.
+
+use acp_tests::cli::Followed;
+use acp_tests::house::{AGENT, GRACE_MS, House};
+use acp_tests::lease::Lease;
+use acp_tests::processes::{self, Held, Process};
+use acp_tests::story::{check_failed, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// What the agent does while it is killed: a child in its group, a grandchild in a session of its own that
+/// ignores SIGTERM, and itself deaf to SIGTERM too.
+const STUBBORN: &str = "ignore_term\nignore_eof\nfork_child\nspawn_setsid\nchunks 100000 pace_ms=10";
+/// A tree must be gone after its grace and this.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// A turn with a stubborn tree under it.
+struct Busy {
+    key: String,
+    lease: Lease,
+    turn: Followed,
+    events: Vec<Value>,
+    /// Wrapper, agent, child, grandchild.
+    tree: Vec<Process>,
+    agent_session: String,
+}
+
+impl Busy {
+    fn start(house: &House, cwd: &str) -> Self {
+        let key = house.world.spawn("gateway", AGENT, cwd);
+        let lease = house.lease(&key);
+        let mut turn = house.follow(&["prompt", &key, STUBBORN]);
+        let events =
+            turn.events_until(LONG, |event| event["text"].as_str().is_some_and(|t| t.starts_with("000003")));
+        let pids: Vec<i32> = chunks(&events)
+            .into_iter()
+            .filter_map(|text| text.strip_prefix("child ").or_else(|| text.strip_prefix("escaped ")))
+            .map(|pid| pid.parse().unwrap_or_else(|e| panic!("{e}: {pid}")))
+            .collect();
+        assert_eq!(pids.len(), 2, "child and grandchild: {events:?}");
+        let tree = lease.processes();
+        for pid in pids.iter().chain(&[lease.wrapper_pid(), lease.adapter_pid()]) {
+            assert!(tree.iter().any(|process| process.pid == *pid), "{pid} is not in {tree:#?}");
+        }
+        let escaped = tree.iter().find(|process| process.pid == pids[1]);
+        assert!(
+            escaped.is_some_and(|process| process.sid == process.pid),
+            "it left the session: {escaped:?}"
+        );
+        let shown = house.verb(&["sessions", "show", &key]);
+        let agent_session =
+            shown["agent_session_id"].as_str().unwrap_or_else(|| panic!("{shown}")).to_owned();
+        Self { key, lease, turn, events, tree, agent_session }
+    }
+
+    fn living(&self) -> Vec<Process> {
+        let same = |process: &&Process| {
+            processes::read(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks)
+        };
+        self.tree.iter().filter(same).cloned().collect()
+    }
+
+    /// Waits until the whole tree is gone.
+    fn await_end(&self, since: Instant, allowed: Duration) {
+        let left = allowed.saturating_sub(since.elapsed());
+        until(left, &format!("the tree of {} is gone", self.key), || {
+            self.living().is_empty() && self.lease.processes().is_empty()
+        });
+    }
+
+    /// Its turn failed, said why, and the session goes on in another process with the same conversation.
+    fn goes_on(mut self, house: &House) {
+        let ended = self.turn.finish(LONG);
+        assert_eq!(ended.code, Some(1), "a failed turn is exit code 1: {ended:?}");
+        self.events.extend(ended.lines());
+        let last = self.events.last().cloned().unwrap_or_default();
+        let code = last["code"].as_str().unwrap_or_default();
+        assert!(matches!(code, "ACP_TURN_FAILED" | "ACP_UNCERTAIN"), "{last}");
+        let error = check_failed(&self.events, code);
+        assert!(error["message"].as_str().is_some_and(|text| text.len() > 20), "it says why: {error}");
+
+        let events = house.prompt(&self.key, "do you remember?");
+        check_turn(&events, "end_turn");
+        assert_eq!(chunks(&events), ["echo: do you remember?"], "what was replayed is not said again");
+        let resumed = house.received("session/resume");
+        let same = |message: &&Value| message["params"]["sessionId"] == self.agent_session.as_str();
+        assert_eq!(resumed.iter().filter(same).count(), 1, "resumed under the agent's own id: {resumed:?}");
+        let lease = house.lease(&self.key);
+        assert_ne!(lease.id(), self.lease.id(), "another process is another lease");
+        let old = house.leases().into_iter().find(|lease| lease.id() == self.lease.id());
+        assert!(old.is_none_or(|lease| matches!(lease.state(), "closed" | "lost")), "the old one has ended");
+        let shown = house.verb(&["sessions", "show", &self.key]);
+        assert_eq!(shown["agent_session_id"], self.agent_session.as_str());
+        assert_eq!(shown["runs"][0]["state"], "failed", "{shown:#}");
+        let sent = house.agent_events("prompt");
+        let again =
+            |entry: &&Value| entry["session"] == self.agent_session.as_str() && entry["text"] == STUBBORN;
+        assert_eq!(sent.iter().filter(again).count(), 1, "the failed prompt is never sent again by itself");
+    }
+}
+
+fn tree_deadline() -> Duration {
+    Duration::from_millis(GRACE_MS) + MARGIN
+}
+
+/// Point 4 of what must be shown.
+#[test]
+fn heavy_every_tree_dies_with_the_supervisor() {
+    let mut house = House::new(&[]);
+    let busy = [Busy::start(&house, "work/one"), Busy::start(&house, "work/two")];
+    let killed = Instant::now();
+    house.kill_supervisor();
+    for one in &busy {
+        one.await_end(killed, tree_deadline());
+    }
+    eprintln!("both trees were gone after {:?}", killed.elapsed());
+    // The gateway finds the next one by itself.
+    house.start_supervisor();
+    for one in busy {
+        one.goes_on(&house);
+    }
+    house.end();
+}
+
+/// Both die at once: nothing is left, and nothing is forgotten.
+#[test]
+fn heavy_both_die_and_both_come_back() {
+    let mut house = House::new(&[]);
+    let busy = Busy::start(&house, "work/project");
+    let killed = Instant::now();
+    house.kill_gateway();
+    house.kill_supervisor();
+    busy.await_end(killed, tree_deadline());
+    assert_eq!(
+        house
+            .world
+            .processes()
+            .into_iter()
+            .filter(|process| process.pid != busy.turn.pid())
+            .collect::<Vec<_>>(),
+        [],
+        "nothing but the client is left"
+    );
+    house.start_supervisor();
+    house.start_gateway();
+    busy.goes_on(&house);
+    house.end();
+}
+
+/// The supervisor comes back before its gateway does, and the other way round.
+#[test]
+fn heavy_the_gateway_is_there_long_before_the_supervisor() {
+    let mut house = House::new(&[]);
+    let busy = Busy::start(&house, "work/project");
+    let killed = Instant::now();
+    house.kill_supervisor();
+    busy.await_end(killed, tree_deadline());
+    // A prompt that comes meanwhile is taken and waits; a session that is asked for as well.
+    let key = busy.key.clone();
+    let waiting = house.follow(&["prompt", &key, "while it was away"]);
+    until(SOON, "it is taken", || {
+        house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|r| r.len() == 2)
+    });
+    house.start_supervisor();
+    let events = waiting.finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["echo: while it was away"]);
+    assert_eq!(house.prompts_received("while it was away"), 1);
+    busy.goes_on_after(&house);
+    house.end();
+}
+
+/// The next prompt of an idle session comes while the supervisor is away: it waits, and is received once, by the
+/// next process of the same conversation.
+#[test]
+fn a_prompt_waits_for_the_supervisor() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    check_turn(&house.prompt(&key, "one"), "end_turn");
+    let lease = house.lease(&key);
+    house.kill_supervisor();
+    until(SOON, "the gateway has noticed", || {
+        house.gateway().log().contains("the connection to the supervisor is gone")
+    });
+    let waiting = house.follow(&["prompt", &key, "two"]);
+    until(SOON, "it is taken", || {
+        house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|runs| runs.len() == 2)
+    });
+    until(SOON, "the agent is gone", || lease.processes().is_empty());
+    house.start_supervisor();
+    let events = waiting.finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["echo: two"]);
+    assert_eq!(house.prompts_received("two"), 1);
+    assert_eq!(house.received("session/resume").len(), 1);
+    house.end();
+}
+
+impl Busy {
+    /// As [`Busy::goes_on`], where another prompt has brought the agent back already.
+    fn goes_on_after(self, house: &House) {
+        assert_eq!(self.turn.finish(LONG).code, Some(1));
+        let resumed = house.received("session/resume");
+        assert_eq!(resumed.len(), 1, "{resumed:?}");
+        assert_eq!(resumed[0]["params"]["sessionId"], self.agent_session.as_str());
+        check_turn(&house.prompt(&self.key, "and on"), "end_turn");
+    }
+}
+
+/// SIGKILL of one process of a lease, after a look at whose it is.
+fn kill_of(lease: &Lease, pid: i32) {
+    let held = Held::take(pid).unwrap_or_else(|| panic!("{pid} is gone"));
+    assert!(lease.processes().iter().any(|process| process.pid == pid), "{pid} is not of {lease:?}");
+    assert!(held.kill());
+}
+
+/// The wrapper alone: the supervisor ends what it held.
+#[test]
+fn heavy_the_wrapper_dies() {
+    let house = House::new(&[]);
+    let busy = Busy::start(&house, "work/project");
+    kill_of(&busy.lease, busy.lease.wrapper_pid());
+    busy.await_end(Instant::now(), LONG);
+    house.await_end_of(&busy.lease);
+    busy.goes_on(&house);
+    house.end();
+}
+
+/// The agent alone: its wrapper ends the rest of the tree.
+#[test]
+fn heavy_the_agent_dies() {
+    let house = House::new(&[]);
+    let busy = Busy::start(&house, "work/project");
+    kill_of(&busy.lease, busy.lease.adapter_pid());
+    busy.await_end(Instant::now(), LONG);
+    house.await_end_of(&busy.lease);
+    busy.goes_on(&house);
+    house.end();
+}
+
+/// An idle agent dies: nothing fails, it is said, and the next prompt resumes.
+#[test]
+fn an_idle_agent_dies() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    check_turn(&house.prompt(&key, "one"), "end_turn");
+    let lease = house.lease(&key);
+    lease.kill_adapter();
+    house.await_end_of(&lease);
+    let said = eventually(SOON, "it is said", || {
+        let history = house.history(&key);
+        history.into_iter().find(|event| event["type"] == "status" && event["status"] == "agent_exited")
+    });
+    assert!(said["text"].as_str().is_some_and(|text| text.contains("signal 9")), "{said}");
+    check_turn(&house.prompt(&key, "two"), "end_turn");
+    assert_eq!(house.received("session/resume").len(), 1);
+    assert_eq!(house.received("session/new").len(), 1);
+    house.end();
+}

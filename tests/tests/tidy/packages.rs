@@ -1,0 +1,118 @@
+//! Manifests, dependency trees and files that nothing compiles.
+
+use crate::assert_none;
+use crate::source::{PRODUCT, product};
+use acp_tests::world::repository;
+use std::process::Command;
+
+/// Crates that bring a runtime for asynchronous code.
+const RUNTIMES: [&str; 8] = [
+    "tokio",
+    "mio",
+    "async-std",
+    "async-executor",
+    "smol",
+    "futures-executor",
+    "futures-util",
+    "interprocess",
+];
+
+#[test]
+fn the_wrapper_has_no_async_runtime() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree =
+        ["tree", "--locked", "--offline", "-p", "acp-wrapper", "--edges", "normal", "--prefix", "none"];
+    let output = Command::new(cargo).args(tree).current_dir(repository()).output();
+    let output = output.unwrap_or_else(|e| panic!("cargo tree: {e}"));
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&"acp-shared"), "this is not the wrapper's tree: {text}");
+    let violations: Vec<String> =
+        names.into_iter().filter(|name| RUNTIMES.contains(name)).map(str::to_owned).collect();
+    assert_none("the wrapper is single-threaded and has one loop of its own", &violations);
+}
+
+fn manifest(package: &str) -> toml::Table {
+    let path = repository().join(package).join("Cargo.toml");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn versions_stand_in_one_place() {
+    let mut violations = Vec::new();
+    for package in PRODUCT.iter().chain(&["tests"]) {
+        let manifest = manifest(package);
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let Some(table) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
+            for (name, value) in table {
+                if value.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
+                    violations.push(format!("{package}: {name}"));
+                }
+            }
+        }
+    }
+    assert_none(
+        "a dependency is stated in [workspace.dependencies] and taken with `workspace = true`",
+        &violations,
+    );
+}
+
+#[test]
+fn packages_stand_on_their_floor_and_keep_the_lints() {
+    let mut violations = Vec::new();
+    for package in PRODUCT {
+        let manifest = manifest(package);
+        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let ours =
+            dependencies.into_iter().flat_map(|table| table.keys()).filter(|name| name.starts_with("acp-"));
+        violations.extend(
+            ours.filter(|name| *name != "acp-shared").map(|name| format!("{package} depends on {name}")),
+        );
+        let lints =
+            manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(toml::Value::as_bool);
+        if lints != Some(true) {
+            violations.push(format!("{package} does not take the workspace's lints"));
+        }
+    }
+    assert_none("packages depend on acp-shared only, under the workspace's lints", &violations);
+}
+
+/// Every binary package has a test of its own, or a fresh `cargo test` does not build its program.
+#[test]
+fn every_program_has_a_test_of_its_command_line() {
+    let missing =
+        ["wrapper", "supervisor", "gateway"].iter().map(|package| format!("{package}/tests/cli.rs"));
+    let violations: Vec<String> = missing.filter(|path| !repository().join(path).is_file()).collect();
+    assert_none("a binary package has tests/cli.rs", &violations);
+}
+
+#[test]
+fn no_file_is_dead() {
+    let files = product();
+    let mut violations = Vec::new();
+    for source in &files {
+        let Some((package, inside)) = source.path.split_once("/src/") else { continue };
+        let module = inside.trim_end_matches(".rs").trim_end_matches("/mod");
+        if matches!(module, "lib" | "main") || module.starts_with("bin/") {
+            continue;
+        }
+        // Beside a module with a path of its own lies the file that declares it.
+        let (dir, name) = module.rsplit_once('/').unwrap_or(("", module));
+        let parents = match dir {
+            "" => vec!["lib.rs".to_owned(), "main.rs".to_owned()],
+            dir => vec![format!("{dir}.rs"), format!("{dir}/mod.rs")],
+        };
+        let parents: Vec<String> = parents.iter().map(|parent| format!("{package}/src/{parent}")).collect();
+        let siblings = format!("{package}/src/{dir}").trim_end_matches('/').to_owned();
+        let declared = files.iter().any(|other| {
+            let beside = other.path.rsplit_once('/').is_some_and(|(dir, _)| dir == siblings);
+            (parents.contains(&other.path) || beside) && other.path != source.path && other.declares(name)
+        });
+        if !declared {
+            violations.push(format!("{} is declared in none of {parents:?}", source.path));
+        }
+    }
+    assert_none("a file that no `mod` names is not compiled", &violations);
+}
