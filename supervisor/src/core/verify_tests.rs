@@ -1,6 +1,7 @@
 //! Tables for [`super`]. Case numbers are those of the supervision reference, section 5.
 
 use super::*;
+use crate::core::lease::NsInit;
 
 const TICKS: u64 = 777;
 const INODE: u64 = 4242;
@@ -16,7 +17,7 @@ fn world() -> World {
     World {
         lease: LeaseId::mint(),
         gateway: GatewayInstanceId::mint(),
-        scope: Scope { boot_id: "boot".into(), pidns: 7 },
+        scope: Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() },
     }
 }
 
@@ -66,12 +67,12 @@ fn verdicts_with_an_inode_on_record() {
         ),
         (
             "10: other boot",
-            Evidence { scope: Some(Scope { boot_id: "b2".into(), pidns: 7 }), ..live.clone() },
+            Evidence { scope: Some(Scope { boot_id: "b2".into(), ..w.scope.clone() }), ..live.clone() },
             "gone",
         ),
         (
             "11: other pid namespace",
-            Evidence { scope: Some(Scope { boot_id: "boot".into(), pidns: 8 }), ..live.clone() },
+            Evidence { scope: Some(Scope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
             "not_ours",
         ),
         (
@@ -203,12 +204,12 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
         ("its number is reused", Evidence { inode: Some(9), ..live.clone() }, Holder::Dead),
         (
             "other boot",
-            Evidence { scope: Some(Scope { boot_id: "x".into(), pidns: 7 }), ..live.clone() },
+            Evidence { scope: Some(Scope { boot_id: "x".into(), ..w.scope.clone() }), ..live.clone() },
             Holder::Dead,
         ),
         (
             "other namespace",
-            Evidence { scope: Some(Scope { boot_id: "boot".into(), pidns: 8 }), ..live.clone() },
+            Evidence { scope: Some(Scope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
             Holder::Unknown,
         ),
         ("no inode now", Evidence { inode: None, ..live.clone() }, Holder::Unknown),
