@@ -117,6 +117,8 @@ pub(crate) struct Kernel {
     hooks: VecDeque<(Call, Script)>,
     /// How often the process list was read.
     pub(crate) lists: u32,
+    /// How many adapters were let go.
+    pub(crate) execs: u32,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -156,6 +158,7 @@ impl Kernel {
             events: Vec::new(),
             hooks: VecDeque::new(),
             lists: 0,
+            execs: 0,
         };
         kernel.place(1, 0, "init");
         kernel.place(ME, 1, "acp-supervisor");
@@ -357,7 +360,8 @@ impl Kernel {
     /// A zombie whose parent collects at once is gone.
     fn settle(&mut self, pid: i32) {
         let Some(task) = self.get(pid) else { return };
-        let collected = task.state == State::Zombie && !task.traced && self.get(task.ppid).is_none_or(|p| p.reaps);
+        let collected =
+            task.state == State::Zombie && !task.traced && self.get(task.ppid).is_none_or(|p| p.reaps);
         if collected {
             self.reap(pid);
         }

@@ -5,8 +5,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod endings;
 mod identity;
 mod kernel;
+mod openclaw;
+mod scope;
+mod spawning;
 mod stage;
 mod sys;
+mod visibility;
 mod wrapper;

@@ -16,7 +16,7 @@ use acp_supervisor::lease_task::{self, LeaseCmd};
 use acp_supervisor::owner::Event;
 use acp_supervisor::reaper;
 use acp_supervisor::relay::Relay;
-use acp_supervisor::store::Store;
+use acp_supervisor::store::{STORE_FILE, Store};
 use acp_supervisor::sys::{Signal, Sys};
 use std::collections::HashMap;
 use std::path::Path;
@@ -219,9 +219,16 @@ impl Stage {
 
     /// A tree as an earlier supervisor would have left it, without a lease.
     pub(crate) fn plant(&self) -> Tree {
-        let (lease, gateway) = (LeaseId::mint(), GatewayInstanceId::mint());
+        let wrapper = self.kernel().free_pid();
+        let tree = self.plant_at(wrapper, GatewayInstanceId::mint());
+        self.kernel().ours.insert(tree.lease);
+        tree
+    }
+
+    /// A tree whose wrapper has this number; it is not for us to signal.
+    pub(crate) fn plant_at(&self, wrapper: i32, gateway: GatewayInstanceId) -> Tree {
+        let lease = LeaseId::mint();
         let mut kernel = self.kernel();
-        let wrapper = kernel.free_pid();
         kernel.place(wrapper, 1, "acp-wrapper");
         kernel.edit(wrapper, |t| {
             (t.tree, t.environ, t.subreaper) = (Some(lease), environ(lease, gateway), true);
@@ -230,7 +237,6 @@ impl Stage {
         kernel.setpgid(adapter);
         kernel.edit(adapter, |t| t.dies_with_parent = true);
         let child = kernel.fork(adapter, "tool");
-        kernel.ours.insert(lease);
         Tree { lease, gateway, wrapper, adapter, child }
     }
 
@@ -316,7 +322,8 @@ impl Stage {
     /// Whether the whole tree runs.
     pub(crate) fn untouched(&self, tree: &Tree) -> bool {
         let kernel = self.kernel();
-        tree.pids().iter().all(|pid| kernel.runs(*pid)) && !kernel.sent.iter().any(|s| tree.pids().contains(&s.pid))
+        tree.pids().iter().all(|pid| kernel.runs(*pid))
+            && !kernel.sent.iter().any(|s| tree.pids().contains(&s.pid))
     }
 
     /// What was sent to a process, in order.
@@ -369,12 +376,21 @@ impl Stage {
         Store::open(copy.path()).unwrap().2.leases
     }
 
+    /// Writes to the store what this program never would.
+    #[expect(clippy::disallowed_methods, reason = "damage comes from outside of the store")]
+    pub(crate) fn damage(&self, sql: &str) {
+        let connection = rusqlite::Connection::open(self.dir.path().join(STORE_FILE)).unwrap();
+        connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
+        connection.execute_batch(sql).unwrap();
+    }
+
     // ---- leases of this supervisor ----
 
     /// Starts an agent through the whole spawn protocol and waits until it is known how that went.
     pub(crate) async fn spawn(&mut self) -> LeaseId {
         let id = self.start_spawn();
-        self.until("the spawn is answered", |s| s.relays.contains_key(&id) || s.refusals.contains_key(&id)).await;
+        self.until("the spawn is answered", |s| s.relays.contains_key(&id) || s.refusals.contains_key(&id))
+            .await;
         id
     }
 

@@ -269,7 +269,8 @@ impl Sys for FakeSys {
     fn collect(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
         let mut kernel = self.kernel();
         let task = kernel.by_serial(child.serial).filter(|t| t.ppid == ME);
-        let task = task.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::CHILD.raw_os_error()))?;
+        let task =
+            task.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::CHILD.raw_os_error()))?;
         if task.state != State::Zombie || task.traced {
             return Ok(None);
         }

@@ -30,6 +30,8 @@ pub(crate) enum Hello {
     Silent,
     /// It ends before it says anything.
     Ends,
+    /// It says the truth after a while, so that something can happen before.
+    Later,
 }
 
 /// How wrappers behave.
@@ -141,6 +143,10 @@ impl Running {
         let hello = |wrapper_pid, adapter_pid| FromWrapper::Hello { wrapper_pid, adapter_pid };
         match self.script.hello {
             Hello::Honest | Hello::Ends => self.say(&hello(pid, adapter)).await?,
+            Hello::Later => {
+                tokio::time::sleep(TERM_GRACE).await;
+                self.say(&hello(pid, adapter)).await?;
+            }
             Hello::Adapter(other) => self.say(&hello(pid, other)).await?,
             Hello::Wrapper(other) => self.say(&hello(other, adapter)).await?,
             Hello::Silent => {}
@@ -159,6 +165,7 @@ impl Running {
                 (t.name, t.exe) = ("agent".into(), "/usr/bin/agent".into());
                 t.on_term = if stubborn { OnTerm::Ignores } else { OnTerm::Dies };
             });
+            kernel.execs += 1;
         }
         self.say(&FromWrapper::Running).await
     }
