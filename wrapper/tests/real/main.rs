@@ -5,6 +5,8 @@ mod confine;
 mod contract;
 mod exec;
 mod exit;
+mod helper;
+mod odd;
 mod parent;
 mod rig;
 mod signals;

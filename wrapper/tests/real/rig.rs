@@ -191,6 +191,16 @@ impl Rig {
         })
     }
 
+    /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
+    pub(crate) fn below_a_shell(launch: &Launch) -> Self {
+        let json = serde_json::to_vec(launch).unwrap();
+        Self::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
+            command
+        })
+    }
+
     /// Starts it below as many rulesets as the kernel takes, so that it can enforce no more.
     pub(crate) fn under_full_landlock(launch: &Launch) -> Self {
         // Rulesets belong to a thread: the others of this test go without.
@@ -397,6 +407,18 @@ impl Drop for Rig {
             }
         }
     }
+}
+
+/// Sends a signal to a process that is the one that is meant, as `is_it` says once a handle on it is open.
+pub(crate) fn signal_verified(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) {
+    let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    assert!(is_it(), "{pid} is another process");
+    rustix::process::pidfd_send_signal(&pidfd, signal).unwrap();
+}
+
+/// Kills a process that is the one that is meant.
+pub(crate) fn kill_verified(pid: i32, is_it: impl FnOnce() -> bool) {
+    signal_verified(pid, Signal::KILL, is_it);
 }
 
 fn all_pids() -> Vec<i32> {
