@@ -64,9 +64,6 @@ pub enum AppError {
     /// The system does not say what a supervisor must know about itself.
     #[error("this system does not say {0}; is /proc mounted?")]
     Blind(&'static str),
-    /// What earlier supervisors left cannot be looked at.
-    #[error("cannot look at the processes of this machine")]
-    Reap(#[source] io::Error),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -166,7 +163,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let lock = lock(&state_dir)?;
     let descriptors = raise_descriptor_limit();
-    let ground = look_around()?;
+    let mut ground = look_around()?;
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
@@ -199,7 +196,10 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         looks: Semaphore::new(LOOKS_MAX),
         started: Instant::now(),
     });
-    reap_at_start(&context, &mut loaded.leases).await?;
+    if let Err(error) = reap_at_start(&context, &mut loaded.leases).await {
+        tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
+        ground.warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
+    }
     let owner =
         Owner::new(Arc::clone(&context), policy, loaded.leases, loaded.installations, ground.warnings);
     let socket = options.socket.unwrap_or_else(|| state_dir.join(SOCKET_FILE));
@@ -269,13 +269,13 @@ async fn tick(context: Arc<Context>) {
 }
 
 /// Ends what earlier supervisors left behind, and puts their rows in order.
-async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(), AppError> {
+async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> io::Result<()> {
     let mut open: Vec<Lease> = leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
     if open.is_empty() {
         return Ok(());
     }
     tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
-    reaper::reap(context, &mut open).await.map_err(AppError::Reap)?;
+    reaper::reap(context, &mut open).await?;
     for lease in &mut open {
         if let Some(end) = relay::spooled_end(&context.spool_dir(), lease.lease_id) {
             lease.stdout_end = lease.stdout_end.max(end);

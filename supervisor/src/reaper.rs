@@ -2,8 +2,8 @@
 //! connection is taken.
 
 use crate::context::{Context, wall_ms};
-use crate::core::lease::{Lease, LeaseEvent};
-use crate::core::reap::{Findings, Plan, plan};
+use crate::core::lease::{Lease, LeaseEvent, Place};
+use crate::core::reap::{Findings, Plan, is_superseded, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -34,14 +34,25 @@ struct Scene {
 
 impl Scene {
     fn read<S: Sys>(sys: &S, leases: &[Lease]) -> io::Result<Self> {
+        let here = sys.here();
+        let lies_here = |l: &&Lease| here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here);
+        let Some(oldest) = leases.iter().filter(lies_here).map(|l| Target::of(l).not_before_ticks).min()
+        else {
+            return Ok(Self { snapshot: Vec::new(), markers: HashMap::new() });
+        };
         let snapshot = sys.snapshot()?;
-        let oldest = leases.iter().map(|l| Target::of(l).not_before_ticks).min().unwrap_or(0);
         let markers = sweep::markers(sys, &snapshot, oldest);
         Ok(Self { snapshot, markers })
     }
 }
 
-fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene) -> Examined<S::Handle> {
+fn examine<S: Sys>(
+    sys: &S,
+    lease: &Lease,
+    among: &[Lease],
+    guard: &Guard,
+    scene: &Scene,
+) -> Examined<S::Handle> {
     let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
     let holder = holder(lease.supervisor, &lease.scope, &supervisor);
     let target = Target::of(lease);
@@ -51,7 +62,13 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene) -> Exam
     } else {
         Found { members: Vec::new(), unknown: None }
     };
-    let findings = Findings { here: sys.here(), holder, owned: found.pids(), unknown: found.unknown };
+    let findings = Findings {
+        here: sys.here(),
+        holder,
+        superseded: is_superseded(lease, among),
+        owned: found.pids(),
+        unknown: found.unknown,
+    };
     Examined { plan: plan(lease, &findings), found }
 }
 
@@ -61,7 +78,7 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene) -> Exam
 /// The process list cannot be read.
 pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], guard: &Guard) -> io::Result<Vec<ReapLine>> {
     let scene = Scene::read(sys, leases)?;
-    Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, guard, &scene).plan)).collect())
+    Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, leases, guard, &scene).plan)).collect())
 }
 
 fn line(lease: &Lease, plan: &Plan) -> ReapLine {
@@ -115,7 +132,7 @@ async fn round<S: Sys>(
     let examined = context
         .blocking(move |sys| {
             let scene = Scene::read(sys, &rows)?;
-            Ok(rows.iter().map(|lease| examine(sys, lease, &guard, &scene)).collect::<Vec<_>>())
+            Ok(rows.iter().map(|lease| examine(sys, lease, &rows, &guard, &scene)).collect::<Vec<_>>())
         })
         .await?;
     let mut targets = 0;

@@ -141,6 +141,25 @@ pub struct Bound {
     pub sid: i32,
 }
 
+impl Bound {
+    /// Why no tree that was spawned here can be like this, if none can. Such a row is no reason to touch anything.
+    #[must_use]
+    pub fn flaw(&self, supervisor: ProcessRecord) -> Option<&'static str> {
+        let numbers = [self.wrapper.pid, self.adapter.pid, self.pgid, self.sid];
+        if numbers.iter().any(|number| *number <= 1) {
+            return Some("it names a number that is no process of ours");
+        }
+        if numbers.contains(&supervisor.pid) {
+            return Some("it names the supervisor that spawned it");
+        }
+        if self.wrapper.pid == self.adapter.pid {
+            return Some("its wrapper and its adapter are one process");
+        }
+        let own = self.pgid == self.adapter.pid && self.sid == self.wrapper.pid;
+        (!own).then_some("its group or its session is not its own")
+    }
+}
+
 /// One row of the lease table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {

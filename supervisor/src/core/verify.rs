@@ -275,8 +275,11 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
 pub enum Kin {
     /// Found as the child of a verified process, which still ran after the evidence was read.
     ChildOf(i32),
-    /// Found by its environment.
-    Marked,
+    /// Found by its environment. One that is older than the tree can only have a copy of it.
+    Marked {
+        /// When the root of the tree started, in clock ticks since boot.
+        since_ticks: u64,
+    },
 }
 
 /// Whether a process belongs to the tree of a lease.
@@ -296,7 +299,9 @@ pub fn verify_member(
     }
     let proven = match kin {
         Kin::ChildOf(parent) => now.ppid == Some(parent),
-        Kin::Marked => now.marker.names(lease_id, gateway),
+        Kin::Marked { since_ticks } => {
+            now.marker.names(lease_id, gateway) && now.start_ticks.is_some_and(|ticks| ticks >= since_ticks)
+        }
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
 }

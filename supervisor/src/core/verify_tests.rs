@@ -166,7 +166,7 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         claim.process.pid = pid;
         assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
         assert_eq!(
-            verify_member(w.lease, w.gateway, Kin::Marked, &now, &guard).as_str(),
+            verify_member(w.lease, w.gateway, Kin::Marked { since_ticks: TICKS }, &now, &guard).as_str(),
             want,
             "{pid} {guard:?}"
         );
@@ -177,16 +177,19 @@ fn nobody_signals_itself_its_line_or_another_lease() {
 fn members_need_a_proof_of_their_own() {
     let w = world();
     let live = w.live();
+    let marked = Kin::Marked { since_ticks: TICKS };
     let bare = Evidence { marker: Marker::Missing, ..live.clone() };
     for (name, kin, now, want) in [
-        ("marked", Kin::Marked, live.clone(), "owned"),
-        ("22: not marked", Kin::Marked, bare.clone(), "not_ours"),
+        ("marked", marked, live.clone(), "owned"),
+        ("23: older than the tree", Kin::Marked { since_ticks: TICKS + 1 }, live.clone(), "not_ours"),
+        ("23: of an unknown age", marked, Evidence { start_ticks: None, ..live.clone() }, "not_ours"),
+        ("22: not marked", marked, bare.clone(), "not_ours"),
         ("22: not marked, but a child", Kin::ChildOf(50), bare.clone(), "owned"),
         ("child of another", Kin::ChildOf(51), live.clone(), "not_ours"),
         ("parent unreadable", Kin::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "not_ours"),
         ("zombie", Kin::ChildOf(50), Evidence { life: Life::Zombie, ..bare.clone() }, "gone"),
-        ("gone", Kin::Marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
-        ("unreadable", Kin::Marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),
+        ("gone", marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
+        ("unreadable", marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),
     ] {
         assert_eq!(verify_member(w.lease, w.gateway, kin, &now, &Guard::default()).as_str(), want, "{name}");
     }

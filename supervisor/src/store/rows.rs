@@ -169,7 +169,21 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
         (text("lease_id")?, text("gateway_instance_id")?, text("session_key")?, text("state")?);
     let (wrapper, adapter) = (process(row, "wrapper")?, process(row, "adapter")?);
     let (pgid, sid): (Option<i32>, Option<i32>) = (row.get("pgid")?, row.get("sid")?);
+    let supervisor = process(row, "supervisor")?.ok_or_else(|| bad("supervisor of", &id))?;
     let bound = wrapper.zip(adapter).zip(pgid.zip(sid));
+    let bound = bound.map(|((wrapper, adapter), (pgid, sid))| Bound { wrapper, adapter, pgid, sid });
+    let sound = |bound: &Bound| match bound.flaw(supervisor) {
+        None => true,
+        Some(why) => {
+            tracing::error!(
+                lease_id = id,
+                why,
+                ?bound,
+                "a row names impossible processes; they are left alone"
+            );
+            false
+        }
+    };
     Ok(Lease {
         lease_id: LeaseId::parse(&id).map_err(|_| bad("lease id", &id))?,
         gateway: GatewayInstanceId::parse(&gateway).map_err(|_| bad("gateway", &gateway))?,
@@ -183,7 +197,7 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
         },
         wrapper_root: text("wrapper_root")?,
         wrapper_path: text("wrapper_path")?,
-        supervisor: process(row, "supervisor")?.ok_or_else(|| bad("supervisor of", &id))?,
+        supervisor,
         scope: Scope {
             boot_id: text("boot_id")?,
             pidns: number(row, "pidns")?,
@@ -192,7 +206,7 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
                 inode: maybe_number(row, "init_inode")?,
             },
         },
-        bound: bound.map(|((wrapper, adapter), (pgid, sid))| Bound { wrapper, adapter, pgid, sid }),
+        bound: bound.filter(sound),
         command_hash: text("command_hash")?,
         spec_hash: text("spec_hash")?,
         cgroup_path: row.get("cgroup_path")?,

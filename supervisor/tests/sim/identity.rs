@@ -33,12 +33,16 @@ async fn c01_a02_s_a_number_that_changes_hands_between_look_and_signal_is_left_a
         let tree = s.orphan(Open).await;
         let pid = tree.wrapper;
         let call = if call == Call::Open(0) { Call::Open(pid) } else { Call::Evidence(pid) };
-        s.kernel().after(call, move |k| drop(k.give_away(pid, true)));
+        s.kernel().after(call, move |k| {
+            let ticks = k.task(pid).start_ticks;
+            k.vanish(tree.lease);
+            k.place(pid, 1, "stranger");
+            k.edit(pid, |t| t.start_ticks = ticks);
+        });
         s.reap().await;
         assert_eq!(s.sent_to(pid), [], "{call:?}");
         assert_eq!(s.kernel().task(pid).name, "stranger");
-        assert!(s.kernel().alive(tree.lease).is_empty(), "the rest of the tree is found by its marker");
-        assert_eq!(s.state(&tree), Closed);
+        assert!(s.state(&tree).is_ended());
     }
 }
 
@@ -177,19 +181,10 @@ async fn c15_s_the_number_of_a_thread_is_no_process() {
 async fn a19_s_neither_the_own_line_nor_init_is_ever_signalled() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
-    // They carry the marker, and the row names them, identity and all.
+    // They carry its marker, and are as young as it is.
     for pid in [1, ME] {
-        s.kernel().edit(pid, |t| {
-            t.environ = environ(tree.lease, tree.gateway);
-            t.start_ticks += 1_000;
-        });
+        s.kernel().edit(pid, |t| t.environ = environ(tree.lease, tree.gateway));
     }
-    let (me, init) = (s.kernel().record(ME), s.kernel().record(1));
-    let mut row = s.lease(&tree).clone();
-    let bound = row.bound.as_mut().unwrap();
-    (bound.wrapper, bound.adapter) = (me, init);
-    s.leases = vec![row];
-    s.dry_run();
     s.reap().await;
     for pid in [1, ME] {
         assert_eq!(s.sent_to(pid), []);

@@ -91,6 +91,10 @@ const ROWS: [Row; 9] = [
         name: "ACPX-09: only those that are the same get SIGKILL",
         before: NOTHING,
         between: |k, tree| {
+            for pid in [tree.adapter, tree.child] {
+                k.setsid(pid);
+                k.edit(pid, |t| t.dies_with_parent = false);
+            }
             k.exit(tree.wrapper, ExitStatus::Exited(0));
             k.place(tree.wrapper, 1, "stranger");
         },
@@ -110,7 +114,6 @@ async fn a01_a02_a04_s_acpx_01_to_09() {
         s.kernel().at(now + REAP_TERM_MS / 2, move |k| between(k, tree));
         let _ = s.try_reap().await;
         s.pass(REAP_TERM_MS).await;
-        drop(s.kernel());
         let seen = |pid| {
             let mut signals = s.sent_to(pid);
             signals.dedup();
