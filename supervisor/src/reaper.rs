@@ -130,9 +130,7 @@ async fn round(
                 tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped");
                 continue;
             }
-            if let Err(error) = context.store.save_lease(lease).await {
-                tracing::error!(%error, lease_id = %lease.lease_id, "the reaping of a lease is not recorded");
-            }
+            context.store.record(lease, "the reaping of a lease").await;
         }
         if kill {
             tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
@@ -157,9 +155,7 @@ async fn record(context: &Arc<Context>, leases: &mut [Lease], plans: &[Plan]) {
         }
         tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
-        if let Err(error) = context.store.save_lease(lease).await {
-            tracing::error!(%error, lease_id = %lease.lease_id, "the end of a lease is not recorded");
-        }
+        context.store.record(lease, "the end of a lease").await;
         context.wrapper_root.remove(lease.gateway, lease.lease_id);
     }
 }

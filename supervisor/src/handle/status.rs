@@ -43,6 +43,6 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .filter_map(|e| e.relay.as_ref())
             .map(Relay::buffered_bytes)
             .sum(),
-        warnings: owner.warnings.clone(),
+        warnings: owner.warnings.iter().cloned().chain(context.store.warnings()).collect(),
     })));
 }
