@@ -5,20 +5,19 @@
 use crate::context::Context;
 use crate::core::verify::{Kin, Verdict, verify_member};
 use crate::sweep;
-use crate::sys::linux::Linux;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often it looks even without a SIGCHLD, since several of them may be one.
+/// How often it looks even without a SIGCHLD, since several of them may be one: while there are children.
 const LOOK: Duration = Duration::from_secs(2);
 /// Pause after each look: a burst of dying children is one look.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Looks after strays for as long as the program runs.
-pub(crate) async fn watch(context: Arc<Context>) {
+pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
     let mut children = match signal(SignalKind::child()) {
         Ok(children) => Some(children),
         Err(error) => {
@@ -33,9 +32,16 @@ pub(crate) async fn watch(context: Arc<Context>) {
                 None => std::future::pending().await,
             }
         };
+        let now_and_then = async {
+            if context.has_children() {
+                tokio::time::sleep(LOOK).await;
+            } else {
+                std::future::pending().await
+            }
+        };
         tokio::select! {
             () = told => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = now_and_then => {}
         }
         let at = Arc::clone(&context);
         let looked = context.blocking(move |sys| {
@@ -49,7 +55,8 @@ pub(crate) async fn watch(context: Arc<Context>) {
     }
 }
 
-fn look(context: &Context, sys: &Linux) {
+/// Looks once.
+pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
     for pid in context.strays() {
         match sys.reap_stray(pid) {
             Ok(true) => {

@@ -44,5 +44,6 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .map(Relay::buffered_bytes)
             .sum(),
         warnings: owner.warnings.iter().cloned().chain(context.store.warnings()).collect(),
+        read_only: context.store.read_only().map(str::to_owned),
     })));
 }
