@@ -8,7 +8,7 @@ use crate::core::load::{self, Own};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
-use crate::relay;
+use crate::relay::spools::Spools;
 use crate::server;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
@@ -183,8 +183,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     }
     let mut owner =
         Owner::new(Arc::clone(&context), policy.clone(), loaded.leases, loaded.installations, warnings);
-    let socket = Socket::open(socket.clone(), &context.config, &policy);
-    let socket = file(&context.state_dir.join(SOCKET_FILE), socket)?;
+    let socket = file(&socket, Socket::open(socket.clone(), &context.config, &policy))?;
     let (path, to_remove) = (socket.path.clone(), socket.to_remove());
     let mut tasks = vec![
         tokio::spawn(Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&context))),
@@ -230,6 +229,8 @@ fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
     ground.warnings.append(&mut loaded.warnings);
+    let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
+    spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
         own_line: ground.sys.own_line(),
@@ -243,6 +244,7 @@ fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
         scope: ground.scope,
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
+        spools,
         children: Mutex::new(HashSet::new()),
         descriptors,
         events,
@@ -322,7 +324,7 @@ async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(
     tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
     reaper::reap(context, &mut open).await.map_err(AppError::Reap)?;
     for lease in &mut open {
-        if let Some(end) = relay::spooled_end(&context.spool_dir(), lease.lease_id) {
+        if let Some(end) = context.spools.end(lease.gateway, lease.lease_id) {
             lease.stdout_end = lease.stdout_end.max(end);
             context.store.post_lease(lease);
         }

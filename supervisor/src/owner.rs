@@ -479,6 +479,7 @@ impl Owner {
         }
         if !self.stopping {
             tracing::info!("ending: every lease is closed in order");
+            self.manager.say("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
         self.close_all(|_| true, "the supervisor ends");

@@ -5,7 +5,7 @@ use crate::core::lease::Lease;
 use crate::core::wake::{Deadlines, next_wake};
 use crate::handle;
 use crate::owner::{Entry, Owner, TOLD};
-use crate::relay::{self, Relay, RelayCmd};
+use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::LeaseKind;
 use std::collections::HashMap;
@@ -125,10 +125,11 @@ impl Owner {
             return;
         }
         for id in &ids {
-            if let Some(relay) = self.leases.remove(id).and_then(|entry| entry.relay) {
+            let Some(entry) = self.leases.remove(id) else { continue };
+            if let Some(relay) = entry.relay {
                 relay.request(RelayCmd::Release);
             }
-            relay::forget(&self.context.spool_dir(), *id);
+            self.context.spools.forget(entry.lease.gateway, *id);
         }
         let store = self.context.store.clone();
         tokio::spawn(async move {
