@@ -3,7 +3,7 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent, Place};
-use crate::core::reap::{Findings, Plan, is_superseded, plan};
+use crate::core::reap::{Findings, Plan, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -46,13 +46,7 @@ impl Scene {
     }
 }
 
-fn examine<S: Sys>(
-    sys: &S,
-    lease: &Lease,
-    among: &[Lease],
-    guard: &Guard,
-    scene: &Scene,
-) -> Examined<S::Handle> {
+fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene) -> Examined<S::Handle> {
     let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
     let holder = holder(lease.supervisor, &lease.scope, &supervisor);
     let target = Target::of(lease);
@@ -62,13 +56,7 @@ fn examine<S: Sys>(
     } else {
         Found { members: Vec::new(), unknown: None }
     };
-    let findings = Findings {
-        here: sys.here(),
-        holder,
-        superseded: is_superseded(lease, among),
-        owned: found.pids(),
-        unknown: found.unknown,
-    };
+    let findings = Findings { here: sys.here(), holder, owned: found.pids(), unknown: found.unknown };
     Examined { plan: plan(lease, &findings), found }
 }
 
@@ -78,7 +66,7 @@ fn examine<S: Sys>(
 /// The process list cannot be read.
 pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], guard: &Guard) -> io::Result<Vec<ReapLine>> {
     let scene = Scene::read(sys, leases)?;
-    Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, leases, guard, &scene).plan)).collect())
+    Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, guard, &scene).plan)).collect())
 }
 
 fn line(lease: &Lease, plan: &Plan) -> ReapLine {
@@ -132,7 +120,7 @@ async fn round<S: Sys>(
     let examined = context
         .blocking(move |sys| {
             let scene = Scene::read(sys, &rows)?;
-            Ok(rows.iter().map(|lease| examine(sys, lease, &rows, &guard, &scene)).collect::<Vec<_>>())
+            Ok(rows.iter().map(|lease| examine(sys, lease, &guard, &scene)).collect::<Vec<_>>())
         })
         .await?;
     let mut targets = 0;
@@ -147,9 +135,7 @@ async fn round<S: Sys>(
                 tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped");
                 continue;
             }
-            if let Err(error) = context.store.save_lease(lease).await {
-                tracing::error!(%error, lease_id = %lease.lease_id, "the reaping of a lease is not recorded");
-            }
+            context.store.record(lease, "the reaping of a lease").await;
         }
         if kill {
             tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
@@ -174,9 +160,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
         }
         tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
-        if let Err(error) = context.store.save_lease(lease).await {
-            tracing::error!(%error, lease_id = %lease.lease_id, "the end of a lease is not recorded");
-        }
+        context.store.record(lease, "the end of a lease").await;
         context.wrapper_root.remove(lease.gateway, lease.lease_id);
     }
 }

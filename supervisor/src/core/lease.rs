@@ -141,25 +141,6 @@ pub struct Bound {
     pub sid: i32,
 }
 
-impl Bound {
-    /// Why no tree that was spawned here can be like this, if none can. Such a row is no reason to touch anything.
-    #[must_use]
-    pub fn flaw(&self, supervisor: ProcessRecord) -> Option<&'static str> {
-        let numbers = [self.wrapper.pid, self.adapter.pid, self.pgid, self.sid];
-        if numbers.iter().any(|number| *number <= 1) {
-            return Some("it names a number that is no process of ours");
-        }
-        if numbers.contains(&supervisor.pid) {
-            return Some("it names the supervisor that spawned it");
-        }
-        if self.wrapper.pid == self.adapter.pid {
-            return Some("its wrapper and its adapter are one process");
-        }
-        let own = self.pgid == self.adapter.pid && self.sid == self.wrapper.pid;
-        (!own).then_some("its group or its session is not its own")
-    }
-}
-
 /// One row of the lease table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -227,6 +208,22 @@ impl Lease {
         }
         self.state = to;
         Ok(())
+    }
+
+    /// Puts a lease out of use whose record cannot be trusted: it is lost, and names no process any more, so that
+    /// none is signalled for its sake. What was recorded of its processes stays to be read.
+    pub fn quarantine(&mut self, why: &str, at_ms: u64) {
+        if let Some(bound) = self.bound.take() {
+            let (wrapper, adapter) = (bound.wrapper.pid, bound.adapter.pid);
+            self.last_evidence_json = Some(format!(
+                r#"{{"quarantined":{{"wrapper_pid":{wrapper},"adapter_pid":{adapter},"pgid":{},"sid":{}}}}}"#,
+                bound.pgid, bound.sid
+            ));
+        }
+        let reason = format!("quarantined, nothing is signalled for it: {why}");
+        self.state_reason = crate::core::tail::head(&reason, REASON_BYTES_MAX).to_owned();
+        self.state = LeaseState::Lost;
+        self.ended_at_ms = self.ended_at_ms.or(Some(at_ms));
     }
 
     /// The agent's lease that this terminal belongs to.

@@ -1,7 +1,7 @@
 //! What to do about the leases that an earlier supervisor left behind. Planned from leases alone, never from
 //! processes that look like agents.
 
-use crate::core::lease::{Lease, LeaseEvent, Place, ProcessRecord, Scope};
+use crate::core::lease::{Lease, LeaseEvent, Place, Scope};
 use crate::core::verify::Holder;
 
 /// What the evidence says about one lease.
@@ -11,8 +11,6 @@ pub struct Findings {
     pub here: Option<Scope>,
     /// Whether the supervisor that spawned the lease lives.
     pub holder: Holder,
-    /// A newer lease names the same process.
-    pub superseded: bool,
     /// Verified processes of the tree, to be signalled, children first.
     pub owned: Vec<i32>,
     /// Why something of it cannot be told, if that is so.
@@ -52,19 +50,6 @@ impl Plan {
     }
 }
 
-/// Whether a newer one `among` the leases names the same process. Without inodes that cannot be told from the rows;
-/// then the environment of the process says whose it is.
-#[must_use]
-pub fn is_superseded(lease: &Lease, among: &[Lease]) -> bool {
-    let Some(mine) = lease.bound else { return false };
-    let same = |a: ProcessRecord, b: ProcessRecord| a.pid == b.pid && a.inode.is_some() && a.inode == b.inode;
-    among.iter().any(|other| {
-        (other.started_at_ms, other.lease_id) > (lease.started_at_ms, lease.lease_id)
-            && other.scope == lease.scope
-            && other.bound.is_some_and(|o| same(o.wrapper, mine.wrapper) || same(o.adapter, mine.adapter))
-    })
-}
-
 /// Decides about one lease that has not ended.
 #[must_use]
 pub fn plan(lease: &Lease, found: &Findings) -> Plan {
@@ -85,9 +70,6 @@ pub fn plan(lease: &Lease, found: &Findings) -> Plan {
             return Plan::Leave("it cannot be told whether the supervisor that spawned it lives");
         }
         Holder::Dead => {}
-    }
-    if found.superseded {
-        return Plan::Mark(LeaseEvent::Lose, "a newer lease names the same process, which is that one's");
     }
     if !found.owned.is_empty() {
         return Plan::Signal(found.owned.clone());
@@ -112,13 +94,7 @@ mod tests {
     #[test]
     fn plans() {
         let scope = Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() };
-        let base = Findings {
-            here: Some(scope.clone()),
-            holder: Holder::Dead,
-            superseded: false,
-            owned: vec![],
-            unknown: None,
-        };
+        let base = Findings { here: Some(scope.clone()), holder: Holder::Dead, owned: vec![], unknown: None };
         let other_boot = Some(Scope { boot_id: "other".into(), ..scope.clone() });
         let other_ns = Some(Scope { pidns: 8, ..scope.clone() });
         let f = |change: &dyn Fn(&mut Findings)| {

@@ -11,13 +11,15 @@ use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spa
 use acp_supervisor::config::Config;
 use acp_supervisor::context::Context;
 use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
+use acp_supervisor::core::load::{self, Own};
 use acp_supervisor::launchdir::WrapperRoot;
 use acp_supervisor::lease_task::{self, LeaseCmd};
 use acp_supervisor::owner::Event;
 use acp_supervisor::reaper;
 use acp_supervisor::relay::Relay;
+use acp_supervisor::relay::spools::Spools;
 use acp_supervisor::store::{STORE_FILE, Store};
-use acp_supervisor::sys::{Signal, Sys};
+use acp_supervisor::sys::{OpenProcess, Signal, Sys};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -100,6 +102,7 @@ impl Stage {
             scope: sys.here().unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
             roots: Mutex::default(),
             budgets: Mutex::default(),
+            spools: Spools::new(dir.path().join("spool"), 1 << 20),
             children: Mutex::default(),
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
             events,
@@ -336,7 +339,7 @@ impl Stage {
         self.kernel().sent.clone()
     }
 
-    /// Reaps all leases that have not ended, as the supervisor does when it starts, and compares what is on disk
+    /// Settles the rows and reaps all leases that have not ended, as the supervisor does when it starts, and compares what is on disk
     /// with what the reaper says.
     pub(crate) async fn reap(&mut self) -> Vec<ReapLine> {
         self.try_reap().await.unwrap_or_else(|e| panic!("cannot reap: {e}"))
@@ -344,6 +347,11 @@ impl Stage {
 
     /// As [`Stage::reap`], where that may fail.
     pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
+        let own = Own { scope: &self.context.scope, line: &self.context.own_line };
+        let now = |pid| self.sys.open(pid).ok()?.record();
+        for lease in load::settle(&mut self.leases, own, 1, now) {
+            self.drive(self.context.store.save_lease(&lease)).await.unwrap();
+        }
         let mut open: Vec<Lease> = self.leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
         let context = Arc::clone(&self.context);
         let lines = self.drive(reaper::reap(&context, &mut open)).await;
