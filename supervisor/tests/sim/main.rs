@@ -8,6 +8,7 @@
 mod endings;
 mod identity;
 mod kernel;
+mod leases;
 mod openclaw;
 mod scope;
 mod spawning;

@@ -81,6 +81,15 @@ impl Stage {
 
     /// A machine that is prepared before the supervisor starts.
     pub(crate) async fn on(prepare: impl FnOnce(&mut Kernel)) -> Self {
+        Self::prepared(prepare, |_| {})
+    }
+
+    /// A state directory that is prepared before the supervisor starts.
+    pub(crate) async fn on_store(prepare: impl FnOnce(&Path)) -> Self {
+        Self::prepared(|_| {}, prepare)
+    }
+
+    fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
         let (hold, held) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || held.recv());
         let mut kernel = Kernel::new();
@@ -88,6 +97,7 @@ impl Stage {
         let (abilities, me) = (kernel.abilities, kernel.record(ME));
         let sys = Arc::new(FakeSys::new(kernel));
         let dir = tempfile::tempdir().unwrap();
+        store(dir.path());
         let (store, _, _) = Store::open(dir.path()).unwrap();
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
@@ -375,13 +385,18 @@ impl Stage {
     /// The rows on disk, read from a copy of the store.
     pub(crate) async fn stored(&self) -> Vec<Lease> {
         drop(self.drive(self.context.store.flush()).await);
+        Store::open(self.copy().path()).unwrap().2.leases
+    }
+
+    /// A copy of the store's files, as a crash at this instant would leave them.
+    pub(crate) fn copy(&self) -> TempDir {
         let copy = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(self.dir.path()).unwrap().flatten() {
             if entry.file_type().unwrap().is_file() {
                 std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
             }
         }
-        Store::open(copy.path()).unwrap().2.leases
+        copy
     }
 
     /// Writes to the store what this program never would.
