@@ -351,7 +351,7 @@ impl Client {
     }
 
     pub(crate) async fn leases(&mut self) -> Vec<LeaseInfo> {
-        match self.call(Request::ListLeases).await.unwrap() {
+        match self.call(Request::ListLeases { detail: false }).await.unwrap() {
             Reply::Leases(leases) => leases,
             other => panic!("{other:?}"),
         }
