@@ -225,9 +225,9 @@ impl Config {
             }
         }
         match (&self.socket_mode, self.mode()) {
-            (Some(text), None) => {
-                Err(ConfigError::Parse(format!("socket_mode = {text:?} is no file mode; write \"0660\", for example")))
-            }
+            (Some(text), None) => Err(ConfigError::Parse(format!(
+                "socket_mode = {text:?} is no file mode; write \"0660\", for example"
+            ))),
             _ => Ok(()),
         }
     }

@@ -9,9 +9,9 @@ use crate::handle;
 use crate::lease_task::LeaseCmd;
 use crate::link::{Link, LinkId, Responder};
 use crate::relay::{self, Relay};
-use crate::systemd::Manager;
 use crate::sys::Sys;
 use crate::sys::linux::Handle;
+use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{

@@ -23,7 +23,11 @@ impl Socket {
     /// As [`Listener::bind`]; there is no such group; what was handed over is no such socket.
     pub(crate) fn open(path: PathBuf, config: &Config, policy: &Policy) -> io::Result<Self> {
         if let Some(fd) = systemd::passed_listener()? {
-            return Ok(Self { path: named(&fd).unwrap_or(path), listener: Listener::inherited(fd)?, passed: true });
+            return Ok(Self {
+                path: named(&fd).unwrap_or(path),
+                listener: Listener::inherited(fd)?,
+                passed: true,
+            });
         }
         let group = config.socket_group.as_deref().map(group).transpose()?;
         let mode = config.mode().unwrap_or_else(|| mode(policy));

@@ -79,7 +79,11 @@ impl Owner {
         let living = self.leases.values().any(|e| !e.lease.state.is_ended());
         let writes = self.context.store.read_only().is_none();
         Deadlines {
-            detached: self.detached_at_ms.values().map(|at| at.saturating_add(config.detached_grace_ms)).min(),
+            detached: self
+                .detached_at_ms
+                .values()
+                .map(|at| at.saturating_add(config.detached_grace_ms))
+                .min(),
             closing: self.waiting().map(|(_, until)| until).min(),
             expiry: self.leases.values().filter_map(kept).min().filter(|_| writes),
             sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),

@@ -80,7 +80,8 @@ fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessR
         let live = now(pid);
         let matches = |process: &ProcessRecord| {
             live.is_some_and(|live| {
-                live.start_ticks == process.start_ticks && (live.inode == process.inode || process.inode.is_none())
+                live.start_ticks == process.start_ticks
+                    && (live.inode == process.inode || process.inode.is_none())
             })
         };
         let right = named.iter().filter(|(_, p)| matches(p)).map(|(place, _)| *place).next_back();

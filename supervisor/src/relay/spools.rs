@@ -37,7 +37,8 @@ impl Spools {
 
     /// Counts what an earlier supervisor left of these leases.
     pub fn count(&self, leases: impl Iterator<Item = (GatewayInstanceId, LeaseId)>) {
-        let of: HashMap<LeaseId, GatewayInstanceId> = leases.map(|(gateway, lease)| (lease, gateway)).collect();
+        let of: HashMap<LeaseId, GatewayInstanceId> =
+            leases.map(|(gateway, lease)| (lease, gateway)).collect();
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let lease = name.to_str().and_then(|name| LeaseId::parse(name.split('.').next()?).ok());
@@ -72,8 +73,7 @@ mod tests {
     #[test]
     fn what_an_earlier_supervisor_left_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let (gateway, other, lease) =
-            (GatewayInstanceId::mint(), GatewayInstanceId::mint(), LeaseId::mint());
+        let (gateway, other, lease) = (GatewayInstanceId::mint(), GatewayInstanceId::mint(), LeaseId::mint());
         std::fs::write(dir.path().join(format!("{lease}.7.out")), b"12345").unwrap();
         std::fs::write(dir.path().join("something else"), b"12345").unwrap();
         let spools = Spools::new(dir.path().to_owned(), 5);

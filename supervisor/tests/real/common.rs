@@ -112,7 +112,13 @@ impl Host {
 
     /// One that does not run yet.
     pub(crate) fn idle(config: &str) -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), before: None, wrapper: None, child: None }
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            config: config.to_owned(),
+            before: None,
+            wrapper: None,
+            child: None,
+        }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {

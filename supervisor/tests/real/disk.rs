@@ -100,7 +100,7 @@ fn waiting_wrapper(dir: &Path) -> PathBuf {
     let (real, here, go) = (wrapper().display(), dir.join("here"), dir.join("go"));
     let text = format!(
         "#!/bin/sh\n[ \"$1\" = --version ] && exec {real} --version\n: > {}\n\
-         until [ -e {} ]; do /bin/sleep 0.02; done\nexec {real}\n",
+         until [ -e {} ]; do /bin/sleep 0.02; done\n/bin/cp {real} \"$0.real\"\nexec \"$0.real\"\n",
         here.display(),
         go.display()
     );
@@ -147,7 +147,8 @@ async fn c59_r_on_a_disk_that_broke_and_became_read_only_everything_can_be_ended
 fn c59_r_a_read_only_state_directory_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    if !can("mount read-only", "unshare", &["-m", "sh", "-ec", &format!("mount -t tmpfs -o ro none {path}")]) {
+    if !can("mount read-only", "unshare", &["-m", "sh", "-ec", &format!("mount -t tmpfs -o ro none {path}")])
+    {
         return;
     }
     let mut host = Host::idle("");
