@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, agent, can, eventually, marked, script, wrapper};
+use crate::common::{Client, Host, agent, can, eventually, marked, say, script, wrapper};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request};
 use std::os::unix::fs::PermissionsExt;
@@ -136,7 +136,7 @@ async fn c59_r_on_a_disk_that_broke_and_became_read_only_everything_can_be_ended
     gateway.spawn(&living).await;
     // What the kernel does by itself when an ext4 file system breaks.
     within(&host, "mount", &["-o", "remount,abort", host.state_dir().to_str().unwrap()]);
-    println!("{}", refused(&mut gateway).await);
+    say(&refused(&mut gateway).await);
     assert!(warned(&host));
     gateway.close(living.lease_id).await;
     eventually("the tree is gone", || marked(living.lease_id).is_empty());

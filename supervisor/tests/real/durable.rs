@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, runs, say, script};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use rustix::process::Signal;
@@ -356,6 +356,6 @@ async fn heavy_a_hundred_concurrent_spawns_share_their_syncs() {
     }
     assert_eq!(log()[12..24], generation, "the log did not start again: every commit of it is counted");
     let made = commits(&log()) - before;
-    println!("{made} commits for 100 concurrent spawns (300 rows)");
+    say(&format!("{made} commits for 100 concurrent spawns (300 rows)"));
     assert!(made < 150, "{made} commits: 200 would be one for each RESERVED and each BOUND");
 }

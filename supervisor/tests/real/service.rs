@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{DEADLINE, Host, agent, kill};
+use crate::common::{DEADLINE, Host, agent, kill, say};
 use acp_shared::protocol::LeaseState;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
@@ -143,7 +143,7 @@ fn tool(name: &str) -> Option<Command> {
     if output.status.success() {
         return Some(Command::new(path));
     }
-    println!("probe: no {name} here, and none to be had: {}", String::from_utf8_lossy(&output.stderr));
+    say(&format!("probe: no {name} here, and none to be had: {}", String::from_utf8_lossy(&output.stderr)));
     assert!(std::env::var_os("CI").is_none(), "CI has to install the package systemd");
     None
 }
