@@ -254,7 +254,13 @@ async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
     kill(info.wrapper_pid.unwrap(), Signal::STOP);
     host.crash();
     kill(info.wrapper_pid.unwrap(), Signal::KILL);
-    let left = marked(spec.lease_id);
+    // The adapter goes with its wrapper; what has left its session stays, but for the sleeps that it waits for.
+    let (wrapper, adapter) = (info.wrapper_pid.unwrap(), info.adapter_pid.unwrap());
+    eventually("wrapper and adapter are gone", || !runs(wrapper) && !runs(adapter));
+    let shell = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "sh")
+    };
+    let left: Vec<i32> = marked(spec.lease_id).into_iter().filter(shell).collect();
     assert!(!left.is_empty());
     left
 }
