@@ -9,6 +9,7 @@ mod gateways;
 mod hostile;
 mod idle;
 mod relay;
+mod service;
 mod spawn;
 mod stop;
 mod store;
