@@ -14,7 +14,7 @@ MUSL_TARGET ?= $(shell uname -m)-unknown-linux-musl
 MUSL = $(shell test -d "$$($(RUSTC) --print target-libdir --target $(MUSL_TARGET) 2>/dev/null)" && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-foreign bench fmt lint
+.PHONY: help up build test test-foreign cases bench fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ test-foreign: ## Install real agents into target/foreign and run them through th
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
+
+cases: ## Show which test covers which fault case of the reference, and what is missing
+	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
 
 bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="latency --check")
 	$(CARGO) build --release --locked --workspace --bins

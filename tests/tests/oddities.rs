@@ -168,7 +168,7 @@ fn silence_is_said_and_a_cancel_still_works() {
 /// It exits in the middle of a turn: the turn fails and says so, the next one goes on by resume, or by load
 /// with its replay kept out of sight.
 #[test]
-fn an_exit_in_mid_turn_is_followed_by_a_resume() {
+fn a17_r_an_exit_in_mid_turn_is_followed_by_a_resume() {
     for (flags, method) in
         [(&[][..], "session/resume"), (&["--no-resume", "--load-replays", "3"], "session/load")]
     {

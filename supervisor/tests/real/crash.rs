@@ -33,7 +33,7 @@ impl Drop for Decoy {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_leaves_no_process() {
+async fn a06_r_a_killed_supervisor_leaves_no_process() {
     let mut host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let specs = [agent(&["cat"]), script(STUBBORN)];
@@ -53,7 +53,7 @@ async fn a_killed_supervisor_leaves_no_process() {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
+async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -93,7 +93,7 @@ async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped() {
 }
 
 #[tokio::test]
-async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
+async fn c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
     let mut host = Host::new();
     let mut identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -130,7 +130,7 @@ async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
 }
 
 #[tokio::test]
-async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
+async fn c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let file = host.dir.path().join("pid");
@@ -171,7 +171,7 @@ async fn what_is_not_known_of_a_lost_lease_is_not_said() {
 
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
 #[tokio::test]
-async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
+async fn a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
     let mut host = Host::new();
     let identity = host.gateway();
     for round in 0..12u64 {
@@ -199,7 +199,7 @@ async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
+async fn a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     for round in 0..20u64 {

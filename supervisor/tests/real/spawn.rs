@@ -45,7 +45,7 @@ async fn h5_one_agent_for_each_session() {
 }
 
 #[tokio::test]
-async fn a_failed_start_says_why_and_leaves_nothing() {
+async fn c67_r_a_failed_start_says_why_and_leaves_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let missing = agent(&["/nonexistent/agent"]);
@@ -142,7 +142,7 @@ async fn many_spawns_at_once() {
 
 /// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.
 #[tokio::test]
-async fn a_start_without_descriptors_leaves_nothing() {
+async fn c68_r_a_start_without_descriptors_leaves_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     // What is opened once and kept is open from now on.
