@@ -88,9 +88,13 @@ impl Host {
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
-        let mut host = Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), child: None };
+        let mut host = Self::unstarted(config);
         host.start();
         host
+    }
+
+    pub(crate) fn unstarted(config: &str) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), child: None }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -113,14 +117,20 @@ impl Host {
 
     /// Starts the supervisor and waits until it says that it is ready.
     pub(crate) fn start(&mut self) {
-        let mut child = self.command().stdout(Stdio::piped()).spawn().unwrap();
+        let ready = self.launch(self.command());
+        assert_eq!(ready["event"], "ready", "{ready}");
+        assert_eq!(ready["pid"], self.pid());
+        assert_eq!(ready["socket"], self.socket().canonicalize().unwrap().to_str().unwrap());
+    }
+
+    /// Starts a supervisor by this command and returns its first line: that it is ready, or why it is not; null when
+    /// it said nothing.
+    pub(crate) fn launch(&mut self, mut command: Command) -> serde_json::Value {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: serde_json::Value = serde_json::from_str(&line).expect("a ready line");
-        assert_eq!(ready["event"], "ready", "{line}");
-        assert_eq!(ready["pid"], child.id());
-        assert_eq!(ready["socket"], self.socket().canonicalize().unwrap().to_str().unwrap());
         self.child = Some(child);
+        serde_json::from_str(&line).unwrap_or_default()
     }
 
     pub(crate) fn pid(&self) -> i32 {

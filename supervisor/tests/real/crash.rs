@@ -8,19 +8,19 @@ use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use rustix::process::Signal;
 use std::process::{Child, Command};
 
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+pub(crate) const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 /// A process that says it belongs to a lease, as one of another gateway would.
-struct Decoy(Child);
+pub(crate) struct Decoy(Child);
 
 impl Decoy {
-    fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
+    pub(crate) fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
         let mut command = Command::new("sleep");
         command.arg("300").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
         Self(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap())
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.0.id()).unwrap()
     }
 }
@@ -79,17 +79,29 @@ async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start
     assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
 }
 
+/// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
 #[tokio::test]
-async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped() {
+async fn c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
     let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
+    let mut infos = Vec::new();
+    for spec in [&plain, &stubborn] {
+        infos.push(gateway.spawn(spec).await);
+    }
+    eventually("the grandchild is there", || marked(stubborn.lease_id).len() >= 4);
+    for info in &infos {
+        kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    }
     host.crash();
-    assert!(runs(info.wrapper_pid.unwrap()));
+    assert!(infos.iter().all(|info| runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap())));
     host.start();
-    assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()));
+    for spec in [&plain, &stubborn] {
+        assert_eq!(marked(spec.lease_id), [0; 0], "nothing is left before the first connection");
+    }
+    let leases = identity.connect().await.leases().await;
+    assert!(leases.iter().all(|l| l.state == LeaseState::Closed), "{leases:?}");
 }
 
 #[tokio::test]
