@@ -3,7 +3,7 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent};
-use crate::core::reap::{Findings, Plan, plan};
+use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -131,14 +131,14 @@ async fn round<S: Sys>(
                 continue;
             }
             if let Err(error) = context.store.save_lease(lease).await {
-                tracing::error!(%error, lease_id = %lease.lease_id, "the reaping of a lease is not recorded");
+                tracing::error!(%error, lease_id = %lease.lease_id, stage = ?Stage::Record, "the reaping of a lease is not recorded");
             }
         }
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
+            tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
         } else if pids.iter().any(|pid| !signalled.contains_key(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, ?pids, "orphans get SIGTERM");
+            tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
             signalled.extend(pids.iter().map(|pid| (*pid, ())));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
@@ -155,7 +155,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
             tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
+        tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         if let Err(error) = context.store.save_lease(lease).await {
             tracing::error!(%error, lease_id = %lease.lease_id, "the end of a lease is not recorded");

@@ -133,6 +133,11 @@ impl Host {
         serde_json::from_str(&line).unwrap_or_default()
     }
 
+    /// Takes a process that starts the supervisor in another way.
+    pub(crate) fn hold(&mut self, child: Child) {
+        self.child = Some(child);
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
     }

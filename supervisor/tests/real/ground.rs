@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, Identity, eventually, kill, runs, wrapper};
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseInfo, Spawn};
 use acp_testkit::sys::Stranger;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
@@ -98,10 +98,30 @@ impl Host {
 
     /// State, reason and last evidence of a lease, as they are on disk.
     pub(crate) fn row(&self, lease_id: LeaseId) -> (String, String, String) {
+        self.find(lease_id).unwrap()
+    }
+
+    /// As [`Host::row`], where there may be none.
+    pub(crate) fn find(&self, lease_id: LeaseId) -> Option<(String, String, String)> {
         let sql =
             "SELECT state, state_reason, coalesce(last_evidence_json, '') FROM leases WHERE lease_id = ?1";
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-        self.rows().query_row(sql, [lease_id.to_string()], read).unwrap()
+        match self.rows().query_row(sql, [lease_id.to_string()], read) {
+            Err(rusqlite::Error::QueryReturnedNoRows) => None,
+            other => Some(other.unwrap()),
+        }
+    }
+
+    /// Whether a lease names processes.
+    pub(crate) fn is_bound(&self, lease_id: LeaseId) -> bool {
+        let sql = "SELECT wrapper_pid IS NOT NULL FROM leases WHERE lease_id = ?1";
+        self.rows().query_row(sql, [lease_id.to_string()], |row| row.get(0)).unwrap()
+    }
+
+    /// Whether a gateway has been seen, on disk.
+    pub(crate) fn knows(&self, gateway: GatewayInstanceId) -> bool {
+        let sql = "SELECT count(*) FROM homes WHERE gateway_instance_id = ?1";
+        self.rows().query_row(sql, [gateway.to_string()], |row| row.get(0)).unwrap()
     }
 
     /// Changes the row of a lease while no supervisor holds the store.

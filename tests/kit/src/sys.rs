@@ -160,3 +160,33 @@ pub fn landlock_abi() -> io::Result<u32> {
     };
     u32::try_from(abi).map_err(|_| io::Error::last_os_error())
 }
+
+/// What a traced thread is stopped at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boundary {
+    /// It is about to make this system call.
+    Entry {
+        /// Which.
+        call: libc::c_long,
+        /// With what.
+        args: [u64; 6],
+    },
+    /// It has made one, which returned this.
+    Exit(i64),
+}
+
+/// What a thread that the calling thread traces is stopped at; `None` when it is stopped elsewhere, or dead by now.
+#[must_use]
+pub fn boundary(thread: nix::unistd::Pid) -> Option<Boundary> {
+    let info = nix::sys::ptrace::syscall_info(thread).ok()?;
+    match info.op {
+        libc::PTRACE_SYSCALL_INFO_ENTRY => {
+            // SAFETY: `op` says which member of the union the kernel has written.
+            let entry = unsafe { info.u.entry };
+            Some(Boundary::Entry { call: entry.nr.try_into().ok()?, args: entry.args })
+        }
+        // SAFETY: as above.
+        libc::PTRACE_SYSCALL_INFO_EXIT => Some(Boundary::Exit(unsafe { info.u.exit }.sval)),
+        _ => None,
+    }
+}
