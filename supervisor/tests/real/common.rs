@@ -127,15 +127,19 @@ impl Host {
     /// it said nothing.
     pub(crate) fn launch(&mut self, mut command: Command) -> serde_json::Value {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        self.hold(child);
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        self.child = Some(child);
+        BufReader::new(stdout).read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_default()
     }
 
     /// Takes a process that starts the supervisor in another way.
     pub(crate) fn hold(&mut self, child: Child) {
-        self.child = Some(child);
+        if let Some(mut before) = self.child.replace(child) {
+            before.kill().unwrap();
+            before.wait().unwrap();
+        }
     }
 
     pub(crate) fn pid(&self) -> i32 {
