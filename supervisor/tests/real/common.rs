@@ -35,18 +35,21 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// The wrapper beside the supervisor under test, built if this package was built alone.
 pub(crate) fn wrapper() -> &'static Path {
     static WRAPPER: OnceLock<PathBuf> = OnceLock::new();
-    WRAPPER.get_or_init(|| {
-        let path = Path::new(env!("CARGO_BIN_EXE_acp-supervisor")).with_file_name("acp-wrapper");
-        if !path.exists() {
-            let built = Command::new(env!("CARGO"))
-                .args(["build", "-q", "-p", "acp-wrapper"])
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .unwrap();
-            assert!(built.success() && path.exists(), "cannot build acp-wrapper at {}", path.display());
-        }
-        path
-    })
+    WRAPPER.get_or_init(|| program("acp-wrapper", "acp-wrapper"))
+}
+
+/// A program of another package, beside the supervisor under test.
+pub(crate) fn program(package: &str, name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_acp-supervisor")).with_file_name(name);
+    if !path.exists() {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", package, "--bin", name])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success() && path.exists(), "cannot build {name} at {}", path.display());
+    }
+    path
 }
 
 /// Whether a process runs (a zombie does not).
@@ -106,11 +109,15 @@ impl Host {
     }
 
     pub(crate) fn command(&self) -> Command {
+        self.command_with(wrapper())
+    }
+
+    pub(crate) fn command_with(&self, wrapper: &Path) -> Command {
         let config = self.dir.path().join("supervisor.toml");
         std::fs::write(&config, &self.config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
-        command.arg("--wrapper").arg(wrapper()).arg("--config").arg(config);
+        command.arg("--wrapper").arg(wrapper).arg("--config").arg(config);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
         command
     }

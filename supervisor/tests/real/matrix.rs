@@ -371,6 +371,63 @@ async fn c71_c56_a12_r_the_supervisor_is_killed_while_it_kills_a_tree() {
     .await;
 }
 
+/// A tree that not even SIGKILL ends, as one whose disk does not answer: the supervisor is killed when it has said
+/// so. The lease stays closing until the tree is gone, whoever looks after it.
+#[tokio::test]
+async fn c71_a10_a12_r_the_supervisor_is_killed_when_it_is_stuck() {
+    possible!(Ability::Ptrace, Ability::Root, Ability::CgroupFreezer);
+    let mut rig = Rig::new().await;
+    rig.host.config = "reap_term_ms = 100\nreap_kill_ms = 300\nreap_every_ms = 200".to_owned();
+    for at in instances(STUCK) {
+        let (mut gateway, tracer) = rig.traced().await;
+        let spec = Spawn { graces: Graces { kill_ms: 200, ..GRACES }, ..stubborn() };
+        let decoys = rig.decoys(spec.lease_id);
+        let info = rig.spawn(&mut gateway, &spec).await;
+        let frozen = Frozen::new(info.adapter_pid.unwrap());
+        tracer.arm(Some((at.clone(), Supervisor)));
+        gateway.send(Request::CloseLease { lease_id: spec.lease_id, reason: "test".into() }).await;
+        assert!(tracer.await_hit(REACH), "{at:?} was not reached: {:?}", tracer.log());
+        let supervisor = rig.supervisor.take().unwrap();
+        eventually("the supervisor is dead", || !runs(supervisor));
+        rig.start();
+        assert!(runs(info.adapter_pid.unwrap()));
+        let (state, reason, _) = rig.host.row(spec.lease_id);
+        assert_eq!(state, "closing", "what lives is not called closed");
+        assert!(reason.contains(&info.adapter_pid.unwrap().to_string()), "the survivor is named: {reason}");
+        drop(frozen);
+        rig.check_the_rest(&spec, &decoys, &at);
+        tracer.finish();
+    }
+    rig.check_the_neighbour().await;
+}
+
+/// A process that takes no signal, in a cgroup of version 1. It is thawed with the value.
+struct Frozen(std::path::PathBuf);
+
+impl Frozen {
+    fn new(pid: i32) -> Self {
+        let home = acp_testkit::ability::cgroup_freezer_home().unwrap();
+        let frozen = Self(home.join(format!("acp-matrix-{pid}")));
+        std::fs::create_dir(&frozen.0).unwrap();
+        std::fs::write(frozen.0.join("cgroup.procs"), pid.to_string()).unwrap();
+        std::fs::write(frozen.0.join("freezer.state"), "FROZEN").unwrap();
+        let state = || std::fs::read_to_string(frozen.0.join("freezer.state")).unwrap();
+        eventually("it is frozen", || state().trim() == "FROZEN");
+        frozen
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0.join("freezer.state"), "THAWED");
+        // It can be removed when the last process in it is dead.
+        let until = std::time::Instant::now() + crate::common::DEADLINE;
+        while std::fs::remove_dir(&self.0).is_err() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[tokio::test]
 async fn c71_c65_a12_r_the_supervisor_is_killed_at_each_step_of_a_reap() {
     possible!(Ability::Ptrace);

@@ -181,3 +181,50 @@ async fn c68_r_a_start_without_descriptors_leaves_nothing() {
         assert!(std::time::Instant::now() < until, "{:?}", gateway.leases().await);
     }
 }
+
+/// A wrapper that lies about who it is, who its adapter is or who speaks: nothing that it names is touched, and it is
+/// ended itself.
+#[tokio::test]
+async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
+    let mut host = Host::unstarted("spawn_ms = 3000");
+    let liar = crate::common::program("acp-testkit", "lying-wrapper");
+    assert_eq!(host.launch(host.command_with(&liar))["event"], "ready");
+    let mut gateway = host.gateway().connect().await;
+    let mut named = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+    let pid = named.id().to_string();
+    for (what, why) in [
+        ("wrapper", "names another pid"),
+        ("adapter", "no child of the wrapper"),
+        ("sender", "another process speaks for the wrapper"),
+        ("garbage", "broke its protocol"),
+        ("nothing", "ended or broke its protocol"),
+    ] {
+        let spec = agent(&["lie", what, &pid]);
+        let refusal = gateway.call(Request::Spawn(spec.clone())).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::SpawnFailed);
+        assert!(refusal.message.contains(why), "{what}: {}", refusal.message);
+        assert!(named.try_wait().unwrap().is_none(), "{what}");
+        eventually("the liar is gone", || marked(spec.lease_id).is_empty());
+        eventually("the lease has ended", || {
+            ["closed", "lost"].contains(&host.row(spec.lease_id).0.as_str())
+        });
+    }
+    named.kill().unwrap();
+    named.wait().unwrap();
+}
+
+/// An adapter that ends in the moment in which it is let go: its status arrives, its lease is closed.
+#[tokio::test]
+async fn c70_r_an_adapter_that_ends_at_once_has_ended_in_order() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    for code in 0..20 {
+        let spec = script(&format!("exit {code}"));
+        gateway.spawn(&spec).await;
+        gateway.attach(spec.lease_id, 0).await;
+        let (status, end, _) = gateway.exited(spec.lease_id).await;
+        assert_eq!((status, end), (acp_shared::launch::ExitStatus::Exited(code), 0));
+        eventually("the lease is closed", || host.row(spec.lease_id).0 == "closed");
+        assert!(marked(spec.lease_id).is_empty());
+    }
+}
