@@ -332,6 +332,23 @@ fn slow_and_foreign_starts() {
     house.end();
 }
 
+/// An agent that never answers `initialize`: the prompt fails at the deadline, and its tree is gone.
+#[test]
+fn a16_r_an_agent_that_never_answers_is_given_up_with_its_tree() {
+    let house = Plan::flags(&["--slow-init", "600000"]).init_ms(1_000).build();
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    let failed = house.cli(&["prompt", &key, "hello"]);
+    assert_eq!(
+        (failed.code, failed.error_code().as_str()),
+        (Some(1), "ACP_SESSION_INIT_FAILED"),
+        "{failed:?}"
+    );
+    house.await_end_of(&lease);
+    assert_eq!(house.prompts_received("hello"), 0);
+    house.end();
+}
+
 /// A program that is missing, and one that ends at once: said, with the reason.
 #[test]
 fn an_agent_that_cannot_start_is_said() {

@@ -132,7 +132,7 @@ impl Host {
 
     /// A state directory and programs for a supervisor of another user; it is not started.
     pub(crate) fn of_user(uid: u32, config: &str) -> Self {
-        let host = Self::unstarted(config);
+        let host = Self::idle(config);
         std::fs::set_permissions(host.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::copy(env!("CARGO_BIN_EXE_acp-supervisor"), host.dir.path().join("acp-supervisor")).unwrap();
         std::fs::copy(wrapper(), host.dir.path().join("acp-wrapper")).unwrap();

@@ -3,10 +3,13 @@
 mod admin;
 mod common;
 mod crash;
+mod disk;
+mod durable;
 mod gateways;
 mod ground;
 mod hostile;
 mod identity;
+mod idle;
 mod matrix;
 mod relay;
 mod spawn;

@@ -186,9 +186,10 @@ async fn c68_r_a_start_without_descriptors_leaves_nothing() {
 /// ended itself.
 #[tokio::test]
 async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
-    let mut host = Host::unstarted("spawn_ms = 3000");
+    let mut host = Host::idle("spawn_ms = 3000");
     let liar = crate::common::program("acp-testkit", "lying-wrapper");
-    assert_eq!(host.launch(host.command_with(&liar))["event"], "ready");
+    host.wrapper = Some(liar);
+    host.start();
     let mut gateway = host.gateway().connect().await;
     let mut named = std::process::Command::new("sleep").arg("300").spawn().unwrap();
     let pid = named.id().to_string();

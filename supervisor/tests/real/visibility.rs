@@ -89,7 +89,7 @@ async fn c21_r_an_unreadable_environment_proves_nothing() {
 async fn c25_r_without_pidfds_the_ladder_drops_and_trees_still_end() {
     possible!(Ability::Seccomp);
     for errno in [libc::ENOSYS, libc::EPERM] {
-        let mut host = Host::unstarted("reap_term_ms = 300");
+        let mut host = Host::idle("reap_term_ms = 300");
         let command = || {
             let mut command = host.command();
             acp_testkit::sys::refuse(&mut command, &[libc::SYS_pidfd_open, libc::SYS_pidfd_getfd], errno);
@@ -123,7 +123,7 @@ async fn c25_r_without_pidfds_the_ladder_drops_and_trees_still_end() {
 #[tokio::test]
 async fn c25_r_without_signals_through_handles_nothing_is_guessed() {
     possible!(Ability::Seccomp);
-    let mut host = Host::unstarted("reap_term_ms = 100\nreap_kill_ms = 200");
+    let mut host = Host::idle("reap_term_ms = 100\nreap_kill_ms = 200");
     let command = || {
         let mut command = host.command();
         acp_testkit::sys::refuse(
