@@ -19,7 +19,7 @@ WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper test test-foreign bench bench-wrapper fmt lint
+.PHONY: help up build wrapper test test-foreign cases bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ test-foreign: ## Install real agents into target/foreign and run them through th
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
+
+cases: ## Show which test covers which fault case of the reference, and what is missing
+	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
 
 bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="latency --check")
 	$(CARGO) build --release --locked --workspace --bins

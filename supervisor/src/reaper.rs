@@ -3,7 +3,7 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent, Place};
-use crate::core::reap::{Findings, Plan, plan};
+use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -138,10 +138,10 @@ async fn round<S: Sys>(
             context.store.record(lease, "the reaping of a lease").await;
         }
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
+            tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
         } else if pids.iter().any(|pid| !signalled.contains_key(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, ?pids, "orphans get SIGTERM");
+            tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
             signalled.extend(pids.iter().map(|pid| (*pid, ())));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
@@ -158,7 +158,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
             tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
+        tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         context.store.record(lease, "the end of a lease").await;
         context.wrapper_root.remove(lease.gateway, lease.lease_id);

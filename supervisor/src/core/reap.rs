@@ -17,6 +17,26 @@ pub struct Findings {
     pub unknown: Option<&'static str>,
 }
 
+/// How far the end of an orphan has come, in order. What each stage does is on record before the next one begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Its processes are opened and verified.
+    Examine,
+    /// The lease is closing, durably, before anything is signalled.
+    Record,
+    /// SIGTERM and SIGCONT to each verified process.
+    Term,
+    /// SIGKILL to each that is left after the grace.
+    Kill,
+    /// Nothing is left: the end of the lease is made durable.
+    Settle,
+}
+
+impl Stage {
+    /// Every stage, in order.
+    pub const ALL: [Self; 5] = [Self::Examine, Self::Record, Self::Term, Self::Kill, Self::Settle];
+}
+
 /// What to do about one lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {

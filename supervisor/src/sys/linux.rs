@@ -188,8 +188,8 @@ impl Linux {
         let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(OpenError::Gone)?;
         let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => Some(fd),
-            // EINVAL: the number is a thread's, not a process's.
-            Err(Errno::SRCH | Errno::INVAL) => return Err(OpenError::Gone),
+            // EINVAL, on newer kernels ENOENT: the number is a thread's, not a process's.
+            Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Err(OpenError::Gone),
             Err(Errno::NOSYS | Errno::PERM) => None,
             Err(errno) => return Err(OpenError::Io(errno.into())),
         };
