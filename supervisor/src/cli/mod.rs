@@ -126,7 +126,8 @@ fn early(args: &[OsString]) -> (bool, Colour) {
 pub(crate) fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let (json, colour) = early(&args);
-    let parsed = Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let command = if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
+    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(Output::new(json, colour).usage(&error)),
@@ -180,8 +181,13 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
 
 /// Connects as an admin.
 async fn client(socket: &Path) -> Result<Client, CliError> {
-    let hello =
-        Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role: Role::Admin };
+    let hello = Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        features: Vec::new(),
+        role: Role::Admin,
+        secret: None,
+    };
     let opened = Client::open(socket, hello, ANSWER).await;
     opened.map_err(|source| CliError::Connect { socket: socket.to_owned(), source })
 }
