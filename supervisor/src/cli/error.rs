@@ -31,7 +31,9 @@ pub(super) enum CliError {
     NoLease(String),
     #[error("lease {0} cannot be closed: {1}")]
     NotClosed(LeaseId, String),
-    #[error("the supervisor answered something else than was asked; is it of another version? see `acp-supervisor doctor`")]
+    #[error(
+        "the supervisor answered something else than was asked; is it of another version? see `acp-supervisor doctor`"
+    )]
     OutOfTurn,
     #[error("cannot write the output")]
     Output(#[from] std::io::Error),
@@ -110,9 +112,8 @@ impl CliError {
                 RefusalCode::ShuttingDown => UNREACHABLE,
                 _ => FAILED,
             },
-            Self::Connect { .. } | Self::Call(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => {
-                UNREACHABLE
-            }
+            Self::Connect { .. }
+            | Self::Call(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => UNREACHABLE,
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
             | Self::NoLease(_)
             | Self::NotClosed(..)

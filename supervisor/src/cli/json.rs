@@ -100,6 +100,7 @@ pub(super) fn status(status: &Status) -> Value {
         "gateways": gateways,
         "buffered_bytes": status.buffered_bytes,
         "read_only": status.read_only,
+        "swept_at_ms": status.swept_at_ms,
         "warnings": status.warnings,
     })
 }

@@ -126,7 +126,8 @@ fn early(args: &[OsString]) -> (bool, Colour) {
 pub(crate) fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let (json, colour) = early(&args);
-    let command = if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
+    let command =
+        if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
     let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,

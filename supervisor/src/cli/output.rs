@@ -1,6 +1,6 @@
 //! The only place that writes to standard output and standard error.
 
-use super::table::{Cell, Column, Look, Tone, render};
+use super::table::Look;
 use super::text;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -47,17 +47,6 @@ impl Output {
     /// How tables are written.
     pub(super) const fn look(&self) -> Look {
         Look { width: self.width, headers: true, colour: self.colour }
-    }
-
-    /// A text in a tone.
-    pub(super) fn paint(&self, tone: Tone, text: &str) -> String {
-        tone.paint(&text::plain(text), self.colour)
-    }
-
-    /// Prints a table.
-    pub(super) fn table(&mut self, columns: &[Column], rows: &[Vec<Cell>]) -> io::Result<()> {
-        let text = render(columns, rows, self.look());
-        self.line(&text)
     }
 
     /// A result for programs: one line of JSON in the envelope.

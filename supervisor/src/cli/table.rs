@@ -116,16 +116,16 @@ fn fit(columns: &[Column], natural: &[usize], limit: Option<usize>) -> Vec<(usiz
     let mut kept: Vec<(usize, usize)> = natural.iter().copied().enumerate().collect();
     let Some(limit) = limit else { return kept };
     let column = |at: usize| columns.get(at).copied().unwrap_or(Column::new(""));
-    let total = |kept: &[(usize, usize)]| {
-        kept.iter().map(|(_, w)| w + GAP).sum::<usize>().saturating_sub(GAP)
-    };
+    let total =
+        |kept: &[(usize, usize)]| kept.iter().map(|(_, w)| w + GAP).sum::<usize>().saturating_sub(GAP);
     let least = |at: usize, w: usize| column(at).least.map_or(w, |least| least.min(w));
     loop {
         let narrowest: Vec<(usize, usize)> = kept.iter().map(|(at, w)| (*at, least(*at, *w))).collect();
         if total(&narrowest) <= limit {
             break;
         }
-        let Some(first) = (0..kept.len()).filter(|i| column(kept[*i].0).drop > 0).max_by_key(|i| column(kept[*i].0).drop)
+        let Some(first) =
+            (0..kept.len()).filter(|i| column(kept[*i].0).drop > 0).max_by_key(|i| column(kept[*i].0).drop)
         else {
             return narrowest;
         };
@@ -165,7 +165,12 @@ pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Vec<
         .enumerate()
         .map(|(at, column)| {
             let title = if look.headers { width(column.title) } else { 0 };
-            rows.iter().filter_map(|row| row.get(at)).map(|cell| width(&cell.text)).max().unwrap_or(0).max(title)
+            rows.iter()
+                .filter_map(|row| row.get(at))
+                .map(|cell| width(&cell.text))
+                .max()
+                .unwrap_or(0)
+                .max(title)
         })
         .collect();
     fit(columns, &natural, look.width)
@@ -178,9 +183,8 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Stri
         let cells = fitted.iter().map(|(at, w)| (cell(*at), *w, columns.get(*at).is_some_and(|c| c.right)));
         line(cells, look.colour)
     };
-    let header = look
-        .headers
-        .then(|| one(&|at| Cell::new(columns.get(at).map_or("", |c| c.title)).tone(Tone::Bold)));
+    let header =
+        look.headers.then(|| one(&|at| Cell::new(columns.get(at).map_or("", |c| c.title)).tone(Tone::Bold)));
     let body = rows.iter().map(|row| one(&|at| row.get(at).cloned().unwrap_or_else(|| Cell::new(""))));
     header.into_iter().chain(body).collect::<Vec<_>>().join("\n")
 }
@@ -188,8 +192,10 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Stri
 /// Names and values under a heading.
 pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: Look) -> String {
     let columns = [Column::new(""), Column::new("").least(20)];
-    let rows: Vec<Vec<Cell>> =
-        rows.iter().map(|(name, value)| vec![Cell::new(format!("  {name}")).tone(Tone::Dim), value.clone()]).collect();
+    let rows: Vec<Vec<Cell>> = rows
+        .iter()
+        .map(|(name, value)| vec![Cell::new(format!("  {name}")).tone(Tone::Dim), value.clone()])
+        .collect();
     let body = render(&columns, &rows, Look { headers: false, ..look });
     format!("{}\n{body}", Tone::Bold.paint(title, look.colour))
 }
@@ -198,8 +204,12 @@ pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: Look) -> String 
 mod tests {
     use super::*;
 
-    const COLUMNS: [Column; 4] =
-        [Column::new("ID"), Column::new("WHO").least(4), Column::new("SIZE").right(), Column::new("WHY").least(4).drop(1)];
+    const COLUMNS: [Column; 4] = [
+        Column::new("ID"),
+        Column::new("WHO").least(4),
+        Column::new("SIZE").right(),
+        Column::new("WHY").least(4).drop(1),
+    ];
 
     fn rows() -> Vec<Vec<Cell>> {
         vec![

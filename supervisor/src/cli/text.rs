@@ -83,7 +83,11 @@ pub(crate) fn size(bytes: u64) -> String {
         tenths /= 1024;
         unit = next;
     }
-    if tenths < 100 { format!("{}.{}{unit}", tenths / 10, tenths % 10) } else { format!("{}{unit}", tenths / 10) }
+    if tenths < 100 {
+        format!("{}.{}{unit}", tenths / 10, tenths % 10)
+    } else {
+        format!("{}{unit}", tenths / 10)
+    }
 }
 
 /// A duration in at most six characters: `59s`, `3m20s`, `5h02m`, `3d4h`, `120d`.
@@ -254,9 +258,15 @@ mod tests {
 
     #[test]
     fn durations_are_read() {
-        for (text, want) in
-            [("90s", Some(90_000)), ("1h30m", Some(5_400_000)), ("7d", Some(604_800_000)), ("2 weeks", Some(1_209_600_000)), ("x", None), ("-5s", None), ("5", None)]
-        {
+        for (text, want) in [
+            ("90s", Some(90_000)),
+            ("1h30m", Some(5_400_000)),
+            ("7d", Some(604_800_000)),
+            ("2 weeks", Some(1_209_600_000)),
+            ("x", None),
+            ("-5s", None),
+            ("5", None),
+        ] {
             assert_eq!(parse_duration(text).ok(), want, "{text}");
         }
     }

@@ -2,7 +2,10 @@
 //! that waits (concurrent spawns share their syncs). Each operation has a savepoint of its own, so that one that
 //! fails does not take the others with it (H19).
 
+mod inspect;
 mod rows;
+
+pub use inspect::{Inspected, inspect};
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;

@@ -62,7 +62,7 @@ fn failures_have_codes() {
         (&["leases", "verify", nobody], 1, "LEASE_UNKNOWN"),
         (&["leases", "show", "x"], 2, "USAGE"),
         (&["leases", "reap"], 2, "USAGE"),
-        (&["--socket", "/nonexistent/socket", "status"], 1, "SUPERVISOR_UNAVAILABLE"),
+        (&["--socket", "/nonexistent/socket", "status"], 3, "SUPERVISOR_UNAVAILABLE"),
     ] {
         let mut with = args.to_vec();
         with.push("--json");

@@ -5,7 +5,7 @@ mod list;
 mod reap;
 pub(super) mod rows;
 pub(super) mod select;
-mod show;
+pub(super) mod show;
 mod verify;
 
 use super::{CliError, Output, text};
@@ -99,8 +99,10 @@ pub(super) mod fixture {
     pub(in crate::cli) fn lease(id: &str, gateway: u8, session: &str, age_s: u64) -> LeaseInfo {
         LeaseInfo {
             lease_id: LeaseId::parse(id).unwrap(),
-            gateway_instance_id: GatewayInstanceId::parse(&format!("0{gateway}000000-0000-7000-8000-000000000000"))
-                .unwrap(),
+            gateway_instance_id: GatewayInstanceId::parse(&format!(
+                "0{gateway}000000-0000-7000-8000-000000000000"
+            ))
+            .unwrap(),
             owner_uid: 1000,
             session_key: SessionKey::parse(session).unwrap(),
             kind: LeaseKind::Agent,
@@ -127,7 +129,8 @@ pub(super) mod fixture {
 
     /// An agent that is open, a terminal that is closing, and a lost agent.
     pub(in crate::cli) fn three() -> Vec<LeaseInfo> {
-        let open = lease("0190b5f0-0000-7000-8000-000000000001", 1, "agent:claude:acp:0190b5f000007000", 3_700);
+        let open =
+            lease("0190b5f0-0000-7000-8000-000000000001", 1, "agent:claude:acp:0190b5f000007000", 3_700);
         let parent_lease_id = open.lease_id;
         let closing = LeaseInfo {
             kind: LeaseKind::Terminal { parent_lease_id, output_bytes_max: 4_096 },
@@ -158,7 +161,8 @@ mod tests {
     #[test]
     fn the_beginning_of_an_id_is_enough() {
         let leases = three();
-        let say = |id: &str| resolve(&leases, id).map(|id| id.to_string()).map_err(|e| (e.exit(), e.to_string()));
+        let say =
+            |id: &str| resolve(&leases, id).map(|id| id.to_string()).map_err(|e| (e.exit(), e.to_string()));
         let first = "0190b5f0-0000-7000-8000-000000000001";
         assert_eq!(say(first), Ok(first.to_owned()));
         assert_eq!(say("0190b5f0-0"), Ok(first.to_owned()));

@@ -82,7 +82,11 @@ mod tests {
 
     #[test]
     fn what_and_why_not() {
-        let why = ["its supervisor is dead and it is verified", "a task of this supervisor holds it", "its boot is over"];
+        let why = [
+            "its supervisor is dead and it is verified",
+            "a task of this supervisor holds it",
+            "its boot is over",
+        ];
         let lines: Vec<ReapLine> = three()
             .iter()
             .zip(["signal", "leave", "mark_lost"])

@@ -99,9 +99,8 @@ impl Filter {
     /// Whether a lease is shown.
     pub(in crate::cli) fn fits(&self, lease: &LeaseInfo, now_ms: u64) -> bool {
         let age = now_ms.saturating_sub(lease.started_at_ms);
-        let gateway = |id: &String| {
-            lease.gateway_instance_id.to_string().starts_with(&id.to_ascii_lowercase())
-        };
+        let gateway =
+            |id: &String| lease.gateway_instance_id.to_string().starts_with(&id.to_ascii_lowercase());
         let kind = |kind: KindArg| match lease.kind {
             LeaseKind::Agent => kind == KindArg::Agent,
             LeaseKind::Terminal { .. } => kind == KindArg::Terminal,
@@ -159,7 +158,15 @@ mod tests {
             (Filter { kind: Some(KindArg::Terminal), ..none() }, &[1]),
             (Filter { older_than: Some(3_600_000), ..none() }, &[0, 2]),
             (Filter { newer_than: Some(3_600_000), ..none() }, &[1]),
-            (Filter { older_than: Some(3_600_000), kind: Some(KindArg::Agent), state: vec![StateArg::Lost], ..none() }, &[2]),
+            (
+                Filter {
+                    older_than: Some(3_600_000),
+                    kind: Some(KindArg::Agent),
+                    state: vec![StateArg::Lost],
+                    ..none()
+                },
+                &[2],
+            ),
         ] {
             assert_eq!(kept(filter.clone()), want, "{filter:?}");
         }

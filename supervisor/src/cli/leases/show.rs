@@ -38,10 +38,13 @@ pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static 
         head.push(("keeps", format!("{} of output", text::size(*output_bytes_max)).into()));
     }
     let started = text::time(lease.started_at_ms);
-    head.push(("started", match rows::uptime(lease, now_ms) {
-        Some(uptime) => Cell::new(format!("{started} ({uptime} ago)")),
-        None => Cell::new(started),
-    }));
+    head.push((
+        "started",
+        match rows::uptime(lease, now_ms) {
+            Some(uptime) => Cell::new(format!("{started} ({uptime} ago)")),
+            None => Cell::new(started),
+        },
+    ));
     if lease.exit.is_some() {
         head.push(("ended with", text::exit(lease.exit).into()));
     }
@@ -50,24 +53,39 @@ pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static 
         ("adapter", Cell::new(or_dash(lease.adapter_pid))),
         ("group", Cell::new(or_dash(lease.pgid))),
         ("session id", Cell::new(or_dash(lease.sid))),
-        ("tree", Cell::new(lease.tree_size.map_or("-".into(), |n| {
-            if n == 1 { "1 process".to_owned() } else { format!("{n} processes") }
-        }))),
+        (
+            "tree",
+            Cell::new(lease.tree_size.map_or("-".into(), |n| {
+                if n == 1 { "1 process".to_owned() } else { format!("{n} processes") }
+            })),
+        ),
         ("memory", Cell::new(or_dash(lease.memory_bytes.map(text::size)))),
         ("started from", Cell::new(&lease.wrapper_path)),
         ("command", Cell::new(format!("sha256 {}", lease.command_hash))),
     ];
-    let care = vec![
-        ("rung", Cell::new(&lease.rung)),
-        ("cgroup", Cell::new(or_dash(lease.cgroup_path.as_ref()))),
-    ];
+    let care =
+        vec![("rung", Cell::new(&lease.rung)), ("cgroup", Cell::new(or_dash(lease.cgroup_path.as_ref())))];
     let streams = vec![
-        ("output", Cell::new(format!("{} bytes received, {} acknowledged", lease.stdout_end, lease.stdout_acked))),
+        (
+            "output",
+            Cell::new(format!("{} bytes received, {} acknowledged", lease.stdout_end, lease.stdout_acked)),
+        ),
         ("buffered", Cell::new(format!("{} bytes", lease.buffered_bytes))),
-        ("input", Cell::new(text::count(usize::try_from(lease.stdin_written).unwrap_or(usize::MAX), "message") + " written")),
+        (
+            "input",
+            Cell::new(
+                text::count(usize::try_from(lease.stdin_written).unwrap_or(usize::MAX), "message")
+                    + " written",
+            ),
+        ),
     ];
     let said = |rows: Rows| rows.into_iter().filter(|(_, value)| !value.text().is_empty()).collect();
-    vec![("Lease", said(head)), ("Processes", said(processes)), ("Supervision", said(care)), ("Streams", said(streams))]
+    vec![
+        ("Lease", said(head)),
+        ("Processes", said(processes)),
+        ("Supervision", said(care)),
+        ("Streams", said(streams)),
+    ]
 }
 
 fn text(lease: &LeaseInfo, now_ms: u64, look: Look) -> String {
@@ -95,6 +113,11 @@ mod tests {
         let leases = three();
         assert_eq!(text(&leases[1], NOW_MS, look), "");
         let lost = text(&leases[2], NOW_MS, look);
-        assert!(lost.ends_with("or is gone: `acp-supervisor leases verify 0190b5f0-2000-7000-8000-000000000003` shows why"), "{lost}");
+        assert!(
+            lost.ends_with(
+                "or is gone: `acp-supervisor leases verify 0190b5f0-2000-7000-8000-000000000003` shows why"
+            ),
+            "{lost}"
+        );
     }
 }

@@ -123,7 +123,11 @@ fn one(report: &EvidenceReport, look: Look) -> String {
     // What differs is seen whole, however long it is.
     for fact in report.facts.iter().filter(|fact| fact.agrees == Some(false)) {
         let (of, name) = (text::plain(&fact.subject), text::plain(&fact.name));
-        parts.push(format!("✗ {of} {name}\n    recorded  {}\n    now       {}", text::plain(&fact.recorded), text::plain(&fact.live)));
+        parts.push(format!(
+            "✗ {of} {name}\n    recorded  {}\n    now       {}",
+            text::plain(&fact.recorded),
+            text::plain(&fact.live)
+        ));
     }
     let verdict = verdict(report);
     parts.push(format!(
@@ -169,7 +173,8 @@ fn many(reports: &[EvidenceReport], length: usize, look: Look) -> String {
         })
         .collect();
     let good = reports.iter().filter(|report| is_good(report)).count();
-    let summary = format!("{}: {good} as recorded, {} not", text::count(reports.len(), "lease"), reports.len() - good);
+    let summary =
+        format!("{}: {good} as recorded, {} not", text::count(reports.len(), "lease"), reports.len() - good);
     if rows.is_empty() { summary } else { format!("{}\n{summary}", render(&columns, &rows, look)) }
 }
 
@@ -209,7 +214,11 @@ mod tests {
     fn evidence_beside_record() {
         let look = Look { width: None, headers: true, colour: false };
         assert_eq!(one(&report(0, "not_ours", &[(812, "sh\n"), (815, "cat")]), look), "");
-        let text = many(&[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])], 10, Look { width: Some(100), ..look });
+        let text = many(
+            &[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])],
+            10,
+            Look { width: Some(100), ..look },
+        );
         assert_eq!(text, "");
     }
 
