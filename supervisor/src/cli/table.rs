@@ -227,7 +227,10 @@ mod tests {
         let whole = "ID  WHO       SIZE  WHY\n1   somebody   12K  because of that\n22  漢字         3";
         assert_eq!(at(None, true), whole);
         assert_eq!(at(Some(35), true), whole);
-        assert_eq!(at(Some(28), true), "");
+        assert_eq!(
+            at(Some(28), true).lines().collect::<Vec<_>>(),
+            ["ID  WHO       SIZE  WHY", "1   somebody   12K  because…", "22  漢字         3"]
+        );
         assert_eq!(at(Some(20), true), "ID  WHO   SIZE  WHY\n1   som…   12K  bec…\n22  漢字     3");
         assert_eq!(at(Some(14), true), "ID  WHO   SIZE\n1   som…   12K\n22  漢字     3");
         assert_eq!(at(Some(3), false), "1   som…  12K\n22  漢字    3");

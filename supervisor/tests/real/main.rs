@@ -3,10 +3,14 @@
 mod admin;
 mod common;
 mod crash;
+mod doctor;
 mod gateways;
 mod hostile;
+mod pty;
 mod relay;
+mod schema;
 mod spawn;
 mod stop;
 mod store;
 mod terminal;
+mod watch;

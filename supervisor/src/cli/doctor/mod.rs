@@ -163,7 +163,20 @@ mod tests {
             Check::fail("wrapper", "none", "nothing can be started", "install it"),
         ];
         let look = Look { width: Some(100), headers: true, colour: false };
-        assert_eq!(text(&checks, false, look), "");
+        assert_eq!(
+            text(&checks, false, look).lines().collect::<Vec<_>>(),
+            [
+                "ok    state directory  /s",
+                "warn  lost leases      2",
+                "        it means       nobody knows \\u{1b}[2J",
+                "        do             look at them",
+                "FAIL  wrapper          none",
+                "        it means       nothing can be started",
+                "        do             install it",
+                "",
+                "3 checks: 1 ok, 1 to know, 1 failed"
+            ]
+        );
         assert!(text(&checks, true, look).contains("it is private"));
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
     }

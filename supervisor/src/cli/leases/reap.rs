@@ -100,7 +100,16 @@ mod tests {
             })
             .collect();
         let look = Look { width: Some(80), headers: true, colour: false };
-        assert_eq!(text(&lines, true, 10, look), "");
+        assert_eq!(
+            text(&lines, true, 10, look).lines().collect::<Vec<_>>(),
+            [
+                "LEASE       STATE    ACTION         PIDS     WHY",
+                "0190b5f0-0  open     would end      815 812  its supervisor is dead and it is v…",
+                "0190b5f0-1  closing  left alone     -        a task of this supervisor holds it",
+                "0190b5f0-2  lost     would be lost  -        its boot is over",
+                "3 leases: 1 left alone, 1 would be lost, 1 would end; nothing was done"
+            ]
+        );
         assert!(text(&lines, false, 10, look).ends_with("3 leases: 1 ended, 1 left alone, 1 lost"));
         assert_eq!(text(&[], true, 10, look), "no lease is open");
     }

@@ -111,7 +111,37 @@ mod tests {
     fn one_lease_in_sections() {
         let look = Look { width: Some(100), headers: true, colour: false };
         let leases = three();
-        assert_eq!(text(&leases[1], NOW_MS, look), "");
+        assert_eq!(
+            text(&leases[1], NOW_MS, look).lines().collect::<Vec<_>>(),
+            [
+                "Lease",
+                "  lease     0190b5f0-1000-7000-8000-000000000002",
+                "  state     closing",
+                "  reason    its agent is \\u{1b}[2Jending",
+                "  session   agent:claude:acp:0190b5f000007000",
+                "  gateway   01000000-0000-7000-8000-000000000000 (uid 1000)",
+                "  kind      term",
+                "  of agent  0190b5f0-0000-7000-8000-000000000001",
+                "  keeps     4.0K of output",
+                "  started   2027-01-15T07:58:59Z (1m01s ago)",
+                "Processes",
+                "  wrapper       812",
+                "  adapter       815",
+                "  group         815",
+                "  session id    812",
+                "  tree          1 process",
+                "  memory        2.0M",
+                "  started from  /w/acp-wrapper",
+                "  command       sha256 aa",
+                "Supervision",
+                "  rung    R2",
+                "  cgroup  -",
+                "Streams",
+                "  output    2000 bytes received, 500 acknowledged",
+                "  buffered  0 bytes",
+                "  input     3 messages written"
+            ]
+        );
         let lost = text(&leases[2], NOW_MS, look);
         assert!(
             lost.ends_with(

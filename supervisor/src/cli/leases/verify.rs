@@ -213,13 +213,39 @@ mod tests {
     #[test]
     fn evidence_beside_record() {
         let look = Look { width: None, headers: true, colour: false };
-        assert_eq!(one(&report(0, "not_ours", &[(812, "sh\n"), (815, "cat")]), look), "");
+        assert_eq!(
+            one(&report(0, "not_ours", &[(812, "sh"), (815, "cat \u{1b}[2J")]), look)
+                .lines()
+                .collect::<Vec<_>>(),
+            [
+                "   OF       FACT         RECORDED                               NOW",
+                "✓  wrapper  pid          812                                    812",
+                "✗  wrapper  start_ticks  12345                                  99999",
+                "?  wrapper  pidfs_inode  77                                     -",
+                "✓  wrapper  exe          /var/lib/xxxxxxxxxxxxxxxxxxxxxxxxxxx…  /var/lib/xxxxxxxxxxxxxxxxxxxxxxxxxx…",
+                "",
+                "✗ wrapper start_ticks",
+                "    recorded  12345",
+                "    now       99999",
+                "verdict: not_ours (it says \\u{1b}[2J)",
+                "lease:   0190b5f0-0000-7000-8000-000000000001 (open)",
+                "tree:    812 (sh), 815 (cat \\u{1b}[2J)"
+            ]
+        );
         let text = many(
             &[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])],
             10,
             Look { width: Some(100), ..look },
         );
-        assert_eq!(text, "");
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            [
+                "LEASE       STATE  VERDICT  AGREE  DIFFER  TREE  WHY",
+                "0190b5f0-0  open   owned        2       1     1  it says \\u{1b}[2J",
+                "0190b5f0-2  lost   gone         2       1     0  it says \\u{1b}[2J",
+                "2 leases: 2 as recorded, 0 not"
+            ]
+        );
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl View {
         self.page = (room - below).max(1);
         self.put(buffer, 0, &[(self.head(&shown), self.style(Tone::Bold))]);
         let failure = self.failure.clone();
-        self.table(buffer, &shown, below);
+        self.table(buffer, &shown);
         for (n, line) in details.iter().take(below.saturating_sub(1)).enumerate() {
             self.put(buffer, height - 1 - below + 1 + n, &[(line.clone(), Style::new())]);
         }
@@ -194,7 +194,7 @@ impl View {
         rows.map(|(name, value)| format!("  {name:<13} {}", value.text())).collect()
     }
 
-    fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo], below: usize) {
+    fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo]) {
         let lengths = lengths(&self.leases);
         let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, lengths, self.now_ms)).collect();
         let look = Look { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
@@ -235,7 +235,6 @@ impl View {
                     Some(part(*at, *w, cell, style))
                 })
                 .collect();
-            debug_assert!(2 + n < usize::from(buffer.area.height).saturating_sub(below));
             self.put(buffer, 2 + n, &parts);
         }
     }

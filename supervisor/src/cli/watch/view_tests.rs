@@ -31,7 +31,19 @@ fn picture(view: &mut View, width: u16, height: u16) -> (Vec<String>, Option<usi
 #[test]
 fn the_view_as_it_begins() {
     let (lines, chosen) = picture(&mut view(), 100, 8);
-    assert_eq!(lines, Vec::<String>::new());
+    assert_eq!(
+        lines,
+        [
+            "2 living, 1 ended  shown: 2  sort: age↓  2027-01-15T08:00:00Z",
+            "LEASE       STATE    KIND   SESSION                GATEWAY   PIDS     UPTIME   MEM  TREE   BUF  RUNG",
+            "0190b5f0-0  open     agent  agent:claude:acp:019…  01000000  812/815   1h01m   90M     4  1.4K  R2",
+            "0190b5f0-1  closing  term   agent:claude:acp:019…  01000000  812/815   1m01s  2.0M     1     0  R2",
+            "",
+            "",
+            "",
+            "↑↓ select  ⏎ details  / filter  s sort  r reverse  a ended too  q quit"
+        ]
+    );
     assert_eq!(chosen, None);
 }
 
