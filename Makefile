@@ -14,7 +14,7 @@ MUSL_TARGET ?= $(shell uname -m)-unknown-linux-musl
 MUSL = $(shell test -d "$$($(RUSTC) --print target-libdir --target $(MUSL_TARGET) 2>/dev/null)" && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-foreign bench fmt lint
+.PHONY: help up build man completions test test-foreign bench fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,8 +22,19 @@ help: ## Show this list
 up: build ## Build everything and run it: supervisor, gateway, demo agent
 	exec $(TARGET_DIR)/release/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
-build: ## Build the three programs in release mode
+build: ## Build the three programs in release mode, their man pages and completions
 	$(CARGO) build --release --locked -p acp-gateway -p acp-supervisor -p acp-wrapper
+	@$(MAKE) --no-print-directory man completions
+
+# From the same definitions as --help; both need the programs of `make build`.
+man: ## Write the man pages into target/man
+	$(TARGET_DIR)/release/acp-supervisor generate man $(TARGET_DIR)/man
+	$(TARGET_DIR)/release/acp-gateway generate man $(TARGET_DIR)/man
+	cp packaging/man/acp-wrapper.1 $(TARGET_DIR)/man/
+
+completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerShell into target/completions
+	$(TARGET_DIR)/release/acp-supervisor generate completions $(TARGET_DIR)/completions
+	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
 
 test: ## Run the whole test suite
 	$(CARGO) build --locked --workspace --bins

@@ -24,7 +24,11 @@ fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value) {
     let checks = line["data"]["checks"].as_array().unwrap().clone();
     for check in &checks {
         assert!(!check["means"].as_str().unwrap().is_empty(), "{check}");
-        assert_eq!(check["verdict"] == "ok", check["next"] == "", "what is not well comes with a next step: {check}");
+        assert_eq!(
+            check["verdict"] == "ok",
+            check["next"] == "",
+            "what is not well comes with a next step: {check}"
+        );
     }
     let fails = checks.iter().any(|check| check["verdict"] == "fail");
     assert_eq!(output.status.code(), Some(i32::from(fails)));
@@ -40,11 +44,23 @@ fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value) {
 async fn a_running_supervisor_is_well() {
     let host = Host::new();
     let (_, check) = doctor(&host.state_dir());
-    for name in ["supervisor", "state directory", "lock", "database", "wrapper", "wrapper root", "lost leases", "last sweep"] {
+    for name in [
+        "supervisor",
+        "state directory",
+        "lock",
+        "database",
+        "wrapper",
+        "wrapper root",
+        "lost leases",
+        "last sweep",
+    ] {
         assert_eq!(check(name)["verdict"], "ok", "{}", check(name));
     }
     let found = check("supervisor")["found"].as_str().unwrap().to_owned();
-    assert!(found.starts_with(&format!("pid {}, version {}, ", host.pid(), env!("CARGO_PKG_VERSION"))), "{found}");
+    assert!(
+        found.starts_with(&format!("pid {}, version {}, ", host.pid(), env!("CARGO_PKG_VERSION"))),
+        "{found}"
+    );
     assert!(found.contains("socket mode 600"), "{found}");
     assert!(check("lock")["found"] == format!("held by pid {}", host.pid()));
     let rung = host.json(&["status"])["rung"].as_str().unwrap().to_owned();
@@ -95,7 +111,9 @@ fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
     let host = Host::new();
     let elsewhere = host.dir.path().join("no.sock");
     let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-    command.args(["doctor", "--json", "--wrapper", "/nonexistent/wrapper", "--state-dir"]).arg(host.state_dir());
+    command
+        .args(["doctor", "--json", "--wrapper", "/nonexistent/wrapper", "--state-dir"])
+        .arg(host.state_dir());
     let output = command.arg("--socket").arg(elsewhere).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();

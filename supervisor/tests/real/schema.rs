@@ -80,9 +80,7 @@ fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<()
     let named = schema.get("properties").and_then(Value::as_object);
     let other = schema.get("additionalProperties");
     match value.as_object() {
-        Some(object) if named.is_some() || other.is_some() => {
-            members(document, (named, other), object, at)
-        }
+        Some(object) if named.is_some() || other.is_some() => members(document, (named, other), object, at),
         _ => Ok(()),
     }
 }

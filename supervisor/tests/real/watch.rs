@@ -109,7 +109,10 @@ async fn without_a_terminal_each_change_is_a_line() {
         }
     };
     let new = change("new");
-    assert_eq!((&new["lease_id"], &new["lease"]["state"]), (&spec.lease_id.to_string().into(), &"open".into()));
+    assert_eq!(
+        (&new["lease_id"], &new["lease"]["state"]),
+        (&spec.lease_id.to_string().into(), &"open".into())
+    );
     gateway.close(spec.lease_id).await;
     let mut changed = change("changed");
     while changed["lease"]["state"] != "closed" {
