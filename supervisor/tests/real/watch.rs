@@ -83,7 +83,7 @@ async fn a_supervisor_that_comes_back_is_found_again() {
     check_restored(&pty);
 }
 
-fn lines(command: &mut Command) -> (Child, impl FnMut() -> String) {
+fn lines(mut command: Command) -> (Child, impl FnMut() -> String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let next = move || {
@@ -100,7 +100,7 @@ async fn without_a_terminal_each_change_is_a_line() {
     let mut gateway = host.gateway().connect().await;
     let spec = agent(&["cat"]);
     gateway.spawn(&spec).await;
-    let (mut child, mut next) = lines(&mut command(&host, &["--json"]));
+    let (mut child, mut next) = lines(command(&host, &["--json"]));
     let mut change = |want: &str| loop {
         let line: serde_json::Value = serde_json::from_str(&next()).unwrap();
         schema::check(&line);
@@ -132,7 +132,7 @@ async fn lines_for_people_and_for_nobody() {
     let mut gateway = host.gateway().connect().await;
     let spec = agent(&["cat"]);
     gateway.spawn(&spec).await;
-    let (mut child, mut next) = lines(&mut command(&host, &["--state", "living"]));
+    let (mut child, mut next) = lines(command(&host, &["--state", "living"]));
     let line = next();
     assert!(line.contains(&spec.lease_id.to_string()) && line.contains("  open  agent  "), "{line}");
     // The reader goes away: the next change ends it quietly.
