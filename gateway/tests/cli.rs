@@ -62,7 +62,9 @@ fn man_pages_and_completions_are_generated() {
     let written = std::fs::read_to_string(&page).unwrap();
     assert!(written.contains(".SH SYNOPSIS") && written.contains("\\-\\-agent"), "{written}");
     assert!(!dir.path().join("man/acp-gateway-generate.1").exists(), "what is hidden has no page");
-    for script in ["acp-gateway.bash", "_acp-gateway", "acp-gateway.fish", "acp-gateway.elv", "_acp-gateway.ps1"] {
+    for script in
+        ["acp-gateway.bash", "_acp-gateway", "acp-gateway.fish", "acp-gateway.elv", "_acp-gateway.ps1"]
+    {
         assert!(dir.path().join("completions").join(script).exists(), "{script}");
     }
     for page in std::fs::read_dir(dir.path().join("man")).unwrap().flatten() {

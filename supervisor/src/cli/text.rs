@@ -128,22 +128,48 @@ pub(crate) fn exit(status: Option<ExitStatus>) -> String {
     }
 }
 
+/// How ids are shortened so that they still differ: by their beginning, or, where many were made in the same instant
+/// and begin alike, by their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// The first characters.
+    Head(usize),
+    /// The last ones.
+    Tail(usize),
+}
+
+impl Short {
+    /// The shortest way to tell all these ids apart, with at least eight characters.
+    pub(crate) fn of(ids: impl Iterator<Item = String>) -> Self {
+        const HEAD_MAX: usize = 13;
+        let ids: Vec<String> = ids.collect();
+        let head = alone(ids.clone());
+        if head <= HEAD_MAX {
+            return Self::Head(head);
+        }
+        let tail = alone(ids.iter().map(|id| id.chars().rev().collect()).collect());
+        if tail < head { Self::Tail(tail) } else { Self::Head(head) }
+    }
+
+    /// An id, shortened.
+    pub(crate) fn cut(self, id: &impl ToString) -> String {
+        let id = id.to_string();
+        let (skip, take) = match self {
+            Self::Head(n) => (0, n),
+            Self::Tail(n) => (id.chars().count().saturating_sub(n), n),
+        };
+        id.chars().skip(skip).take(take).collect()
+    }
+}
+
 /// The fewest leading characters, at least eight, by which all these ids differ.
-pub(crate) fn short_length(ids: impl Iterator<Item = String>) -> usize {
+fn alone(mut ids: Vec<String>) -> usize {
     const LEAST: usize = 8;
-    let mut ids: Vec<String> = ids.collect();
     ids.sort_unstable();
     ids.dedup();
     let common = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    let longest = ids.windows(2).map(|pair| common(&pair[0], &pair[1]) + 1).max().unwrap_or(0);
-    // A hyphen at the end says nothing.
-    let length = longest.max(LEAST);
-    if matches!(length, 9 | 14 | 19 | 24) { length + 1 } else { length }
-}
-
-/// The first characters of an id.
-pub(crate) fn short(id: &impl ToString, length: usize) -> String {
-    id.to_string().chars().take(length).collect()
+    let differ = ids.iter().zip(ids.iter().skip(1)).map(|(a, b)| common(a, b) + 1);
+    differ.max().unwrap_or(0).max(LEAST)
 }
 
 /// Whether `text` matches a pattern in which `*` is any text and `?` any character.
@@ -273,10 +299,19 @@ mod tests {
 
     #[test]
     fn short_ids_differ() {
-        let ids = |ids: &[&str]| short_length(ids.iter().map(|id| (*id).to_owned()));
-        assert_eq!(ids(&[]), 8);
-        assert_eq!(ids(&["0190b5f0-0000-7000", "0290b5f0-0000-7000"]), 8);
-        assert_eq!(ids(&["0190b5f0-0000-7000", "0190b5f0-1000-7000"]), 10);
-        assert_eq!(ids(&["0190b5f0-0000-7000", "0190b5f0-0000-7001"]), 18);
+        let of = |ids: &[&str]| Short::of(ids.iter().map(|id| (*id).to_owned()));
+        for (ids, want, cut) in [
+            (&[][..], Short::Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], Short::Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0190b5f0-1000-7000"], Short::Head(10), "0190b5f0-0"),
+            (&["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"], Short::Tail(8), "0-70009a"),
+            (
+                &["0190b5f0-0000-7000111100000000", "0190b5f0-0000-7000222200000000"],
+                Short::Tail(9),
+                "00-70009a",
+            ),
+        ] {
+            assert_eq!((of(ids), of(ids).cut(&"0190b5f0-0000-70009a")), (want, cut.to_owned()), "{ids:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ fn run(state_dir: &Path, args: &[&str]) -> Output {
 }
 
 /// What it says for programs: exit code and checks by name.
-fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value) {
+fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value + use<>) {
     let output = run(state_dir, &["--json"]);
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
     schema::check(&line);
@@ -99,6 +99,9 @@ async fn what_is_wrong_is_found() {
     let lost = state == LeaseState::Lost.as_str();
     assert_eq!(check("lost leases")["verdict"] == "warn", lost, "{state}: {}", check("lost leases"));
     assert!(host.stop().is_some());
+    for rest in ["supervisor.db-wal", "supervisor.db-shm"] {
+        drop(std::fs::remove_file(dir.join(rest)));
+    }
     std::fs::write(dir.join("supervisor.db"), "this is no database").unwrap();
     let (code, check) = doctor(&dir);
     assert_eq!((code, &check("database")["verdict"]), (Some(1), &"fail".into()), "{}", check("database"));

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CloseArgs {
-    /// The leases, or the beginnings of their ids
+    /// The leases, or the beginnings or ends of their ids
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
     /// Why, for the record and for the gateway

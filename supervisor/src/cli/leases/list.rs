@@ -1,8 +1,9 @@
 //! `leases list`.
 
 use super::select::{Filter, SortKey, sort};
-use super::{all, lengths, rows};
+use super::{all, rows, shorts};
 use crate::cli::table::{Look, render};
+use crate::cli::text::Short;
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::LeaseInfo;
@@ -43,7 +44,7 @@ pub(in crate::cli) struct ListArgs {
 pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) -> Result<(), CliError> {
     let leases = all(client, true).await?;
     let now_ms = crate::context::wall_ms();
-    let lengths = lengths(&leases);
+    let shorts = shorts(&leases);
     let mut shown: Vec<LeaseInfo> =
         leases.into_iter().filter(|lease| args.filter.fits(lease, now_ms)).collect();
     sort(&mut shown, args.sort, args.reverse);
@@ -55,15 +56,15 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
         return if args.no_headers { Ok(()) } else { Ok(out.line("no leases")?) };
     }
     let look = Look { headers: !args.no_headers, ..out.look() };
-    Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, lengths, now_ms, look))?)
+    Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
 }
 
-fn table(leases: &[LeaseInfo], wide: bool, lengths: (usize, usize), now_ms: u64, look: Look) -> String {
+fn table(leases: &[LeaseInfo], wide: bool, shorts: (Short, Short), now_ms: u64, look: Look) -> String {
     if wide {
         let rows: Vec<_> = leases.iter().map(|lease| rows::wide(lease, now_ms)).collect();
         return render(&rows::WIDE, &rows, Look { width: None, ..look });
     }
-    let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, lengths, now_ms)).collect();
+    let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, shorts, now_ms)).collect();
     render(&rows::NARROW, &rows, look)
 }
 
@@ -75,7 +76,7 @@ mod tests {
     fn at(width: usize, headers: bool) -> String {
         let leases = three();
         let look = Look { width: Some(width), headers, colour: false };
-        table(&leases, false, lengths(&leases), NOW_MS, look)
+        table(&leases, false, shorts(&leases), NOW_MS, look)
     }
 
     #[test]
@@ -109,7 +110,7 @@ mod tests {
     fn the_wide_list_cuts_nothing() {
         let leases = three();
         let look = Look { width: Some(80), headers: true, colour: false };
-        let text = table(&leases, true, lengths(&leases), NOW_MS, look);
+        let text = table(&leases, true, shorts(&leases), NOW_MS, look);
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
             [

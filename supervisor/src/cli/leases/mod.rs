@@ -8,7 +8,8 @@ pub(super) mod select;
 pub(super) mod show;
 mod verify;
 
-use super::{CliError, Output, text};
+use super::text::Short;
+use super::{CliError, Output};
 use acp_shared::conn::Client;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, Reply, Request};
@@ -20,7 +21,7 @@ pub(super) enum LeasesVerb {
     List(list::ListArgs),
     /// Show everything about one lease
     Show {
-        /// The lease, or the beginning of its id
+        /// The lease, or the beginning or end of its id
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -54,7 +55,7 @@ pub(super) async fn all(client: &mut Client, detail: bool) -> Result<Vec<LeaseIn
     }
 }
 
-/// The one lease whose id begins like this.
+/// The one lease whose id is this, or begins or ends like this.
 pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliError> {
     if let Ok(whole) = LeaseId::parse(id) {
         let known = leases.iter().any(|lease| lease.lease_id == whole);
@@ -62,26 +63,30 @@ pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliErro
     }
     let like_an_id = id.len() < 36 && !id.is_empty() && id.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
     if !like_an_id {
-        return Err(CliError::usage(format!("{id:?} is neither a lease id nor the beginning of one")));
+        return Err(CliError::usage(format!("{id:?} is neither a lease id nor the beginning or end of one")));
     }
-    let prefix = id.to_ascii_lowercase();
-    let mut found = leases.iter().map(|l| l.lease_id).filter(|l| l.to_string().starts_with(&prefix));
+    let part = id.to_ascii_lowercase();
+    let fits = |lease: &LeaseId| {
+        let whole = lease.to_string();
+        whole.starts_with(&part) || whole.ends_with(&part)
+    };
+    let mut found = leases.iter().map(|l| l.lease_id).filter(fits);
     match (found.next(), found.next()) {
         (None, _) => Err(CliError::NoLease(id.to_owned())),
         (Some(one), None) => Ok(one),
         (Some(one), Some(two)) => {
             let more = found.count();
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-            Err(CliError::usage(format!("{id} is the beginning of {one}, {two}{more}; write more of it")))
+            Err(CliError::usage(format!("{id} is a part of {one}, {two}{more}; write more of it")))
         }
     }
 }
 
-/// How many characters of a lease's and of a gateway's id tell them apart.
-pub(super) fn lengths(leases: &[LeaseInfo]) -> (usize, usize) {
+/// How ids of leases and of gateways are shortened.
+pub(super) fn shorts(leases: &[LeaseInfo]) -> (Short, Short) {
     (
-        text::short_length(leases.iter().map(|l| l.lease_id.to_string())),
-        text::short_length(leases.iter().map(|l| l.gateway_instance_id.to_string())),
+        Short::of(leases.iter().map(|l| l.lease_id.to_string())),
+        Short::of(leases.iter().map(|l| l.gateway_instance_id.to_string())),
     )
 }
 
@@ -159,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_an_id_is_enough() {
+    fn the_beginning_or_the_end_of_an_id_is_enough() {
         let leases = three();
         let say =
             |id: &str| resolve(&leases, id).map(|id| id.to_string()).map_err(|e| (e.exit(), e.to_string()));
@@ -167,13 +172,14 @@ mod tests {
         assert_eq!(say(first), Ok(first.to_owned()));
         assert_eq!(say("0190b5f0-0"), Ok(first.to_owned()));
         assert_eq!(say("0190B5F0-0"), Ok(first.to_owned()));
+        assert_eq!(say("00000001"), Ok(first.to_owned()));
         let none = |id: &str| {
             (1, format!("there is no lease {id}; `acp-supervisor leases list` shows which there are"))
         };
         assert_eq!(say("ff"), Err(none("ff")));
         let unknown = "0190b5f0-0000-7000-8000-00000000000f";
         assert_eq!(say(unknown), Err(none(unknown)));
-        let two = "0190b5f0 is the beginning of 0190b5f0-0000-7000-8000-000000000001, \
+        let two = "0190b5f0 is a part of 0190b5f0-0000-7000-8000-000000000001, \
                    0190b5f0-1000-7000-8000-000000000002 and 1 more; write more of it";
         assert_eq!(say("0190b5f0"), Err((2, two.to_owned())));
         for wrong in ["", "x", "agent:demo"] {

@@ -1,8 +1,8 @@
 //! `leases reap`.
 
-use super::{CliError, all, lengths};
+use super::{CliError, all, shorts};
 use crate::cli::table::{Cell, Column, Look, Tone, render};
-use crate::cli::text::{self, short};
+use crate::cli::text::{self, Short};
 use crate::cli::{Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{ReapLine, Reply, Request};
@@ -21,14 +21,14 @@ pub(in crate::cli) struct ReapArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &ReapArgs, out: &mut Output) -> Result<(), CliError> {
-    let length = if out.is_json() { 0 } else { lengths(&all(client, false).await?).0 };
+    let short = shorts(&all(client, false).await?).0;
     let Reply::Reaped(lines) = client.call(Request::Reap { dry_run: args.dry_run }).await? else {
         return Err(CliError::OutOfTurn);
     };
     if out.is_json() {
         return Ok(out.data("reap", &lines.iter().map(json::reap).collect::<Vec<_>>())?);
     }
-    Ok(out.line(&text(&lines, args.dry_run, length, out.look()))?)
+    Ok(out.line(&text(&lines, args.dry_run, short, out.look()))?)
 }
 
 /// What an action is, in words: done, or only shown.
@@ -44,7 +44,7 @@ fn words(action: &str, dry_run: bool) -> (&'static str, Tone) {
     }
 }
 
-fn text(lines: &[ReapLine], dry_run: bool, length: usize, look: Look) -> String {
+fn text(lines: &[ReapLine], dry_run: bool, short: Short, look: Look) -> String {
     if lines.is_empty() {
         return if dry_run { "no lease is open" } else { "no lease is left over; nothing to do" }.to_owned();
     }
@@ -62,7 +62,7 @@ fn text(lines: &[ReapLine], dry_run: bool, length: usize, look: Look) -> String 
         *counts.entry(action).or_default() += 1;
         let pids: Vec<String> = line.pids.iter().map(i32::to_string).collect();
         rows.push(vec![
-            Cell::new(short(&line.lease_id, length)),
+            Cell::new(short.cut(&line.lease_id)),
             Cell::new(line.state.as_str()),
             Cell::new(action).tone(tone),
             Cell::new(if pids.is_empty() { "-".to_owned() } else { pids.join(" ") }),
@@ -101,7 +101,7 @@ mod tests {
             .collect();
         let look = Look { width: Some(80), headers: true, colour: false };
         assert_eq!(
-            text(&lines, true, 10, look).lines().collect::<Vec<_>>(),
+            text(&lines, true, Short::Head(10), look).lines().collect::<Vec<_>>(),
             [
                 "LEASE       STATE    ACTION         PIDS     WHY",
                 "0190b5f0-0  open     would end      815 812  its supervisor is dead and it is v…",
@@ -110,7 +110,9 @@ mod tests {
                 "3 leases: 1 left alone, 1 would be lost, 1 would end; nothing was done"
             ]
         );
-        assert!(text(&lines, false, 10, look).ends_with("3 leases: 1 ended, 1 left alone, 1 lost"));
-        assert_eq!(text(&[], true, 10, look), "no lease is open");
+        assert!(
+            text(&lines, false, Short::Head(10), look).ends_with("3 leases: 1 ended, 1 left alone, 1 lost")
+        );
+        assert_eq!(text(&[], true, Short::Head(10), look), "no lease is open");
     }
 }

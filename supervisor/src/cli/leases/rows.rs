@@ -1,7 +1,7 @@
 //! Leases as rows of a table.
 
 use crate::cli::table::{Cell, Column, Tone};
-use crate::cli::text::{self, or_dash, short};
+use crate::cli::text::{self, Short, or_dash};
 use acp_shared::protocol::{LeaseInfo, LeaseKind, LeaseState};
 
 /// The columns of the list. What matters least goes first where the terminal is narrow.
@@ -64,17 +64,17 @@ pub(in crate::cli) fn uptime(lease: &LeaseInfo, now_ms: u64) -> Option<String> {
 }
 
 /// One row of [`NARROW`].
-pub(in crate::cli) fn narrow(lease: &LeaseInfo, lengths: (usize, usize), now_ms: u64) -> Vec<Cell> {
+pub(in crate::cli) fn narrow(lease: &LeaseInfo, shorts: (Short, Short), now_ms: u64) -> Vec<Cell> {
     let pids = match (lease.wrapper_pid, lease.adapter_pid) {
         (None, None) => "-".to_owned(),
         (wrapper, adapter) => format!("{}/{}", or_dash(wrapper), or_dash(adapter)),
     };
     vec![
-        short(&lease.lease_id, lengths.0).into(),
+        shorts.0.cut(&lease.lease_id).into(),
         Cell::new(lease.state.as_str()).tone(tone(lease.state)),
         kind(lease).into(),
         lease.session_key.as_str().into(),
-        short(&lease.gateway_instance_id, lengths.1).into(),
+        shorts.1.cut(&lease.gateway_instance_id).into(),
         pids.into(),
         or_dash(uptime(lease, now_ms)).into(),
         or_dash(lease.memory_bytes.map(text::size)).into(),

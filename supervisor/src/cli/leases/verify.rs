@@ -1,9 +1,9 @@
 //! `leases verify`: evidence beside record. The exit code tells the verdict.
 
-use super::{all, lengths, resolve};
+use super::{all, resolve, shorts};
 use crate::cli::error::FAILED;
 use crate::cli::table::{Cell, Column, Look, Tone, render};
-use crate::cli::text::{self, short};
+use crate::cli::text::{self, Short};
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::LeaseId;
@@ -16,7 +16,7 @@ const WIDTH_MAX: usize = 100;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub(in crate::cli) struct VerifyArgs {
-    /// The lease, or the beginning of its id
+    /// The lease, or the beginning or end of its id
     #[arg(value_name = "ID", group = "which")]
     id: Option<String>,
     /// Every lease that lives or is lost, one line each
@@ -37,7 +37,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             is_good(&report)
         }
         None => {
-            let lengths = lengths(&leases);
+            let shorts = shorts(&leases);
             let mut reports = Vec::new();
             for lease in leases.iter().filter(|l| !l.state.is_ended() || l.state == LeaseState::Lost) {
                 match verify(client, lease.lease_id).await {
@@ -50,7 +50,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             if out.is_json() {
                 out.data("evidence_list", &reports.iter().map(json::evidence).collect::<Vec<_>>())?;
             } else {
-                out.line(&many(&reports, lengths.0, out.look()))?;
+                out.line(&many(&reports, shorts.0, out.look()))?;
             }
             reports.iter().all(is_good)
         }
@@ -146,7 +146,7 @@ fn tree(report: &EvidenceReport) -> String {
     if tree.is_empty() { "no process of it runs".to_owned() } else { tree.join(", ") }
 }
 
-fn many(reports: &[EvidenceReport], length: usize, look: Look) -> String {
+fn many(reports: &[EvidenceReport], short: Short, look: Look) -> String {
     let columns = [
         Column::new("LEASE"),
         Column::new("STATE"),
@@ -162,7 +162,7 @@ fn many(reports: &[EvidenceReport], length: usize, look: Look) -> String {
             let count = |agrees| report.facts.iter().filter(|f| f.agrees == Some(agrees)).count();
             let differ = count(false);
             vec![
-                Cell::new(short(&report.lease.lease_id, length)),
+                Cell::new(short.cut(&report.lease.lease_id)),
                 Cell::new(report.lease.state.as_str()),
                 verdict(report),
                 Cell::new(count(true).to_string()),
@@ -234,7 +234,7 @@ mod tests {
         );
         let text = many(
             &[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])],
-            10,
+            Short::Head(10),
             Look { width: Some(100), ..look },
         );
         assert_eq!(

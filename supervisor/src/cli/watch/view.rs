@@ -2,7 +2,7 @@
 
 use super::WatchArgs;
 use crate::cli::leases::select::{Filter, SortKey, sort};
-use crate::cli::leases::{lengths, rows, show};
+use crate::cli::leases::{rows, shorts, show};
 use crate::cli::table::{Cell, GAP, Look, Tone, widths};
 use crate::cli::text;
 use acp_shared::ids::LeaseId;
@@ -195,8 +195,8 @@ impl View {
     }
 
     fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo]) {
-        let lengths = lengths(&self.leases);
-        let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, lengths, self.now_ms)).collect();
+        let shorts = shorts(&self.leases);
+        let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, shorts, self.now_ms)).collect();
         let look = Look { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
         let fitted = widths(&rows::NARROW, &cells, look);
         let part = |at: usize, w: usize, cell: &Cell, style: Style| {
