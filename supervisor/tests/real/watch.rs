@@ -45,7 +45,7 @@ async fn the_live_view_follows_and_gives_the_terminal_back() {
     pty.until("1 living, 0 ended");
     // What happens is seen.
     gateway.close(spec.lease_id).await;
-    pty.until("1 ended");
+    pty.until("no leases");
     pty.type_in("q");
     assert_eq!(pty.wait().code(), Some(0));
     check_restored(&pty);
