@@ -70,7 +70,8 @@ fn man_pages_and_completions_are_generated() {
     for page in std::fs::read_dir(dir.path().join("man")).unwrap().flatten() {
         match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page.path()).output() {
             Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
-            Err(error) => println!("no groff here ({error}): {} is not formatted", page.path().display()),
+            // Where there is no groff, the structure was checked before.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
         }
     }
 }
