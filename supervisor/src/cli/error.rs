@@ -1,6 +1,8 @@
 //! Why a command failed: what happened, why, and what to do next; a code for programs and an exit code.
 
 use super::text;
+use crate::app::AppError;
+use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::RefusalCode;
@@ -13,6 +15,8 @@ pub(super) const FAILED: u8 = 1;
 pub(super) const USAGE: u8 = 2;
 /// No supervisor can be reached, or it does not answer.
 const UNREACHABLE: u8 = 3;
+/// `serve` only: to start it again is no use before a person has looked at its store.
+const DAMAGED: u8 = 3;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +53,7 @@ pub(super) enum CliError {
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     #[error(transparent)]
-    App(#[from] crate::app::AppError),
+    App(#[from] AppError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
     #[error("there is no home directory to keep state in; name one with --state-dir")]
@@ -92,7 +96,8 @@ impl CliError {
             Self::NotClosed(..) => "TIMEOUT",
             Self::Ended(_) => "ENDED",
             Self::Config(_) => "CONFIG_INVALID",
-            Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
             | Self::OutOfTurn
             | Self::Output(_)
@@ -107,6 +112,7 @@ impl CliError {
         match self {
             Self::Usage(_) | Self::NoHome | Self::Config(_) => USAGE,
             Self::Ended(code) => *code,
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
             Self::Connect { source: ConnError::Refused(refusal), .. }
             | Self::Call(ConnError::Refused(refusal)) => match refusal.code {
                 RefusalCode::ShuttingDown => UNREACHABLE,

@@ -40,7 +40,7 @@ With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"ty
 coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the width.
 
 Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration, 3 no supervisor can
-be reached, 130 interrupted.";
+be reached (serve: its lease store is damaged), 130 interrupted.";
 
 /// Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
 #[derive(Debug, Parser)]

@@ -1,6 +1,7 @@
 //! A look at the file of the store, for `doctor`. Nothing is changed.
 
-use super::{MIGRATIONS, StoreError};
+use super::StoreError;
+use super::open::MIGRATIONS;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 

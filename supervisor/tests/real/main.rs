@@ -3,9 +3,12 @@
 mod admin;
 mod common;
 mod crash;
+mod disk;
 mod doctor;
+mod durable;
 mod gateways;
 mod hostile;
+mod idle;
 mod pty;
 mod relay;
 mod schema;
