@@ -12,7 +12,8 @@ use crate::sys::linux::{self, Handle};
 use crate::sys::watch::{Child, Control, ControlError};
 use crate::sys::{OpenError, Sys};
 use acp_shared::launch::{
-    ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
+    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper,
+    WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
 use rustix::process::Resource;
@@ -190,6 +191,7 @@ fn launch(lease: &Lease, spec: &Spawn) -> Launch {
         cwd: spec.cwd.clone(),
         term_grace_ms: lease.graces.term_ms,
         sweep_ms: lease.graces.kill_ms.max(WRAPPER_HEADSTART_MS),
+        confine: Confine::default(),
     }
 }
 
