@@ -16,6 +16,7 @@ pub mod link;
 pub mod owner;
 pub mod reaper;
 pub mod relay;
+pub mod secret;
 pub mod server;
 pub mod spawn;
 pub mod store;

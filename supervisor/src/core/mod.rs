@@ -9,5 +9,6 @@ pub mod ring;
 pub mod stdin;
 pub mod stop;
 pub mod tail;
+pub mod tenant;
 pub mod tree;
 pub mod verify;
