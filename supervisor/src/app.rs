@@ -1,13 +1,15 @@
 //! `serve`: takes the lock, reaps, listens, and ends in order.
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::context::Context;
 use crate::core::admit::Policy;
 use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::tenant::Tenant;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
 use crate::relay;
+use crate::secret::{self, SECRET_FILE};
 use crate::server;
 use crate::store::{Store, StoreError};
 use crate::strays;
@@ -57,6 +59,9 @@ pub enum AppError {
     /// The lease store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The configuration does not hold on this machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
@@ -160,6 +165,8 @@ fn look_around() -> Result<Ground, AppError> {
 /// # Errors
 /// [`AppError`]; nothing was started.
 pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), AppError> {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let tenants = options.config.tenants(own_uid)?;
     let state_dir = options.state_dir;
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
@@ -172,12 +179,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
-    let policy = Policy {
-        own_uid: rustix::process::geteuid().as_raw(),
-        allowed_uids: options.config.allowed_uids.clone(),
-        allowed_gids: options.config.allowed_gids.clone(),
-        admin_gids: options.config.admin_gids.clone(),
-    };
+    let policy = policy(&options.config, &tenants, &state_dir)?;
     let open_to_groups = !policy.allowed_gids.is_empty() || !policy.admin_gids.is_empty();
     let open_to_users = !policy.allowed_uids.is_empty();
     let context = Arc::new(Context {
@@ -186,6 +188,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         abilities: ground.abilities,
         store,
         config: options.config,
+        tenants,
         wrapper_root,
         state_dir: state_dir.clone(),
         me: ground.me,
@@ -226,6 +229,24 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     let flushed = context.store.flush().await;
     drop((writer, lock));
     Ok(flushed?)
+}
+
+/// Who may connect. Gateways that a tenant names by their user may.
+fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
+    let secret_file = state_dir.join(SECRET_FILE);
+    Ok(Policy {
+        own_uid: rustix::process::geteuid().as_raw(),
+        allowed_uids: config
+            .allowed_uids
+            .iter()
+            .copied()
+            .chain(tenants.iter().filter_map(|t| t.uid))
+            .collect(),
+        allowed_gids: config.allowed_gids.clone(),
+        admin_gids: config.admin_gids.clone(),
+        secret: file(&secret_file, secret::load_or_make(state_dir))?,
+        secret_file: secret_file.to_string_lossy().into_owned(),
+    })
 }
 
 /// The signals that end a supervisor.

@@ -325,17 +325,79 @@ mod tests {
         assert_eq!(Config::parse(&text).unwrap(), Config::default());
     }
 
-    /// The file that is installed says what holds without it, key by key.
-    #[test]
-    fn the_example_names_every_key_with_its_default() {
-        let text = include_str!("../../packaging/supervisor.example.toml");
-        assert_eq!(Config::parse(text).unwrap(), Config::default());
+    const EXAMPLE: &str = include_str!("../../packaging/supervisor.example.toml");
+
+    fn named(text: &str) -> Vec<String> {
         let named = |line: &str| Some(line.trim_start_matches("# ").split_once(" = ")?.0.to_owned());
         let mut named: Vec<String> = text.lines().filter_map(named).collect();
         named.sort();
+        named
+    }
+
+    /// The file that is installed says what holds without it, key by key.
+    #[test]
+    fn the_example_names_every_key_with_its_default() {
+        assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
+        let (flat, _) = EXAMPLE.split_once("# [[tenant]]").unwrap();
         let mut keys = Config::keys();
+        keys.retain(|key| key != "tenant");
         keys.sort();
-        assert_eq!(named, keys);
+        assert_eq!(named(flat), keys);
+    }
+
+    /// Its tenant has every key there is, and is one that would be taken.
+    #[test]
+    fn the_example_has_a_tenant_with_every_key() {
+        let (_, tenant) = EXAMPLE.split_once("# [[tenant]]").unwrap();
+        let setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
+        let lines = tenant.lines().filter(setting).map(|line| line.trim_start_matches("# "));
+        let text = lines.fold("[[tenant]]\n".to_owned(), |text, line| text + line + "\n");
+        // uid and user are two ways to say the same.
+        let config = Config::parse(&text.replace("user = \"alice\"\n", "")).unwrap();
+        assert_eq!(config.tenant.len(), 1);
+        let mut keys: Vec<&str> = tenant::KEYS.to_vec();
+        keys.sort_unstable();
+        assert_eq!(named(tenant), keys);
+        let written = toml::Table::try_from(&config.tenant[0]).unwrap();
+        let mut missing = tenant::KEYS.iter().filter(|key| !written.contains_key(**key));
+        assert_eq!((missing.next(), missing.next()), (Some(&"user"), None));
+    }
+
+    #[test]
+    fn tenants_that_are_refused() {
+        let own_uid = rustix::process::geteuid().as_raw();
+        for (tenant, want) in [
+            ("", "names nobody; give uid, user or instance_id"),
+            ("uid = 1\nuser = \"a\"", "has both uid and user"),
+            ("uid = 1\nrun_as_group = 1", "without run_as_user"),
+            ("uid = 1\numask = 0o1000", "umask over 0o777"),
+            ("uid = 1\noom_score_adj = 1001", "oom_score_adj"),
+            ("uid = 1\ncpu_weight = 0", "cpu_weight"),
+            ("uid = 1\nleases_max = 0", "a limit of 0"),
+            ("uid = 1\nrlimits = { open_files = [2, 1] }", "over the one it may be raised to"),
+            ("uid = 1\nenv_allow = [\"A*B\"]", "a beginning with one * at its end"),
+            ("uid = 1\nroots = [\"here\"]", "not absolute"),
+            ("uid = 1\nroots = [\"/nonexistent/dir\"]", "cannot be used"),
+            ("uid = 1\nsecret_file = \"/nonexistent/file\"", "cannot be read"),
+            ("user = \"no-such-user-here\"", "create the user"),
+            ("uid = 1\nrun_as_user = \"no-such-user-here\"", "create the user"),
+            ("uid = 1\nrun_as_user = 4000000001", "give run_as_group too"),
+            ("uid = 1\n[[tenant]]\nuid = 1", "the same gateways as an earlier one"),
+        ] {
+            let text = format!("[[tenant]]\n{tenant}");
+            let error = Config::parse(&text).and_then(|config| config.tenants(own_uid)).unwrap_err();
+            assert!(error.to_string().contains(want), "{tenant}: {error}");
+        }
+        let text = "[[tenant]]\nuid = 1\nrun_as_user = 7\nrun_as_group = 7";
+        let config = Config::parse(text).unwrap();
+        assert!(config.tenants(12345).unwrap_err().to_string().contains("start it as root"));
+        let tenants = config.tenants(0).unwrap();
+        assert_eq!(tenants[0].run_as.as_ref().map(|account| (account.uid, account.gid)), Some((7, 7)));
+        let text = "[[tenant]]\nuid = 1\nrun_as_user = \"root\"";
+        let error = Config::parse(text).unwrap().tenants(0).unwrap_err();
+        assert!(error.to_string().contains("allow_root = true"), "{error}");
+        let error = Config::parse("[[tenant]]\nrun_as_usr = 1").unwrap_err().to_string();
+        assert_eq!(error, r#"the configuration has no key "tenant.run_as_usr"; did you mean "run_as_user"?"#);
     }
 
     #[test]

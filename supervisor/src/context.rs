@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::tenant::{Account, Tenant};
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
@@ -29,6 +30,8 @@ pub struct Context {
     pub store: Store,
     /// The configuration.
     pub config: Config,
+    /// How the agents of some gateways run.
+    pub tenants: Vec<Tenant>,
     /// Where wrappers are started.
     pub wrapper_root: WrapperRoot,
     /// The state directory.
@@ -56,6 +59,15 @@ pub struct Context {
 }
 
 impl Context {
+    /// The user of a gateway. One without an entry has no group but its own number's.
+    ///
+    /// # Errors
+    /// The system's list of users cannot be read.
+    pub fn account(&self, uid: u32) -> std::io::Result<Account> {
+        let nameless = || Account { uid, gid: uid, groups: Vec::new(), entry: None };
+        Ok(crate::sys::people::account(uid)?.unwrap_or_else(nameless))
+    }
+
     /// Milliseconds since this supervisor started; never goes back.
     #[must_use]
     pub fn now_ms(&self) -> u64 {

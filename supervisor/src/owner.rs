@@ -3,7 +3,9 @@
 
 use crate::context::Context;
 use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
+use crate::core::backoff::{Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
+use crate::core::tenant::tenant_of;
 use crate::core::verify::Guard;
 use crate::handle;
 use crate::lease_task::LeaseCmd;
@@ -90,6 +92,8 @@ pub(crate) struct Entry {
     pub(crate) stuck: bool,
     /// The end was asked for, and waits for the terminals until then.
     pub(crate) close_at_ms: Option<(u64, String)>,
+    /// When its adapter began to run.
+    pub(crate) open_since_ms: u64,
 }
 
 impl Entry {
@@ -159,6 +163,8 @@ pub struct Owner {
     pub(crate) sweep_at_ms: u64,
     pub(crate) sweeping: Arc<AtomicBool>,
     pub(crate) warnings: Vec<String>,
+    /// Agents that crashed lately.
+    pub(crate) backoff: Backoff,
 }
 
 impl Owner {
@@ -181,10 +187,12 @@ impl Owner {
                     waiting: Vec::new(),
                     stuck: false,
                     close_at_ms: None,
+                    open_since_ms: 0,
                 },
             )
         };
         Self {
+            backoff: Backoff::new(context.config.backoff()),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,
@@ -247,10 +255,13 @@ impl Owner {
         let (who, epoch) = match &hello.role {
             Role::Admin => {
                 self.policy.admin(peer.uid, peer.gid)?;
+                self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
                 (Who::Admin, 0)
             }
             Role::Gateway { instance_id, epoch, home } => {
                 self.policy.gateway(peer.uid, peer.gid)?;
+                let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
+                self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
                     return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
                 }
@@ -341,10 +352,16 @@ impl Owner {
         let answer = match result {
             Ok(relay) => {
                 entry.relay = Some(relay);
+                entry.open_since_ms = self.context.now_ms();
                 Ok(Reply::Spawned(entry.info()))
             }
             Err(refusal) => {
                 entry.commands = None;
+                if let Some(agent) = Agent::of(&entry.lease)
+                    && refusal.code == RefusalCode::SpawnFailed
+                {
+                    self.backoff.on(self.context.now_ms(), &agent, Outcome::StartFailed);
+                }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done, not even on record: the same spawn may come again.
                     self.leases.remove(&id);
@@ -362,6 +379,16 @@ impl Owner {
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let news = entry.lease.state != state;
+        if news
+            && entry.lease.state == LeaseState::Open
+            && let Some(agent) = Agent::of(&lease)
+        {
+            let now = self.context.now_ms();
+            let ran_ms = now.saturating_sub(entry.open_since_ms);
+            let asked = entry.close_at_ms.is_some() || self.stopping;
+            let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
+            self.backoff.on(now, &agent, outcome);
+        }
         entry.lease = lease;
         entry.stuck = stuck;
         if state.is_ended() {

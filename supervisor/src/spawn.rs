@@ -5,6 +5,7 @@
 use crate::context::Context;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
 use crate::core::stop::WRAPPER_HEADSTART_MS;
+use crate::core::tenant::{self, Asker, Confined, Places, tenant_of};
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
@@ -12,8 +13,7 @@ use crate::sys::linux::{self, Handle};
 use crate::sys::watch::{Child, Control, ControlError};
 use crate::sys::{OpenError, Sys};
 use acp_shared::launch::{
-    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper,
-    WRAPPER_FILE,
+    ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
 use rustix::process::Resource;
@@ -50,6 +50,18 @@ pub enum SpawnError {
     /// The lease cannot be made durable.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It is not allowed to run like that.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// A directory of the session cannot be used.
+    #[error("the directory {path} cannot be used")]
+    Place {
+        /// Which.
+        path: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// There is nothing to start from.
     #[error(transparent)]
     LaunchDir(#[from] LaunchDirError),
@@ -108,7 +120,9 @@ impl SpawnError {
             source = cause.source();
         }
         let code = match self {
+            Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
+            Self::Place { .. } => RefusalCode::BadRequest,
             Self::LaunchDir(_)
             | Self::Io { .. }
             | Self::Control(_)
@@ -151,8 +165,9 @@ enum Ends {
 /// # Errors
 /// [`SpawnError`]; no process was started.
 pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> Result<Started, SpawnError> {
+    let confined = confine(context, lease, spec).await?;
     context.store.save_lease(lease).await?;
-    let launch = launch(lease, spec);
+    let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
     let (their_control, our_control) = linux::control_pair().map_err(doing("make the control socket"))?;
     if context.abilities.scm_pidfd {
@@ -176,22 +191,58 @@ pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> R
     Ok(Started { child, control, ours, theirs })
 }
 
-fn launch(lease: &Lease, spec: &Spawn) -> Launch {
+/// As whom and within which bounds it runs. What has to be looked up is looked up now: a user may have got another
+/// group, and a path another link, since the supervisor was started.
+async fn confine(context: &Arc<Context>, lease: &Lease, spec: &Spawn) -> Result<Confined, SpawnError> {
+    let at = Arc::clone(context);
+    let (uid, gateway, spec) = (lease.owner_uid, lease.gateway, spec.clone());
+    let decide = move || {
+        let own_uid = rustix::process::geteuid().as_raw();
+        let asker = Asker {
+            own_uid,
+            account: at.account(uid).map_err(doing("look up the gateway's user"))?,
+            gateway,
+        };
+        let narrow = tenant_of(&at.tenants, uid, gateway).is_some_and(|t| t.landlock || !t.roots.is_empty());
+        let places = if narrow { places(&spec)? } else { as_sent(&spec) };
+        tenant::confine(&at.tenants, &asker, &spec, &places).map_err(SpawnError::Refused)
+    };
+    let decided = tokio::task::spawn_blocking(decide).await;
+    decided.unwrap_or_else(|e| Err(doing("decide as whom it runs")(io::Error::other(e))))
+}
+
+fn as_sent(spec: &Spawn) -> Places {
+    Places { cwd: spec.cwd.clone(), roots: spec.roots.clone() }
+}
+
+/// The directories themselves, whatever links lead there.
+fn places(spec: &Spawn) -> Result<Places, SpawnError> {
+    let real =
+        |path: &String| match std::fs::canonicalize(path).map(|real| real.into_os_string().into_string()) {
+            Ok(Ok(real)) => Ok(real),
+            Ok(Err(_)) => {
+                Err(SpawnError::Place { path: path.clone(), source: io::ErrorKind::InvalidFilename.into() })
+            }
+            Err(source) => Err(SpawnError::Place { path: path.clone(), source }),
+        };
+    Ok(Places { cwd: real(&spec.cwd)?, roots: spec.roots.iter().map(real).collect::<Result<_, _>>()? })
+}
+
+fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
     let markers = [
         (ENV_LEASE_ID.to_owned(), lease.lease_id.to_string()),
         (ENV_GATEWAY_INSTANCE_ID.to_owned(), lease.gateway.to_string()),
     ];
-    let given = spec.env.iter().filter(|(name, _)| name != ENV_LEASE_ID && name != ENV_GATEWAY_INSTANCE_ID);
     Launch {
         version: LAUNCH_VERSION,
         lease_id: lease.lease_id,
         gateway_instance_id: lease.gateway,
         argv: spec.argv.clone(),
-        env: given.cloned().chain(markers).collect(),
+        env: confined.env.into_iter().chain(markers).collect(),
         cwd: spec.cwd.clone(),
         term_grace_ms: lease.graces.term_ms,
         sweep_ms: lease.graces.kill_ms.max(WRAPPER_HEADSTART_MS),
-        confine: Confine::default(),
+        confine: confined.confine,
     }
 }
 

@@ -145,7 +145,7 @@ impl CliError {
             Self::Call(ConnError::Timeout(_)) => "TIMEOUT",
             Self::Id(_) | Self::NoHome => "USAGE",
             Self::NoLease(_) => "LEASE_UNKNOWN",
-            Self::Config(_) => "CONFIG_INVALID",
+            Self::Config(_) | Self::App(crate::app::AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
             Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
         }
@@ -153,7 +153,7 @@ impl CliError {
 
     fn exit(&self) -> u8 {
         match self {
-            Self::Id(_) | Self::NoHome | Self::Config(_) => 2,
+            Self::Id(_) | Self::NoHome | Self::Config(_) | Self::App(crate::app::AppError::Config(_)) => 2,
             Self::Connect { .. }
             | Self::Call(_)
             | Self::NoLease(_)
@@ -236,7 +236,7 @@ async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, Cli
         version_max: VERSION_MAX,
         features: Vec::new(),
         role: Role::Admin,
-        secret: None,
+        secret: crate::secret::beside(&socket),
     };
     Client::open(&socket, hello, ANSWER).await.map_err(|source| CliError::Connect { socket, source })
 }

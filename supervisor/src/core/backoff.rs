@@ -8,7 +8,9 @@
 //!
 //! All of it is in memory. A supervisor that was started anew knows of no crash, as it holds no agent.
 
+use crate::core::lease::Lease;
 use acp_shared::ids::GatewayInstanceId;
+use acp_shared::protocol::LeaseKind;
 use std::collections::{BTreeMap, VecDeque};
 
 /// How patient a supervisor is with an agent. Times in milliseconds.
@@ -33,6 +35,15 @@ pub struct Agent {
     pub gateway: GatewayInstanceId,
     /// The hash of its argv.
     pub command_hash: String,
+}
+
+impl Agent {
+    /// The agent of a lease; what an agent runs in a terminal may fail as it likes.
+    #[must_use]
+    pub fn of(lease: &Lease) -> Option<Self> {
+        let command_hash = lease.command_hash.clone();
+        (lease.kind == LeaseKind::Agent).then_some(Self { gateway: lease.gateway, command_hash })
+    }
 }
 
 /// How one run of an agent went.
@@ -61,6 +72,19 @@ pub struct Held {
     pub retry_after_ms: u64,
     /// It is a loop: the intensity limit is reached.
     pub looping: bool,
+}
+
+impl Held {
+    /// What happened, and when it goes on.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let seconds = self.retry_after_ms.div_ceil(1_000);
+        let what = if self.looping { ": a crash loop" } else { "" };
+        format!(
+            "crashed {} times in a row{what}; it is started again in {seconds} s at the earliest",
+            self.crashes
+        )
+    }
 }
 
 /// Agents that are remembered for each gateway; the one that was well for the longest time is forgotten first.

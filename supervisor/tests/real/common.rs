@@ -9,6 +9,7 @@ use acp_shared::protocol::{
     Attached, Graces, Hello, Home, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply,
     Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
 };
+use acp_shared::redact::Secret;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -201,7 +202,9 @@ impl Identity {
             version_max: VERSION_MAX,
             features: vec![],
             role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
-            secret: None,
+            secret: std::fs::read_to_string(self.socket.with_file_name("secret"))
+                .ok()
+                .map(|text| Secret::new(text.trim().to_owned())),
         }
     }
 
@@ -351,7 +354,7 @@ impl Client {
     }
 
     pub(crate) async fn leases(&mut self) -> Vec<LeaseInfo> {
-        match self.call(Request::ListLeases).await.unwrap() {
+        match self.call(Request::ListLeases { detail: false }).await.unwrap() {
             Reply::Leases(leases) => leases,
             other => panic!("{other:?}"),
         }
