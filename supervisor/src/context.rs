@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::core::lease::{ProcessRecord, Scope};
-use crate::core::tenant::{Account, Tenant};
+use crate::core::tenant::Tenant;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
@@ -16,14 +16,15 @@ use rustix::process::Rlimit;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 
 /// Shared by all tasks of one supervisor.
 #[derive(Debug)]
-pub struct Context {
+pub struct Context<S: Sys = Linux> {
     /// The system.
-    pub sys: Arc<Linux>,
+    pub sys: Arc<S>,
     /// What it can do.
     pub abilities: Abilities,
     /// The lease store.
@@ -58,16 +59,7 @@ pub struct Context {
     pub started: Instant,
 }
 
-impl Context {
-    /// The user of a gateway. One without an entry has no group but its own number's.
-    ///
-    /// # Errors
-    /// The system's list of users cannot be read.
-    pub fn account(&self, uid: u32) -> std::io::Result<Account> {
-        let nameless = || Account { uid, gid: uid, groups: Vec::new(), entry: None };
-        Ok(crate::sys::people::account(uid)?.unwrap_or_else(nameless))
-    }
-
+impl<S: Sys> Context<S> {
     /// Milliseconds since this supervisor started; never goes back.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
@@ -76,10 +68,10 @@ impl Context {
 
     /// The instant of a [`Context::now_ms`] time.
     #[must_use]
-    pub fn instant(&self, at_ms: u64) -> tokio::time::Instant {
+    pub fn instant(&self, at_ms: u64) -> Instant {
         // Far enough is never: an instant cannot be arbitrarily late.
         const FAR_MS: u64 = 365 * 24 * 3_600 * 1_000;
-        tokio::time::Instant::from_std(self.started + std::time::Duration::from_millis(at_ms.min(FAR_MS)))
+        self.started + Duration::from_millis(at_ms.min(FAR_MS))
     }
 
     /// Where spools lie.
@@ -169,12 +161,9 @@ impl Context {
     /// Runs something that reads many files on a thread of its own.
     pub async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Linux) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
-        let sys = Arc::clone(&self.sys);
-        tokio::task::spawn_blocking(move || work(&sys))
-            .await
-            .unwrap_or_else(|e| Err(std::io::Error::other(e)))
+        Arc::clone(&self.sys).aside(work).await
     }
 
     /// As [`Context::blocking`], for what a client asked for: few at a time, in order.
@@ -183,7 +172,7 @@ impl Context {
     /// As `work`.
     pub async fn blocking_in_turn<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Linux) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
         let turn = self.looks.acquire().await.map_err(std::io::Error::other)?;
         let result = self.blocking(work).await;

@@ -56,6 +56,8 @@ pub enum Event {
         lease: Lease,
         /// Its relay, or what the gateway is told.
         result: Result<Relay, Refusal>,
+        /// It failed, and the agent is to blame.
+        crashed: bool,
     },
     /// A lease changed.
     Changed {
@@ -233,7 +235,7 @@ impl Owner {
             }
             Event::Request { body, to } => self.request(body, to),
             Event::Unlinked(id) => self.unlink(id),
-            Event::Spawned { lease, result } => self.spawned(lease, result),
+            Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::News { gateway, notice } => self.tell(gateway, notice),
             Event::Tick => self.tick(),
@@ -344,7 +346,7 @@ impl Owner {
         }
     }
 
-    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>) {
+    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut entry.waiting);
@@ -358,7 +360,7 @@ impl Owner {
             Err(refusal) => {
                 entry.commands = None;
                 if let Some(agent) = Agent::of(&entry.lease)
-                    && refusal.code == RefusalCode::SpawnFailed
+                    && crashed
                 {
                     self.backoff.on(self.context.now_ms(), &agent, Outcome::StartFailed);
                 }

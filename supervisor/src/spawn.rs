@@ -2,21 +2,21 @@
 //! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, let go. Each arrow of the protocol is
 //! a [`Step`]; a crash after any of them leaves nothing running that no lease names.
 
+use crate::confine::confine;
 use crate::context::Context;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
 use crate::core::stop::WRAPPER_HEADSTART_MS;
-use crate::core::tenant::{self, Asker, Confined, Places, tenant_of};
+use crate::core::tenant::Confined;
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
-use crate::sys::linux::{self, Handle};
+use crate::sys::linux::{self, Linux};
 use crate::sys::watch::{Child, Control, ControlError};
-use crate::sys::{OpenError, Sys};
+use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
     ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
-use rustix::process::Resource;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -110,6 +110,12 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// Whether the agent is to blame, and not this machine: such a start counts as a crash.
+    #[must_use]
+    pub const fn is_the_agents(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Timeout)
+    }
+
     /// What the gateway is told.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
@@ -143,9 +149,9 @@ fn doing(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
 
 /// A wrapper that was started, from its first instant on.
 #[derive(Debug)]
-pub struct Started {
+pub struct Started<S: Sys = Linux> {
     /// The wrapper.
-    pub child: Child,
+    pub child: Child<S>,
     /// Its control socket.
     pub control: Control,
     /// The supervisor's ends of the adapter's pipes.
@@ -164,7 +170,11 @@ enum Ends {
 ///
 /// # Errors
 /// [`SpawnError`]; no process was started.
-pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> Result<Started, SpawnError> {
+pub async fn start<S: Sys>(
+    context: &Arc<Context<S>>,
+    lease: &mut Lease,
+    spec: &Spawn,
+) -> Result<Started<S>, SpawnError> {
     let confined = confine(context, lease, spec).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
@@ -174,13 +184,8 @@ pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> R
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }
     let at = Arc::clone(context);
-    let (made, handle) = tokio::task::spawn_blocking(move || {
-        let made = at.wrapper_root.make(&launch)?;
-        let handle = exec(&at, &made, &launch, their_control)?;
-        Ok::<(LaunchDir, Arc<Handle>), SpawnError>((made, handle))
-    })
-    .await
-    .unwrap_or_else(|e| Err(doing("start the wrapper")(io::Error::other(e))))?;
+    let started = context.blocking(move |_| Ok(prepare(&at, &launch, &their_control))).await;
+    let (made, handle) = started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
@@ -191,41 +196,14 @@ pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> R
     Ok(Started { child, control, ours, theirs })
 }
 
-/// As whom and within which bounds it runs. What has to be looked up is looked up now: a user may have got another
-/// group, and a path another link, since the supervisor was started.
-async fn confine(context: &Arc<Context>, lease: &Lease, spec: &Spawn) -> Result<Confined, SpawnError> {
-    let at = Arc::clone(context);
-    let (uid, gateway, spec) = (lease.owner_uid, lease.gateway, spec.clone());
-    let decide = move || {
-        let own_uid = rustix::process::geteuid().as_raw();
-        let asker = Asker {
-            own_uid,
-            account: at.account(uid).map_err(doing("look up the gateway's user"))?,
-            gateway,
-        };
-        let narrow = tenant_of(&at.tenants, uid, gateway).is_some_and(|t| t.landlock || !t.roots.is_empty());
-        let places = if narrow { places(&spec)? } else { as_sent(&spec) };
-        tenant::confine(&at.tenants, &asker, &spec, &places).map_err(SpawnError::Refused)
-    };
-    let decided = tokio::task::spawn_blocking(decide).await;
-    decided.unwrap_or_else(|e| Err(doing("decide as whom it runs")(io::Error::other(e))))
-}
-
-fn as_sent(spec: &Spawn) -> Places {
-    Places { cwd: spec.cwd.clone(), roots: spec.roots.clone() }
-}
-
-/// The directories themselves, whatever links lead there.
-fn places(spec: &Spawn) -> Result<Places, SpawnError> {
-    let real =
-        |path: &String| match std::fs::canonicalize(path).map(|real| real.into_os_string().into_string()) {
-            Ok(Ok(real)) => Ok(real),
-            Ok(Err(_)) => {
-                Err(SpawnError::Place { path: path.clone(), source: io::ErrorKind::InvalidFilename.into() })
-            }
-            Err(source) => Err(SpawnError::Place { path: path.clone(), source }),
-        };
-    Ok(Places { cwd: real(&spec.cwd)?, roots: spec.roots.iter().map(real).collect::<Result<_, _>>()? })
+fn prepare<S: Sys>(
+    context: &Context<S>,
+    launch: &Launch,
+    control: &OwnedFd,
+) -> Result<(LaunchDir, Arc<S::Handle>), SpawnError> {
+    let made = context.wrapper_root.make(launch)?;
+    let handle = exec(context, &made, launch, control)?;
+    Ok((made, handle))
 }
 
 fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
@@ -272,28 +250,23 @@ fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], Ends)> {
 /// moment between its fork and exec.
 const BUSY_TRIES_MAX: u32 = 20;
 
-fn exec(
-    context: &Context,
+fn exec<S: Sys>(
+    context: &Context<S>,
     made: &LaunchDir,
     launch: &Launch,
-    control: OwnedFd,
-) -> Result<Arc<Handle>, SpawnError> {
+    control: &OwnedFd,
+) -> Result<Arc<S::Handle>, SpawnError> {
     let mut command = Command::new(&made.wrapper);
     command
         .arg0(WRAPPER_FILE)
         .env_clear()
         .env(ENV_LEASE_ID, launch.lease_id.to_string())
         .env(ENV_GATEWAY_INSTANCE_ID, launch.gateway_instance_id.to_string())
-        .stdin(Stdio::from(control))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut tries = 0;
     let pid = loop {
-        let started = context.start_child(|| {
-            let child = command.spawn()?;
-            i32::try_from(child.id()).map_err(io::Error::other)
-        });
-        match started {
+        match context.start_child(|| context.sys.start(&mut command, control)) {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES_MAX => {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(2));
@@ -302,8 +275,7 @@ fn exec(
         }
     };
     // The child is not reaped, so its number is surely its own.
-    let number = rustix::process::Pid::from_raw(pid);
-    if let Err(error) = rustix::process::prlimit(number, Resource::Nofile, context.descriptors) {
+    if let Err(error) = context.sys.limit_open_files(pid, context.descriptors) {
         tracing::warn!(%error, "a wrapper keeps the supervisor's limit on open files");
     }
     context.sys.open_child(pid).map_err(|error| {
@@ -320,11 +292,11 @@ fn exec(
 ///
 /// # Errors
 /// [`SpawnError`]. The wrapper may still be there: the caller closes its control socket, which ends it, and looks.
-pub async fn go(
-    context: &Arc<Context>,
+pub async fn go<S: Sys>(
+    context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
-    started: &mut Started,
+    started: &mut Started<S>,
 ) -> Result<(), SpawnError> {
     let within = Duration::from_millis(context.config.spawn_ms);
     tokio::time::timeout(within, steps(context, lease, spec, started))
@@ -332,11 +304,11 @@ pub async fn go(
         .unwrap_or(Err(SpawnError::Timeout))
 }
 
-async fn steps(
-    context: &Arc<Context>,
+async fn steps<S: Sys>(
+    context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
-    started: &mut Started,
+    started: &mut Started<S>,
 ) -> Result<(), SpawnError> {
     let fds = [started.theirs[0].as_fd(), started.theirs[1].as_fd(), started.theirs[2].as_fd()];
     started.control.send(&ToWrapper::Launch, &fds)?;
@@ -369,9 +341,9 @@ async fn steps(
 
 /// Whether both processes are what the wrapper says. The adapter is blocked and its parent is our own un-reaped
 /// child, so neither number can have changed hands.
-fn verify(
-    context: &Context,
-    wrapper: &Handle,
+fn verify<S: Sys>(
+    context: &Context<S>,
+    wrapper: &S::Handle,
     wrapper_pid: i32,
     adapter_pid: i32,
     sender: Option<u64>,
@@ -394,10 +366,10 @@ fn verify(
     Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
 }
 
-impl Started {
+impl<S: Sys> Started<S> {
     /// The adapter runs: its streams get their relay, and our copies of its ends are closed.
     #[must_use]
-    pub fn into_relay(self, context: &Arc<Context>, lease: &Lease) -> (Child, Control, Relay) {
+    pub fn into_relay(self, context: &Arc<Context<S>>, lease: &Lease) -> (Child<S>, Control, Relay) {
         let relay = match (self.ours, &lease.kind) {
             (Ends::Agent(pipes), _) => {
                 relay::agent::start(lease.lease_id, context.limits(lease.gateway), pipes)
