@@ -13,6 +13,7 @@ pub mod core;
 mod handle;
 pub mod launchdir;
 pub mod lease_task;
+pub mod legacy;
 pub mod link;
 pub mod owner;
 pub mod reaper;

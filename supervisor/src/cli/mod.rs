@@ -1,6 +1,7 @@
 //! The command line: `serve`, and an admin client of the same protocol that gateways speak.
 
 mod leases;
+mod legacy;
 mod output;
 mod serve;
 mod status;
@@ -77,6 +78,35 @@ enum Verb {
     /// Look at leases, or end orphans
     #[command(subcommand)]
     Leases(LeasesVerb),
+    /// Look at records from before there were leases, or end what they speak of
+    #[command(subcommand)]
+    Legacy(LegacyVerb),
+}
+
+#[derive(Debug, Subcommand)]
+enum LegacyVerb {
+    /// Show what each record speaks of, and what would be done
+    Check {
+        /// JSON: a record, an array of them, or an object with them under records, sessions or leases
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// End what the records speak of and what is verified to be that
+    #[command(group = clap::ArgGroup::new("how").required(true))]
+    Reap {
+        /// As for check
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Only show what would be done, and why not
+        #[arg(long, group = "how")]
+        dry_run: bool,
+        /// Do it
+        #[arg(long, group = "how")]
+        yes: bool,
+        /// From SIGTERM to SIGKILL
+        #[arg(long, value_name = "MS", default_value_t = 2_000)]
+        grace_ms: u64,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,6 +160,12 @@ enum CliError {
     Config(#[from] crate::config::ConfigError),
     #[error(transparent)]
     App(#[from] crate::app::AppError),
+    #[error("cannot look at the records in {path}")]
+    Records {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
     #[error("there is no home directory to keep state in; name one with --state-dir")]
@@ -147,7 +183,12 @@ impl CliError {
             Self::NoLease(_) => "LEASE_UNKNOWN",
             Self::Config(_) | Self::App(crate::app::AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
-            Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
+            Self::Call(_)
+            | Self::OutOfTurn
+            | Self::Output(_)
+            | Self::Records { .. }
+            | Self::App(_)
+            | Self::Runtime(_) => "RUNTIME",
         }
     }
 
@@ -159,6 +200,7 @@ impl CliError {
             | Self::NoLease(_)
             | Self::OutOfTurn
             | Self::Output(_)
+            | Self::Records { .. }
             | Self::App(_)
             | Self::Runtime(_) => 1,
         }
@@ -225,6 +267,7 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
             serve::run(crate::app::Options { state_dir, socket, wrapper, config }, out).await
         }
         Verb::Status => status::run(&mut client(socket, &state_dir).await?, out).await,
+        Verb::Legacy(verb) => legacy::run(&verb, out),
         Verb::Leases(verb) => leases::run(&mut client(socket, &state_dir).await?, verb, out).await,
     }
 }

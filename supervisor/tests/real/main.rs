@@ -5,6 +5,7 @@ mod common;
 mod crash;
 mod gateways;
 mod hostile;
+mod legacy;
 mod relay;
 mod spawn;
 mod stop;
