@@ -20,11 +20,13 @@ pub mod reaper;
 pub mod relay;
 pub mod secret;
 pub mod server;
+mod socket;
 pub mod spawn;
 pub mod store;
 pub mod strays;
 pub mod sweep;
 pub mod sys;
+pub mod systemd;
 mod upkeep;
 
 use std::process::ExitCode;

@@ -6,6 +6,8 @@ mod output;
 mod serve;
 mod status;
 
+use crate::app::AppError;
+use crate::store::StoreError;
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{IdError, LeaseId};
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
@@ -159,7 +161,7 @@ enum CliError {
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     #[error(transparent)]
-    App(#[from] crate::app::AppError),
+    App(#[from] AppError),
     #[error("cannot look at the records in {path}")]
     Records {
         path: PathBuf,
@@ -181,8 +183,9 @@ impl CliError {
             Self::Call(ConnError::Timeout(_)) => "TIMEOUT",
             Self::Id(_) | Self::NoHome => "USAGE",
             Self::NoLease(_) => "LEASE_UNKNOWN",
-            Self::Config(_) | Self::App(crate::app::AppError::Config(_)) => "CONFIG_INVALID",
-            Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
+            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::Call(_)
             | Self::OutOfTurn
             | Self::Output(_)
@@ -194,7 +197,9 @@ impl CliError {
 
     fn exit(&self) -> u8 {
         match self {
-            Self::Id(_) | Self::NoHome | Self::Config(_) | Self::App(crate::app::AppError::Config(_)) => 2,
+            Self::Id(_) | Self::NoHome | Self::Config(_) | Self::App(AppError::Config(_)) => 2,
+            // To start it again is no use before a person has looked at it.
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => 3,
             Self::Connect { .. }
             | Self::Call(_)
             | Self::NoLease(_)
@@ -274,12 +279,14 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
 
 async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, CliError> {
     let socket = socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE));
+    let own = || crate::secret::beside(&state_dir.join(crate::app::SOCKET_FILE));
+    let secret = crate::secret::beside(&socket).or_else(own);
     let hello = Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
         features: Vec::new(),
         role: Role::Admin,
-        secret: crate::secret::beside(&socket),
+        secret,
     };
     Client::open(&socket, hello, ANSWER).await.map_err(|source| CliError::Connect { socket, source })
 }

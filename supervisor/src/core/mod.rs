@@ -4,6 +4,7 @@
 pub mod admit;
 pub mod backoff;
 pub mod lease;
+pub mod load;
 pub mod reap;
 pub mod ring;
 pub mod stdin;
@@ -12,3 +13,4 @@ pub mod tail;
 pub mod tenant;
 pub mod tree;
 pub mod verify;
+pub mod wake;

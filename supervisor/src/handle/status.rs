@@ -55,7 +55,13 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .filter_map(|e| e.relay.as_ref())
             .map(Relay::buffered_bytes)
             .sum(),
-        warnings: owner.warnings.iter().cloned().chain(held(owner, who)).collect(),
-        read_only: None,
+        warnings: owner
+            .warnings
+            .iter()
+            .cloned()
+            .chain(context.store.warnings())
+            .chain(held(owner, who))
+            .collect(),
+        read_only: context.store.read_only().map(str::to_owned),
     })));
 }

@@ -13,6 +13,7 @@ use acp_shared::redact::Secret;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -80,7 +81,26 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
+    /// A shell line that is run in a mount namespace of its own before the supervisor, in place of it.
+    pub(crate) before: Option<String>,
+    /// Another wrapper.
+    pub(crate) wrapper: Option<PathBuf>,
+    /// Its socket lies where every user gets, and its log is kept.
+    public: bool,
     child: Option<Child>,
+}
+
+/// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
+pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
+    let seen = Command::new(program).args(args).output();
+    match &seen {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => {
+            println!("probe: cannot {what}: {program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => println!("probe: cannot {what}: {program}: {error}"),
+    }
+    false
 }
 
 impl Host {
@@ -89,9 +109,45 @@ impl Host {
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
-        let mut host = Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), child: None };
+        let mut host = Self::idle(config);
         host.start();
         host
+    }
+
+    /// One that does not run yet.
+    pub(crate) fn idle(config: &str) -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            config: config.to_owned(),
+            before: None,
+            wrapper: None,
+            public: false,
+            child: None,
+        }
+    }
+
+    /// One that other users reach.
+    pub(crate) fn public(config: &str) -> Self {
+        let mut host = Self::idle(config);
+        host.public = true;
+        for path in [host.dir.path().to_owned(), host.dir.path().join("pub")] {
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        host.start();
+        host
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// The secret of its state directory, mounted for it alone or not.
+    fn secret(&self) -> PathBuf {
+        let path = self.state_dir().join("secret");
+        let seen = || PathBuf::from(format!("/proc/{}/root{}", self.pid(), path.display()));
+        if self.before.is_some() { seen() } else { path }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -99,22 +155,42 @@ impl Host {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.state_dir().join("supervisor.sock")
+        if self.public {
+            return self.dir.path().join("pub/s.sock");
+        }
+        // What is mounted for the supervisor alone is not seen here.
+        let dir = if self.before.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
+        dir.join("supervisor.sock")
     }
 
     pub(crate) fn command(&self) -> Command {
         let config = self.dir.path().join("supervisor.toml");
         std::fs::write(&config, &self.config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        let program = env!("CARGO_BIN_EXE_acp-supervisor");
+        let mut command = Command::new(if self.before.is_some() { "unshare" } else { program });
+        if let Some(before) = &self.before {
+            command.args(["-m", "sh", "-ec", &format!("{before}; exec \"$@\""), "sh", program]);
+        }
         command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
-        command.arg("--wrapper").arg(wrapper()).arg("--config").arg(config);
+        command.arg("--socket").arg(self.socket());
+        command.arg("--wrapper").arg(self.wrapper.as_deref().unwrap_or_else(|| wrapper()));
+        command.arg("--config").arg(config);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
+        if self.public {
+            let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
+            command.env("RUST_LOG", "info").stderr(log);
+        }
         command
     }
 
     /// Starts the supervisor and waits until it says that it is ready.
     pub(crate) fn start(&mut self) {
-        let mut child = self.command().stdout(Stdio::piped()).spawn().unwrap();
+        self.start_as(self.command());
+    }
+
+    /// The same, with a command that was changed before.
+    pub(crate) fn start_as(&mut self, mut command: Command) {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: serde_json::Value = serde_json::from_str(&line).expect("a ready line");
@@ -154,7 +230,8 @@ impl Host {
     /// Runs an admin command.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-        command.args(args).arg("--state-dir").arg(self.state_dir()).output().unwrap()
+        command.args(args).arg("--state-dir").arg(self.state_dir());
+        command.arg("--socket").arg(self.socket()).output().unwrap()
     }
 
     /// Runs an admin command with `--json`.
@@ -170,6 +247,7 @@ impl Host {
     pub(crate) fn gateway(&self) -> Identity {
         Identity {
             socket: self.socket(),
+            secret: self.secret(),
             id: GatewayInstanceId::mint(),
             epoch: 1,
             home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
@@ -190,6 +268,7 @@ impl Drop for Host {
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) socket: PathBuf,
+    pub(crate) secret: PathBuf,
     pub(crate) id: GatewayInstanceId,
     pub(crate) epoch: u64,
     pub(crate) home: Home,
@@ -202,7 +281,7 @@ impl Identity {
             version_max: VERSION_MAX,
             features: vec![],
             role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
-            secret: std::fs::read_to_string(self.socket.with_file_name("secret"))
+            secret: std::fs::read_to_string(&self.secret)
                 .ok()
                 .map(|text| Secret::new(text.trim().to_owned())),
         }
@@ -328,6 +407,20 @@ impl Client {
             all.extend(bytes);
         }
         all
+    }
+
+    /// Everything that a lease printed until its adapter ended.
+    pub(crate) async fn all(&mut self, lease: LeaseId) -> (ExitStatus, String) {
+        let mut all = Vec::new();
+        loop {
+            match self.notice().await {
+                Notice::Output { lease_id, bytes, .. } if lease_id == lease => all.extend(bytes),
+                Notice::Exited { lease_id, status, .. } if lease_id == lease => {
+                    return (status, String::from_utf8(all).unwrap());
+                }
+                Notice::Output { .. } | Notice::Exited { .. } | Notice::LeaseChanged { .. } => {}
+            }
+        }
     }
 
     /// Waits for the end of the adapter's output.

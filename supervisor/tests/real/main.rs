@@ -3,11 +3,15 @@
 mod admin;
 mod common;
 mod crash;
+mod disk;
+mod durable;
 mod gateways;
 mod hostile;
+mod idle;
 mod legacy;
 mod relay;
 mod spawn;
 mod stop;
 mod store;
+mod tenants;
 mod terminal;
