@@ -77,7 +77,7 @@ pub struct Config {
     pub leases_per_gateway_max: u64,
     /// Living leases of all gateways of one user. Default 1024.
     pub leases_per_user_max: u64,
-    /// Gateways of one user that are remembered; the one that was away for the longest time goes first. Default 256.
+    /// Gateways of one user that are remembered; the oldest that has no lease and no connection goes first. Default 256.
     pub gateways_per_user_max: u64,
     /// Open connections. Default 256.
     pub connections_max: u64,

@@ -156,7 +156,7 @@ pub struct Owner {
     pub(crate) policy: Policy,
     pub(crate) leases: BTreeMap<LeaseId, Entry>,
     pub(crate) links: HashMap<LinkId, Connected>,
-    installations: HashMap<GatewayInstanceId, Installation>,
+    pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
     pub(crate) stopping: bool,
     hurried: bool,
@@ -317,7 +317,10 @@ impl Owner {
             .inspect_err(
                 |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
             )?;
-        if known != Some(&installation) {
+        if known.is_none() {
+            self.make_room_for_gateway(uid)?;
+        }
+        if self.installations.get(&gateway) != Some(&installation) {
             let (store, row) = (self.context.store.clone(), installation.clone());
             tokio::spawn(async move {
                 if let Err(error) = store.save_installation(&row).await {

@@ -333,3 +333,61 @@ fn a_tenant_must_know_its_secret() {
     identity.secret = file;
     drop(runtime.block_on(identity.connect()));
 }
+
+/// A user that makes gateways all day fills no table; those in use are never forgotten.
+#[test]
+fn the_gateways_of_a_user_are_bounded() {
+    let host = Host::with_config("gateways_per_user_max = 2");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second, third) = (host.gateway(), host.gateway(), host.gateway());
+    let mut kept = runtime.block_on(first.connect());
+    runtime.block_on(kept.spawn(&agent(&["cat"])));
+    drop(kept);
+    let open = runtime.block_on(second.connect());
+    match runtime.block_on(third.try_connect()).map(drop) {
+        Err(ConnError::Refused(refusal)) => {
+            assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
+            assert!(refusal.message.contains("gateways_per_user_max"), "{refusal}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(open);
+    eventually("the second one makes room", || runtime.block_on(third.try_connect()).is_ok());
+    let mut copy = Identity { epoch: 2, ..first };
+    copy.home.ino += 1;
+    let refused = runtime.block_on(copy.try_connect()).map(drop);
+    assert!(
+        matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::CloneDetected),
+        "{refused:?}"
+    );
+}
+
+/// An agent that dies at once is not started over and over.
+#[test]
+fn an_agent_that_keeps_crashing_is_held_back() {
+    let host = Host::with_config("crash_backoff_ms = 60000");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut gateway = runtime.block_on(host.gateway().connect());
+    runtime.block_on(async {
+        let missing = agent(&["/nonexistent/agent"]);
+        assert_eq!(gateway.call(Request::Spawn(missing)).await.unwrap_err().code, RefusalCode::SpawnFailed);
+        for _ in 0..2 {
+            let spec = script("exit 3");
+            gateway.spawn(&spec).await;
+            gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+        }
+        let refusal = gateway.call(Request::Spawn(script("exit 3"))).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::CrashLoop);
+        assert!(refusal.retry_after_ms.is_some_and(|ms| ms > 1_000 && ms <= 60_000), "{refusal:?}");
+        assert!(refusal.message.contains("crashed 2 times in a row"), "{refusal}");
+        // Another agent is another matter, and one that is closed in order is none.
+        for _ in 0..3 {
+            let other = agent(&["cat"]);
+            gateway.spawn(&other).await;
+            gateway.close(other.lease_id).await;
+            gateway.state(other.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+        }
+    });
+    let status = host.json(&["status"]);
+    assert!(status["warnings"].to_string().contains("crashed 2 times in a row"), "{status}");
+}
