@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::lease::Scope;
+use crate::core::lease::{NsInit, Scope};
 use crate::core::verify::HandleId;
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ fn evidence() -> Evidence {
     Evidence {
         handle: Some(HandleId(1)),
         pid: 70,
-        scope: Some(Scope { boot_id: "boot".into(), pidns: 7 }),
+        scope: Some(Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() }),
         life: Life::Running,
         start_ticks: Some(500),
         ppid: Some(1),
