@@ -1,14 +1,16 @@
 //! `serve`: takes the lock, reaps, listens, and ends in order.
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
 use crate::core::lease::{Lease, ProcessRecord, Scope};
 use crate::core::load::{self, Own};
+use crate::core::tenant::Tenant;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
 use crate::relay::spools::Spools;
+use crate::secret::{self, SECRET_FILE};
 use crate::server;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
@@ -60,6 +62,9 @@ pub enum AppError {
     /// The lease store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The configuration does not hold on this machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
@@ -164,14 +169,16 @@ fn look_around() -> Result<Ground, AppError> {
 /// # Errors
 /// [`AppError`]; nothing was started.
 pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), AppError> {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let tenants = options.config.tenants(own_uid)?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let manager = Manager::from_env().map_err(AppError::Manager)?;
     let lock = lock(&state_dir)?;
     let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
-    let policy = policy(&options.config);
-    let (context, queue, mut loaded, mut warnings, writer) = prepare(options, state_dir)?;
+    let policy = policy(&options.config, &tenants, &state_dir)?;
+    let (context, queue, mut loaded, mut warnings, writer) = prepare(options, state_dir, tenants)?;
     let read_only = context.store.read_only().is_some();
     if read_only {
         tracing::error!(why = context.store.read_only(), "nothing is signalled and nothing is started");
@@ -210,19 +217,10 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     Ok(flushed?)
 }
 
-fn policy(config: &Config) -> Policy {
-    Policy {
-        own_uid: rustix::process::geteuid().as_raw(),
-        allowed_uids: config.allowed_uids.clone(),
-        allowed_gids: config.allowed_gids.clone(),
-        admin_gids: config.admin_gids.clone(),
-    }
-}
-
 type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
 /// Looks around, opens the store and makes what everything else needs.
-fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
+fn prepare(options: Options, state_dir: PathBuf, tenants: Vec<Tenant>) -> Result<Prepared, AppError> {
     let descriptors = raise_descriptor_limit();
     let mut ground = look_around()?;
     let spool_dir = state_dir.join("spool");
@@ -240,6 +238,7 @@ fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
         abilities: ground.abilities,
         store,
         config: options.config,
+        tenants,
         wrapper_root,
         state_dir,
         me: ground.me,
@@ -284,6 +283,24 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     );
     tracing::warn!("{warning}");
     vec![warning]
+}
+
+/// Who may connect. Gateways that a tenant names by their user may.
+fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
+    let secret_file = state_dir.join(SECRET_FILE);
+    Ok(Policy {
+        own_uid: rustix::process::geteuid().as_raw(),
+        allowed_uids: config
+            .allowed_uids
+            .iter()
+            .copied()
+            .chain(tenants.iter().filter_map(|t| t.uid))
+            .collect(),
+        allowed_gids: config.allowed_gids.clone(),
+        admin_gids: config.admin_gids.clone(),
+        secret: file(&secret_file, secret::load_or_make(state_dir))?,
+        secret_file: secret_file.to_string_lossy().into_owned(),
+    })
 }
 
 /// The signals that end a supervisor.

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::tenant::Tenant;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
@@ -31,6 +32,8 @@ pub struct Context<S: Sys = Linux> {
     pub store: Store,
     /// The configuration.
     pub config: Config,
+    /// How the agents of some gateways run.
+    pub tenants: Vec<Tenant>,
     /// Where wrappers are started.
     pub wrapper_root: WrapperRoot,
     /// The state directory.

@@ -72,7 +72,7 @@ pub async fn run<S: Sys>(
         return failed(&context, lease, Some(started), error).await;
     }
     let (child, control, relay) = started.into_relay(&context, &lease);
-    context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()) }).await;
+    context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false }).await;
     let stop = Stop::new(lease.graces);
     let mut task = Task {
         context,
@@ -95,7 +95,7 @@ async fn failed<S: Sys>(
     started: Option<Started<S>>,
     error: SpawnError,
 ) {
-    let refusal = error.refusal();
+    let (refusal, crashed) = (error.refusal(), error.is_the_agents());
     tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
     if let Some(started) = started {
         // The closed control socket tells the wrapper to end; so does its own fault.
@@ -108,7 +108,7 @@ async fn failed<S: Sys>(
         // Nobody waits for it from now on: should it be there still, it is reaped as a stray.
         context.forget_child(child.handle().pid());
         if child.status().is_none() || !tree_gone(context, &mut lease).await.unwrap_or(false) {
-            return outlast(context, lease, refusal).await;
+            return outlast(context, lease, refusal, crashed).await;
         }
     }
     if let Some(bound) = lease.bound {
@@ -117,16 +117,16 @@ async fn failed<S: Sys>(
     // Where the processes were not what the wrapper said, nobody knows what else there is.
     let event = if matches!(error, SpawnError::Mismatch(_)) { LeaseEvent::Lose } else { LeaseEvent::Gone };
     end(context, &mut lease, event, &refusal.message).await;
-    context.tell(Event::Spawned { lease, result: Err(refusal) }).await;
+    context.tell(Event::Spawned { lease, result: Err(refusal), crashed }).await;
 }
 
 /// Something of a failed start survives SIGKILL, or cannot be told: its lease, and with it the session (H5), stays
 /// closing until it is verified gone.
-async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal) {
+async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal, crashed: bool) {
     change(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
     context.store.record(&lease, "the closing of a lease").await;
-    context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal) }).await;
+    context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal), crashed }).await;
     while !tree_gone(context, &mut lease).await.unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
     }

@@ -7,15 +7,18 @@
 pub mod app;
 mod cli;
 pub mod config;
+mod confine;
 pub mod context;
 pub mod core;
 mod handle;
 pub mod launchdir;
 pub mod lease_task;
+pub mod legacy;
 pub mod link;
 pub mod owner;
 pub mod reaper;
 pub mod relay;
+pub mod secret;
 pub mod server;
 mod socket;
 pub mod spawn;

@@ -2,9 +2,11 @@
 //! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, let go. Each arrow of the protocol is
 //! a [`Step`]; a crash after any of them leaves nothing running that no lease names.
 
+use crate::confine::confine;
 use crate::context::Context;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
 use crate::core::stop::WRAPPER_HEADSTART_MS;
+use crate::core::tenant::Confined;
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
@@ -12,8 +14,7 @@ use crate::sys::linux::{self, Linux};
 use crate::sys::watch::{Child, Control, ControlError};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
-    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper,
-    WRAPPER_FILE,
+    ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
 use std::io;
@@ -55,6 +56,18 @@ pub enum SpawnError {
     /// The lease cannot be made durable.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It is not allowed to run like that.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// A directory of the session cannot be used.
+    #[error("the directory {path} cannot be used")]
+    Place {
+        /// Which.
+        path: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// There is nothing to start from.
     #[error(transparent)]
     LaunchDir(#[from] LaunchDirError),
@@ -103,6 +116,12 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// Whether the agent is to blame, and not this machine: such a start counts as a crash.
+    #[must_use]
+    pub const fn is_the_agents(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Timeout)
+    }
+
     /// What the gateway is told.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
@@ -113,7 +132,9 @@ impl SpawnError {
             source = cause.source();
         }
         let code = match self {
+            Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
+            Self::Place { .. } => RefusalCode::BadRequest,
             Self::LaunchDir(_)
             | Self::Io { .. }
             | Self::Control(_)
@@ -160,8 +181,9 @@ pub async fn start<S: Sys>(
     lease: &mut Lease,
     spec: &Spawn,
 ) -> Result<Started<S>, SpawnError> {
+    let confined = confine(context, lease, spec).await?;
     context.store.save_lease(lease).await?;
-    let launch = launch(lease, spec);
+    let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
     let (their_control, our_control) = linux::control_pair().map_err(doing("make the control socket"))?;
     if context.abilities.scm_pidfd {
@@ -190,22 +212,21 @@ fn prepare<S: Sys>(
     Ok((made, handle))
 }
 
-fn launch(lease: &Lease, spec: &Spawn) -> Launch {
+fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
     let markers = [
         (ENV_LEASE_ID.to_owned(), lease.lease_id.to_string()),
         (ENV_GATEWAY_INSTANCE_ID.to_owned(), lease.gateway.to_string()),
     ];
-    let given = spec.env.iter().filter(|(name, _)| name != ENV_LEASE_ID && name != ENV_GATEWAY_INSTANCE_ID);
     Launch {
         version: LAUNCH_VERSION,
         lease_id: lease.lease_id,
         gateway_instance_id: lease.gateway,
         argv: spec.argv.clone(),
-        env: given.cloned().chain(markers).collect(),
+        env: confined.env.into_iter().chain(markers).collect(),
         cwd: spec.cwd.clone(),
         term_grace_ms: lease.graces.term_ms,
         sweep_ms: lease.graces.kill_ms.max(WRAPPER_HEADSTART_MS),
-        confine: Confine::default(),
+        confine: confined.confine,
     }
 }
 

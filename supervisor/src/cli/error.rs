@@ -47,6 +47,12 @@ pub(super) enum CliError {
         #[source]
         source: std::io::Error,
     },
+    #[error("cannot look at the records in {path}")]
+    Records {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     /// Everything was said; the exit code tells the rest.
     #[error("ended with {0}")]
     Ended(u8),
@@ -95,13 +101,14 @@ impl CliError {
             Self::NoLease(_) => "LEASE_UNKNOWN",
             Self::NotClosed(..) => "TIMEOUT",
             Self::Ended(_) => "ENDED",
-            Self::Config(_) => "CONFIG_INVALID",
+            Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
             Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }
+            | Self::Records { .. }
             | Self::App(_)
             | Self::Runtime(_) => "RUNTIME",
         }
@@ -110,7 +117,7 @@ impl CliError {
     /// The exit code, as `--help` says it.
     pub(super) fn exit(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::NoHome | Self::Config(_) => USAGE,
+            Self::Usage(_) | Self::NoHome | Self::Config(_) | Self::App(AppError::Config(_)) => USAGE,
             Self::Ended(code) => *code,
             Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
             Self::Connect { source: ConnError::Refused(refusal), .. }
@@ -126,6 +133,7 @@ impl CliError {
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }
+            | Self::Records { .. }
             | Self::App(_)
             | Self::Runtime(_) => FAILED,
         }

@@ -2,7 +2,9 @@
 //!
 //! What was recorded and cannot be read now is [`Verdict::Unknown`], unless a stronger proof stands in for it (the
 //! same pidfs inode, or an own child that was never reaped). Only [`Verdict::Owned`] carries a [`Verified`], only
-//! this module makes one, and only a [`Verified`] can be signalled.
+//! this module (and its [`legacy`] part) makes one, and only a [`Verified`] can be signalled.
+
+pub mod legacy;
 
 use crate::core::lease::{Place, ProcessRecord, Scope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};

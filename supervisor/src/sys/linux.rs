@@ -8,6 +8,7 @@
 
 use crate::core::lease::{NsInit, ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
+use crate::core::verify::legacy::Particulars;
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
 use crate::sys::{Abilities, OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
@@ -267,6 +268,19 @@ impl Sys for Linux {
             exe,
             own_child: handle.own_child,
         }
+    }
+
+    fn particulars(&self, handle: &Handle) -> Particulars {
+        let Some(dir) = &handle.dir else { return Particulars::default() };
+        let argv = read_at(dir.as_fd(), "cmdline", ENVIRON_BYTES_MAX).ok().and_then(|bytes| {
+            let text = String::from_utf8(bytes).ok()?;
+            Some(text.strip_suffix('\0')?.split('\0').map(str::to_owned).collect())
+        });
+        let status = read_at(dir.as_fd(), "status", STAT_BYTES_MAX * 4).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let uid = line.and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
+        Particulars { argv, uid }
     }
 
     fn peek_marker(&self, pid: i32) -> Marker {

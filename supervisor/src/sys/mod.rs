@@ -7,6 +7,7 @@ pub mod watch;
 
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::Proc;
+use crate::core::verify::legacy::Particulars;
 use crate::core::verify::{Evidence, Marker, Verified};
 use acp_shared::launch::ExitStatus;
 use rustix::process::Rlimit;
@@ -130,6 +131,11 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
 
     /// Reads everything there is to know through a handle.
     fn evidence(&self, handle: &Self::Handle) -> Evidence;
+
+    /// Reads what records without a lease are compared with. Where nothing can be read, nothing is believed.
+    fn particulars(&self, _handle: &Self::Handle) -> Particulars {
+        Particulars::default()
+    }
 
     /// What the environment of a process says: a hint on whom to open.
     fn peek_marker(&self, pid: i32) -> Marker;

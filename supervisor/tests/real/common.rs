@@ -9,9 +9,11 @@ use acp_shared::protocol::{
     Attached, Graces, Hello, Home, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply,
     Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
 };
+use acp_shared::redact::Secret;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -86,6 +88,8 @@ pub(crate) struct Host {
     pub(crate) before: Option<String>,
     /// Another wrapper.
     pub(crate) wrapper: Option<PathBuf>,
+    /// Its socket lies where every user gets, and its log is kept.
+    public: bool,
     child: Option<Child>,
 }
 
@@ -129,8 +133,33 @@ impl Host {
             config: config.to_owned(),
             before: None,
             wrapper: None,
+            public: false,
             child: None,
         }
+    }
+
+    /// One that other users reach.
+    pub(crate) fn public(config: &str) -> Self {
+        let mut host = Self::idle(config);
+        host.public = true;
+        for path in [host.dir.path().to_owned(), host.dir.path().join("pub")] {
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        host.start();
+        host
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// The secret of its state directory, mounted for it alone or not.
+    fn secret(&self) -> PathBuf {
+        let path = self.state_dir().join("secret");
+        let seen = || PathBuf::from(format!("/proc/{}/root{}", self.pid(), path.display()));
+        if self.before.is_some() { seen() } else { path }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -138,6 +167,9 @@ impl Host {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
+        if self.public {
+            return self.dir.path().join("pub/s.sock");
+        }
         // What is mounted for the supervisor alone is not seen here.
         let dir = if self.before.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
         dir.join("supervisor.sock")
@@ -156,6 +188,10 @@ impl Host {
         command.arg("--wrapper").arg(self.wrapper.as_deref().unwrap_or_else(|| wrapper()));
         command.arg("--config").arg(config);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
+        if self.public {
+            let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
+            command.env("RUST_LOG", "info").stderr(log);
+        }
         command
     }
 
@@ -243,6 +279,7 @@ impl Host {
     pub(crate) fn gateway(&self) -> Identity {
         Identity {
             socket: self.socket(),
+            secret: self.secret(),
             id: GatewayInstanceId::mint(),
             epoch: 1,
             home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
@@ -263,6 +300,7 @@ impl Drop for Host {
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) socket: PathBuf,
+    pub(crate) secret: PathBuf,
     pub(crate) id: GatewayInstanceId,
     pub(crate) epoch: u64,
     pub(crate) home: Home,
@@ -275,7 +313,9 @@ impl Identity {
             version_max: VERSION_MAX,
             features: vec![],
             role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
-            secret: None,
+            secret: std::fs::read_to_string(&self.secret)
+                .ok()
+                .map(|text| Secret::new(text.trim().to_owned())),
         }
     }
 
@@ -399,6 +439,20 @@ impl Client {
             all.extend(bytes);
         }
         all
+    }
+
+    /// Everything that a lease printed until its adapter ended.
+    pub(crate) async fn all(&mut self, lease: LeaseId) -> (ExitStatus, String) {
+        let mut all = Vec::new();
+        loop {
+            match self.notice().await {
+                Notice::Output { lease_id, bytes, .. } if lease_id == lease => all.extend(bytes),
+                Notice::Exited { lease_id, status, .. } if lease_id == lease => {
+                    return (status, String::from_utf8(all).unwrap());
+                }
+                Notice::Output { .. } | Notice::Exited { .. } | Notice::LeaseChanged { .. } => {}
+            }
+        }
     }
 
     /// Waits for the end of the adapter's output.

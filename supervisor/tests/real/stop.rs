@@ -132,7 +132,7 @@ async fn a13_r_leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() 
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
 async fn a18_r_ended_leases_are_kept_up_to_a_number() {
-    let host = Host::with_config("ended_per_gateway_max = 2");
+    let host = Host::with_config("ended_per_gateway_max = 2\ncrash_backoff_ms = 0");
     let mut gateway = host.gateway().connect().await;
     let mut ids = Vec::new();
     for text in ["echo unread", "true", "true", "true", "true"] {

@@ -102,6 +102,7 @@ impl Stage {
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
         let context = Arc::new(Context {
+            tenants: Vec::new(),
             own_line: sys.own_line(),
             abilities,
             store,
@@ -194,7 +195,7 @@ impl Stage {
     fn hear(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::Spawned { lease, result } => {
+                Event::Spawned { lease, result, crashed: _ } => {
                     let id = lease.lease_id;
                     self.keep(lease);
                     match result {
