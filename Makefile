@@ -19,7 +19,7 @@ WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper test test-foreign cases mutants bench bench-wrapper fmt lint
+.PHONY: help up build wrapper man completions test test-foreign cases mutants bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,14 +27,25 @@ help: ## Show this list
 up: build ## Build everything and run it: supervisor, gateway, demo agent
 	exec $(TARGET_DIR)/release/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
-build: ## Build the three programs in release mode
+build: ## Build the three programs in release mode, their man pages and completions
 	$(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
 	@$(MAKE) --no-print-directory wrapper
 	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper
+	@$(MAKE) --no-print-directory man completions
 
 # Not among the goals that `help` shows: a part of `build`.
 wrapper:
 	$(WRAPPER_FLAGS) $(CARGO) build --profile dist --locked -p acp-wrapper --target $(WRAPPER_TARGET)
+
+# From the same definitions as --help; both need the programs of `make build`.
+man: ## Write the man pages into target/man
+	$(TARGET_DIR)/release/acp-supervisor generate man $(TARGET_DIR)/man
+	$(TARGET_DIR)/release/acp-gateway generate man $(TARGET_DIR)/man
+	cp packaging/man/acp-wrapper.1 $(TARGET_DIR)/man/
+
+completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerShell into target/completions
+	$(TARGET_DIR)/release/acp-supervisor generate completions $(TARGET_DIR)/completions
+	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
 
 test: ## Run the whole test suite
 	$(CARGO) build --locked --workspace --bins

@@ -30,7 +30,8 @@ use tokio::time::Instant;
 
 /// File name of the socket inside the state directory.
 pub const SOCKET_FILE: &str = "supervisor.sock";
-const LOCK_FILE: &str = "lock";
+/// File name of the exclusive lock inside the state directory.
+pub(crate) const LOCK_FILE: &str = "lock";
 /// Events that wait for the owner; who has more to say waits.
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Looks at processes for clients that are taken at the same time.
@@ -110,7 +111,8 @@ fn lock(state_dir: &Path) -> Result<File, AppError> {
     Ok(held)
 }
 
-fn default_wrapper() -> PathBuf {
+/// The wrapper beside this program.
+pub(crate) fn default_wrapper() -> PathBuf {
     std::env::current_exe()
         .map_or_else(|_| PathBuf::from(WRAPPER_FILE), |exe| exe.with_file_name(WRAPPER_FILE))
 }

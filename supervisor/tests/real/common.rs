@@ -228,13 +228,15 @@ impl Host {
         command.output().unwrap()
     }
 
-    /// Runs an admin command with `--json`.
+    /// Runs an admin command with `--json`, and takes the data out of its envelope.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let mut with = args.to_vec();
         with.push("--json");
         let output = self.cli(&with);
         assert!(output.status.success(), "{args:?}: {output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let mut envelope: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(envelope["schema"], 1, "{envelope}");
+        envelope["data"].take()
     }
 
     /// A gateway's state as it would keep it.
