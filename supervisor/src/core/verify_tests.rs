@@ -242,3 +242,15 @@ fn markers_are_compared_exactly() {
     assert_eq!(Marker::parse(format!("{l}\0{g}\0{g}\0").as_bytes()), Marker::Ambiguous);
     assert_eq!(Marker::parse(b"A=1"), Marker::Missing);
 }
+
+#[test]
+fn a_verdict_says_why_in_words() {
+    let (w, live) = (world(), world().live());
+    let other = Evidence { inode: Some(1), ..live.clone() };
+    for (now, why) in [
+        (Evidence { scope: Some(w.scope.clone()), ..live }, "what was recorded agrees with what runs"),
+        (other, "the number was given to another process (pidfs inode)"),
+    ] {
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &Guard::default()).why(), why);
+    }
+}

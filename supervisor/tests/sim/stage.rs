@@ -70,7 +70,7 @@ pub(crate) struct Stage {
     events: mpsc::Receiver<Event>,
     dir: TempDir,
     /// While a job of the blocking pool runs, the clock does not move by itself.
-    _clock_stands: std::sync::mpsc::Sender<()>,
+    _clock_stands: std::sync::mpsc::SyncSender<()>,
 }
 
 impl Stage {
@@ -90,7 +90,7 @@ impl Stage {
     }
 
     fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
-        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let (hold, held) = std::sync::mpsc::sync_channel::<()>(0);
         tokio::task::spawn_blocking(move || held.recv());
         let mut kernel = Kernel::new();
         prepare(&mut kernel);
