@@ -2,7 +2,7 @@
 //! connection is taken.
 
 use crate::context::{Context, wall_ms};
-use crate::core::lease::{Lease, LeaseEvent};
+use crate::core::lease::{Lease, LeaseEvent, Place};
 use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
@@ -34,8 +34,13 @@ struct Scene {
 
 impl Scene {
     fn read<S: Sys>(sys: &S, leases: &[Lease]) -> io::Result<Self> {
+        let here = sys.here();
+        let lies_here = |l: &&Lease| here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here);
+        let Some(oldest) = leases.iter().filter(lies_here).map(|l| Target::of(l).not_before_ticks).min()
+        else {
+            return Ok(Self { snapshot: Vec::new(), markers: HashMap::new() });
+        };
         let snapshot = sys.snapshot()?;
-        let oldest = leases.iter().map(|l| Target::of(l).not_before_ticks).min().unwrap_or(0);
         let markers = sweep::markers(sys, &snapshot, oldest);
         Ok(Self { snapshot, markers })
     }

@@ -89,15 +89,24 @@ pub(crate) struct Host {
     child: Option<Child>,
 }
 
+/// Says what a probe saw, or a figure.
+#[expect(clippy::print_stdout, reason = "what a test saw is read in its output")]
+pub(crate) fn say(text: &str) {
+    println!("{text}");
+}
+
 /// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
 pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
     let seen = Command::new(program).args(args).output();
     match &seen {
         Ok(output) if output.status.success() => return true,
         Ok(output) => {
-            println!("probe: cannot {what}: {program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            say(&format!(
+                "probe: cannot {what}: {program} {args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
         }
-        Err(error) => println!("probe: cannot {what}: {program}: {error}"),
+        Err(error) => say(&format!("probe: cannot {what}: {program}: {error}")),
     }
     false
 }
@@ -213,16 +222,21 @@ impl Host {
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(args).arg("--state-dir").arg(self.state_dir());
-        command.arg("--socket").arg(self.socket()).output().unwrap()
+        if self.before.is_some() {
+            command.arg("--socket").arg(self.socket());
+        }
+        command.output().unwrap()
     }
 
-    /// Runs an admin command with `--json`.
+    /// Runs an admin command with `--json`, and takes the data out of its envelope.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let mut with = args.to_vec();
         with.push("--json");
         let output = self.cli(&with);
         assert!(output.status.success(), "{args:?}: {output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let mut envelope: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(envelope["schema"], 1, "{envelope}");
+        envelope["data"].take()
     }
 
     /// A gateway's state as it would keep it.
