@@ -1,5 +1,7 @@
 //! The supervisor and the wrapper as real processes, driven over the socket as gateways and people do.
 
+#![expect(clippy::print_stdout, reason = "a test says what a probe saw, and which figures it measured")]
+
 mod admin;
 mod common;
 mod crash;
