@@ -102,6 +102,7 @@ pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
         inode: None,
         marker: Marker::Unreadable,
         exe: None,
+        cgroup: None,
         own_child: false,
     };
     match sys.open(pid) {
@@ -131,7 +132,7 @@ impl<S: Sys> Search<'_, S> {
         self.take(process.pid, handle, leads_group, verdict);
     }
 
-    fn member(&mut self, pid: i32, kin: Kin) {
+    fn member(&mut self, pid: i32, kin: Kin<'_>) {
         let (handle, evidence) = look(self.sys, pid);
         if let Kin::ChildOf(parent) = kin {
             // The parent's number means the verified parent only if it was not reaped until now.

@@ -2,6 +2,8 @@
 //! arguments, decisions go out as values, and the drivers beside this module carry them out.
 
 pub mod admit;
+pub mod cgroup;
+pub mod ladder;
 pub mod lease;
 pub mod reap;
 pub mod ring;

@@ -6,6 +6,7 @@
     reason = "pidfd_send_signal with flags, and recvmsg with SCM_PIDFD, have no safe wrapper"
 )]
 
+use crate::core::cgroup;
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
@@ -29,6 +30,7 @@ const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 4;
 /// The largest environment that is read, in bytes; a longer one counts as unreadable.
 const ENVIRON_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STAT_BYTES_MAX: usize = 4096;
+const CGROUP_BYTES_MAX: usize = 64 * 1024;
 /// How far up the line of a process is followed.
 const GENERATIONS_MAX: usize = 4096;
 
@@ -291,6 +293,7 @@ impl Linux {
             scm_pidfd: control_pair().is_ok_and(|(_, ours)| pass_pidfd(ours.as_fd()).is_ok()),
             proc_list: self.snapshot().is_ok_and(|list| !list.is_empty()),
             subreaper: false,
+            ..Abilities::NONE
         }
     }
 }
@@ -313,6 +316,10 @@ impl Sys for Linux {
             let path = rustix::fs::readlinkat(dir, "exe", Vec::new()).ok()?;
             Some(path.to_string_lossy().into_owned())
         });
+        let cgroup = handle.dir.as_ref().and_then(|dir| {
+            let bytes = read_at(dir.as_fd(), "cgroup", CGROUP_BYTES_MAX).ok()?;
+            cgroup::of_process(&String::from_utf8_lossy(&bytes))
+        });
         // Read last: what was read above is of a process that still held its number then.
         let life = match (handle.reaped(), &stat) {
             (Some(true), _) => Life::Gone,
@@ -333,6 +340,7 @@ impl Sys for Linux {
             inode: handle.inode(),
             marker,
             exe,
+            cgroup,
             own_child: handle.own_child,
         }
     }

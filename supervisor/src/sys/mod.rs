@@ -5,6 +5,7 @@ pub mod linux;
 pub mod people;
 pub mod watch;
 
+pub use crate::core::ladder::Abilities;
 use crate::core::lease::Scope;
 use crate::core::tree::Proc;
 use crate::core::verify::{Evidence, Marker, Verified};
@@ -49,50 +50,6 @@ pub enum SignalError {
     /// The kernel refused for another reason.
     #[error("the signal was not sent")]
     Io(#[source] io::Error),
-}
-
-/// What the kernel can do, as probed at start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
-    /// `pidfd_open` works.
-    pub pidfd: bool,
-    /// pidfds have an inode that is unique until the next boot.
-    pub pidfs_inode: bool,
-    /// A group can be signalled through its leader's pidfd.
-    pub pidfd_group: bool,
-    /// A socket message can carry a pidfd of its sender.
-    pub scm_pidfd: bool,
-    /// `/proc` lists processes.
-    pub proc_list: bool,
-    /// Orphans of a dead wrapper come to the supervisor.
-    pub subreaper: bool,
-}
-
-impl Abilities {
-    /// The rung of the ladder that these allow.
-    #[must_use]
-    pub const fn rung(&self) -> &'static str {
-        match (self.pidfd, self.proc_list) {
-            (true, true) => "R2",
-            (false, true) => "R3",
-            (_, false) => "R4",
-        }
-    }
-
-    /// By name, for people and programs.
-    #[must_use]
-    pub fn named(&self) -> Vec<(String, bool)> {
-        [
-            ("pidfd", self.pidfd),
-            ("pidfs_inode", self.pidfs_inode),
-            ("pidfd_group", self.pidfd_group),
-            ("scm_pidfd", self.scm_pidfd),
-            ("proc_list", self.proc_list),
-            ("subreaper", self.subreaper),
-        ]
-        .map(|(name, has)| (name.to_owned(), has))
-        .to_vec()
-    }
 }
 
 /// The operating system.
