@@ -3,7 +3,9 @@
 use crate::config::Config;
 use crate::context::Context;
 use crate::core::admit::Policy;
-use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::ladder::NoRung;
+use crate::core::lease::Lease;
+use crate::ground::look_around;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
@@ -11,8 +13,7 @@ use crate::relay;
 use crate::server;
 use crate::store::{Store, StoreError};
 use crate::strays;
-use crate::sys::linux::Linux;
-use crate::sys::{Abilities, Sys};
+use crate::sys::Sys;
 use acp_shared::conn::Listener;
 use acp_shared::launch::WRAPPER_FILE;
 use std::collections::HashSet;
@@ -21,9 +22,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 
 /// File name of the socket inside the state directory.
 pub const SOCKET_FILE: &str = "supervisor.sock";
@@ -66,6 +68,9 @@ pub enum AppError {
     /// What earlier supervisors left cannot be looked at.
     #[error("cannot look at the processes of this machine")]
     Reap(#[source] io::Error),
+    /// The rung that is configured cannot be had.
+    #[error(transparent)]
+    Rung(#[from] NoRung),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -124,37 +129,6 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
     now
 }
 
-struct Ground {
-    sys: Arc<Linux>,
-    abilities: Abilities,
-    me: ProcessRecord,
-    scope: Scope,
-    warnings: Vec<String>,
-}
-
-fn look_around() -> Result<Ground, AppError> {
-    let sys = Arc::new(Linux::new());
-    let mut abilities = sys.probe();
-    let scope = sys.here().ok_or(AppError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(AppError::Blind("when this process started"))?;
-    let mut warnings = Vec::new();
-    let children = sys.snapshot().unwrap_or_default().into_iter().filter(|p| p.ppid == me.pid).count();
-    if children > 0 {
-        // Orphans of strangers would come to us, and could not be told from those of our own trees.
-        warnings.push(
-            "started with children of another program: orphans of dead wrappers are found by marker only"
-                .into(),
-        );
-    } else {
-        abilities.subreaper =
-            rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(me.pid)).is_ok();
-    }
-    if !abilities.pidfs_inode {
-        warnings.push("this kernel has no pidfs: identities rest on start time and environment".into());
-    }
-    Ok(Ground { sys, abilities, me, scope, warnings })
-}
-
 /// Runs a supervisor until it is asked to end. `ready` is called once, with the socket's path, when it accepts.
 ///
 /// # Errors
@@ -165,11 +139,11 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let lock = lock(&state_dir)?;
     let descriptors = raise_descriptor_limit();
-    let ground = look_around()?;
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
+    let ground = look_around(&options.config, &state_dir, wrapper_root.program())?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let policy = Policy {
@@ -184,6 +158,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         own_line: ground.sys.own_line(),
         sys: ground.sys,
         abilities: ground.abilities,
+        holding: ground.holding,
         store,
         config: options.config,
         wrapper_root,
@@ -199,6 +174,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         started: Instant::now(),
     });
     reap_at_start(&context, &mut loaded.leases).await?;
+    tidy_groups(&context, &loaded.leases);
     let owner =
         Owner::new(Arc::clone(&context), policy, loaded.leases, loaded.installations, ground.warnings);
     let socket = options.socket.unwrap_or_else(|| state_dir.join(SOCKET_FILE));
@@ -214,7 +190,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     let strays = tokio::spawn(strays::watch(Arc::clone(&context)));
     let ticks = tokio::spawn(tick(Arc::clone(&context)));
     let server = tokio::spawn(server::serve(Arc::clone(&context), listener));
-    tracing::info!(socket = %socket.display(), pid = context.me.pid, rung = context.abilities.rung(), "ready");
+    tracing::info!(socket = %socket.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
     ready(&socket);
     owner.run(queue).await;
     for task in [signals, strays, ticks, server] {
@@ -222,10 +198,25 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         drop(task.await);
     }
     drop(std::fs::remove_file(&socket));
+    give_back_groups(&context);
     // What was posted is on disk when this is.
     let flushed = context.store.flush().await;
     drop((writer, lock));
     Ok(flushed?)
+}
+
+/// Removes the empty control groups that earlier supervisors of this state directory left of ended leases.
+fn tidy_groups(context: &Context, leases: &[Lease]) {
+    let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
+    if let Some(tree) = context.sys.groups() {
+        tree.tidy(&context.holding.subtree, &living);
+    }
+}
+
+fn give_back_groups(context: &Context) {
+    if let Some(tree) = context.sys.groups() {
+        tree.give_back(&context.holding.subtree);
+    }
 }
 
 /// The signals that end a supervisor.

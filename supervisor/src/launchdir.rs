@@ -119,6 +119,12 @@ impl WrapperRoot {
         &self.root
     }
 
+    /// The copy of the wrapper that leases are linked from.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.copy
+    }
+
     /// Where a lease's directory is.
     #[must_use]
     pub fn dir(&self, gateway: GatewayInstanceId, lease_id: LeaseId) -> PathBuf {
@@ -195,6 +201,7 @@ mod tests {
             cwd: "/".into(),
             term_grace_ms: 1,
             sweep_ms: 1,
+            confine: acp_shared::launch::Confine::default(),
         }
     }
 

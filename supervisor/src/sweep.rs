@@ -1,6 +1,7 @@
 //! Finding the whole tree of a lease and ending it: each process is opened, its evidence is read through the
 //! handle, [`crate::core::verify`] decides, and the signal goes through the same handle.
 
+use crate::core::cgroup::{KillBy, Leaf, Subtree, how_to_kill};
 use crate::core::lease::{Bound, Lease, ProcessRecord, Scope};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
@@ -11,6 +12,7 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What of a lease its processes are found by.
 #[derive(Debug, Clone)]
@@ -25,23 +27,34 @@ pub struct Target {
     pub bound: Option<Bound>,
     /// When the supervisor that spawned it started: nothing of the tree is older.
     pub not_before_ticks: u64,
+    /// The control group that was made for it.
+    pub leaf: Option<Leaf>,
 }
 
 impl Target {
     /// From a lease.
     #[must_use]
-    pub fn of(lease: &Lease) -> Self {
+    pub fn of(lease: &Lease, subtree: &Subtree) -> Self {
         Self {
             lease_id: lease.lease_id,
             gateway: lease.gateway,
             scope: lease.scope.clone(),
             bound: lease.bound,
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
+            leaf: subtree.recorded(lease),
         }
     }
 
-    fn claim(&self, process: ProcessRecord) -> Claim<'_> {
-        Claim { process, scope: &self.scope, lease_id: self.lease_id, gateway: self.gateway }
+    /// What it says about one of its processes.
+    #[must_use]
+    pub fn claim(&self, process: ProcessRecord) -> Claim<'_> {
+        Claim {
+            process,
+            scope: &self.scope,
+            lease_id: self.lease_id,
+            gateway: self.gateway,
+            cgroup: self.leaf.as_ref().map(Leaf::path),
+        }
     }
 }
 
@@ -115,6 +128,9 @@ pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
     }
 }
 
+/// Nothing in the group can run any more, and something in it has not ended either.
+const DYING: &str = "something in its control group is dying and not yet dead";
+
 struct Search<'a, S: Sys> {
     sys: &'a S,
     target: &'a Target,
@@ -159,6 +175,25 @@ impl<S: Sys> Search<'_, S> {
         }
     }
 
+    fn in_group(&mut self, leaf: &Leaf) {
+        match self.sys.group_members(leaf) {
+            Ok(members) => {
+                for pid in &members.pids {
+                    if !self.seen.contains(pid) {
+                        self.member(*pid, Kin::InCgroup(leaf.path()));
+                    }
+                }
+                if members.populated && members.pids.is_empty() {
+                    self.found.unknown = self.found.unknown.or(Some(DYING));
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, group = leaf.path(), "a control group cannot be read");
+                self.found.unknown = self.found.unknown.or(Some("its control group cannot be read"));
+            }
+        }
+    }
+
     fn walk_down(&mut self, snapshot: &[Proc]) {
         let roots: Vec<i32> = self.found.members.iter().map(|m| m.pid).collect();
         for (pid, parent) in descendants(snapshot, &roots) {
@@ -194,6 +229,9 @@ pub fn find<S: Sys>(
         search.root(process);
     }
     search.walk_down(snapshot);
+    if let Some(leaf) = &target.leaf {
+        search.in_group(leaf);
+    }
     for pid in marked {
         if !search.seen.contains(pid) {
             search.member(*pid, Kin::Marked);
@@ -248,6 +286,26 @@ pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> 
     failed
 }
 
+/// How long one round waits for a group to be empty. The kernel takes a few milliseconds for a tree of some size.
+const GROUP_WAIT: Duration = Duration::from_millis(100);
+
+/// SIGKILL to the whole control group of a lease, where it has one and nobody else is in it (H21).
+pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duration) {
+    if sys.here().as_ref() != Some(&target.scope) {
+        return;
+    }
+    let members = target.leaf.as_ref().and_then(|leaf| sys.group_members(leaf).ok());
+    let listed = members.as_ref().map(|m| m.pids.as_slice());
+    match how_to_kill(target.leaf.as_ref(), listed, guard) {
+        KillBy::Group(cleared) => {
+            if let Err(error) = sys.kill_group(&cleared, wait) {
+                tracing::warn!(lease_id = %target.lease_id, %error, "cgroup.kill failed; the tree is walked");
+            }
+        }
+        KillBy::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
+    }
+}
+
 /// Kills a tree until nothing of it is found in two scans one after the other, at most `rounds_max` times.
 ///
 /// # Errors
@@ -259,6 +317,7 @@ pub fn kill<S: Sys>(
     rounds_max: u32,
 ) -> io::Result<Found<S::Handle>> {
     let mut empty = 0;
+    kill_group(sys, target, guard, GROUP_WAIT);
     let mut found = find_now(sys, target, guard)?;
     for _ in 0..rounds_max {
         if found.is_gone() {
@@ -271,6 +330,7 @@ pub fn kill<S: Sys>(
             for (pid, why) in signal_all(sys, &found, Signal::Kill) {
                 tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");
             }
+            kill_group(sys, target, guard, GROUP_WAIT);
         }
         found = find_now(sys, target, guard)?;
     }

@@ -138,6 +138,15 @@ impl Leaf {
     }
 }
 
+/// What is in a group and below it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Members {
+    /// The processes that can still run.
+    pub pids: Vec<i32>,
+    /// Whether the kernel says that something is in there, be it only on its way out.
+    pub populated: bool,
+}
+
 /// Whether a process in `group` is in `leaf` or below it.
 #[must_use]
 pub fn is_within(group: &str, leaf: &str) -> bool {
@@ -241,7 +250,11 @@ mod tests {
     fn a_subtree_lies_in_its_base_also_after_the_move_to_the_leaf() {
         for (own, base, path) in [
             ("/", "/", "/acp-supervisor-ab"),
-            ("/system.slice/acp.service", "/system.slice/acp.service", "/system.slice/acp.service/acp-supervisor-ab"),
+            (
+                "/system.slice/acp.service",
+                "/system.slice/acp.service",
+                "/system.slice/acp.service/acp-supervisor-ab",
+            ),
             ("/s/acp-supervisor-ab/supervisor", "/s", "/s/acp-supervisor-ab"),
             // Started by an agent of another supervisor: inside of that agent's group.
             (
@@ -284,7 +297,9 @@ mod tests {
 
     #[test]
     fn within_is_the_group_and_what_is_below() {
-        for (group, want) in [("/a/b", true), ("/a/b/c", true), ("/a/bc", false), ("/a", false), ("/a/b (deleted)", false)] {
+        for (group, want) in
+            [("/a/b", true), ("/a/b/c", true), ("/a/bc", false), ("/a", false), ("/a/b (deleted)", false)]
+        {
             assert_eq!(is_within(group, "/a/b"), want, "{group}");
         }
     }

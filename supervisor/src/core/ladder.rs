@@ -6,12 +6,16 @@
 //! itself; on R1 its namespace is held by the control group like everything else.
 
 use crate::config::{Config, RungWish};
+use crate::core::cgroup::{Leaf, Subtree};
+use acp_shared::ids::LeaseId;
 
 /// What stands in the way of one control group for each lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Groups {
     /// Nothing: one was made, filled, killed and removed.
     Work,
+    /// They were not tried, because another rung is configured.
+    NotTried,
     /// No cgroup v2 file system is mounted here.
     NotMounted,
     /// The group to make them in does not lie below the mount.
@@ -34,7 +38,10 @@ impl Groups {
     pub const fn why(self) -> &'static str {
         match self {
             Self::Work => "control groups work",
-            Self::NotMounted => "no cgroup v2 file system is mounted; mount one, or boot with the unified hierarchy",
+            Self::NotTried => "control groups were not tried, because another rung is configured",
+            Self::NotMounted => {
+                "no cgroup v2 file system is mounted; mount one, or boot with the unified hierarchy"
+            }
             Self::OutOfSight => {
                 "the group to make leaves in is outside of the mounted part of the tree; set cgroup_root to one below it"
             }
@@ -318,9 +325,35 @@ impl Limits {
     /// What to write into which file of the group.
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, u64)> {
-        let all =
-            [("memory.max", self.memory_bytes_max), ("pids.max", self.pids_max), ("cpu.weight", self.cpu_weight)];
+        let all = [
+            ("memory.max", self.memory_bytes_max),
+            ("pids.max", self.pids_max),
+            ("cpu.weight", self.cpu_weight),
+        ];
         all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+/// How a supervisor holds its trees: decided once, at start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The rung in use for new leases.
+    pub rung: Rung,
+    /// The part of the tree of control groups that is this state directory's, on every rung: earlier leases may
+    /// have their groups there.
+    pub subtree: Subtree,
+    /// What each new lease is limited to.
+    pub limits: Limits,
+}
+
+impl Holding {
+    /// The control group of a new lease, on the rung that has them.
+    #[must_use]
+    pub fn leaf(&self, lease_id: LeaseId) -> Option<Leaf> {
+        match self.rung {
+            Rung::R1 => Some(self.subtree.leaf(lease_id)),
+            Rung::R2 | Rung::R3 | Rung::R4 => None,
+        }
     }
 }
 
@@ -341,7 +374,12 @@ pub fn limits(rung: Rung, abilities: &Abilities, config: &Config) -> (Limits, Ve
         None
     };
     let limits = Limits {
-        memory_bytes_max: limit("memory_max_bytes", "memory", config.memory_max_bytes, abilities.limit_memory),
+        memory_bytes_max: limit(
+            "memory_max_bytes",
+            "memory",
+            config.memory_max_bytes,
+            abilities.limit_memory,
+        ),
         pids_max: limit("pids_max", "pids", config.pids_max, abilities.limit_pids),
         cpu_weight: limit("cpu_weight", "cpu", config.cpu_weight, abilities.limit_cpu),
     };
@@ -383,7 +421,12 @@ mod tests {
             ("asked for much less", ALL, R3, Ok("R3")),
             ("asked for what is there", ALL, R1, Ok("R1")),
             ("R1 without groups", no_groups, R1, Err(Groups::NotDelegated.why())),
-            ("R2 without pidfds", no_pidfd, R2, Err("pidfd_open does not work; the kernel is older than 5.3, or a seccomp filter forbids it")),
+            (
+                "R2 without pidfds",
+                no_pidfd,
+                R2,
+                Err("pidfd_open does not work; the kernel is older than 5.3, or a seccomp filter forbids it"),
+            ),
             ("R1 without a list", blind, R1, Err("/proc does not list processes; mount it")),
             ("R2 without a list", blind, R2, Err("/proc does not list processes; mount it")),
             ("R3 without a list", blind, R3, Err("/proc does not list processes; mount it")),
@@ -392,7 +435,10 @@ mod tests {
             assert_eq!(got, want, "{name}");
         }
         let refusal = choose(&no_groups, R1).unwrap_err().to_string();
-        assert!(refusal.starts_with("rung = \"R1\" is configured and cannot be had here: no group can be made"), "{refusal}");
+        assert!(
+            refusal.starts_with("rung = \"R1\" is configured and cannot be had here: no group can be made"),
+            "{refusal}"
+        );
     }
 
     #[test]
@@ -425,7 +471,12 @@ mod tests {
         assert_eq!((all.files(), warnings), (vec![("memory.max", 1 << 30), ("pids.max", 64)], vec![]));
         let (some, warnings) = limits(Rung::R1, &no_pids, &config);
         assert_eq!(some.files(), [("memory.max", 1 << 30)]);
-        assert_eq!(warnings, ["pids_max has no effect: the pids controller is not available in the supervisor's group (Delegate=pids)"]);
+        assert_eq!(
+            warnings,
+            [
+                "pids_max has no effect: the pids controller is not available in the supervisor's group (Delegate=pids)"
+            ]
+        );
         let (none, warnings) = limits(Rung::R2, &ALL, &config);
         assert_eq!((none, warnings.len()), (Limits::default(), 2));
         assert_eq!(limits(Rung::R2, &ALL, &Config::default()), (Limits::default(), vec![]));

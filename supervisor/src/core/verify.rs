@@ -272,9 +272,9 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
         Identity::SameTicks if now.life == Life::Zombie => {
             Verdict::Gone("it is dead and only waits to be reaped")
         }
-        Identity::SameTicks if !in_group && claim.cgroup.is_some() => {
-            Verdict::Unknown("it is not seen in the control group of the lease, and there is no inode to go by")
-        }
+        Identity::SameTicks if !in_group && claim.cgroup.is_some() => Verdict::Unknown(
+            "it is not seen in the control group of the lease, and there is no inode to go by",
+        ),
         // Number and start time are not unique: without an inode the environment must agree too. What it does not
         // say, the control group does.
         Identity::SameTicks => match &now.marker {

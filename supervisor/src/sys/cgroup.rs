@@ -1,7 +1,7 @@
 //! Control groups on Linux: finding them, making the part of the tree that leases live in, and trying whether all of
 //! it really works. What is decided about groups stands in [`crate::core::cgroup`] and [`crate::core::ladder`].
 
-use crate::core::cgroup::{Cleared, Leaf, Mount, Subtree, of_process};
+use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Subtree, of_process};
 use crate::core::ladder::{Groups, Limits};
 use acp_shared::ids::LeaseId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -20,15 +20,6 @@ const GROUPS_BELOW_MAX: usize = 4096;
 const TRY: Duration = Duration::from_secs(2);
 /// The controllers that leases are limited with.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
-
-/// What is in a group and below it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Members {
-    /// The processes that can still run.
-    pub pids: Vec<i32>,
-    /// Whether the kernel says that something is in there, be it only on its way out.
-    pub populated: bool,
-}
 
 /// The part of the tree that was made ready for leases.
 #[derive(Debug)]
@@ -61,11 +52,11 @@ impl Tree {
     ///
     /// # Errors
     /// It cannot be made, or is there already.
-    pub fn make(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<&'static str>> {
+    pub fn make(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
         let dir = self.dir(leaf.path())?;
         fs::create_dir(&dir)?;
         let set = |(name, value): &(&'static str, u64)| fs::write(dir.join(name), value.to_string()).is_err();
-        Ok(limits.files().iter().filter(|limit| set(limit)).map(|(name, _)| *name).collect())
+        Ok(limits.files().iter().filter(|limit| set(limit)).map(|(name, _)| (*name).to_owned()).collect())
     }
 
     /// Moves a process there. The caller holds it as an un-reaped child, so that the number is surely its own.
@@ -179,7 +170,8 @@ impl Tree {
     /// may hold no process, so the supervisor moves into one of its own where it is alone and must.
     fn delegate(&self, subtree: &Subtree, base: &Path, dir: &Path) -> HashSet<&'static str> {
         let offered = words(&base.join("cgroup.controllers"));
-        let turn_on = |at: &Path, name: &str| fs::write(at.join("cgroup.subtree_control"), format!("+{name}"));
+        let turn_on =
+            |at: &Path, name: &str| fs::write(at.join("cgroup.subtree_control"), format!("+{name}"));
         let mut on = HashSet::new();
         for name in CONTROLLERS.into_iter().filter(|name| offered.contains(*name)) {
             let mut done = turn_on(base, name);

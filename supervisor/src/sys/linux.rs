@@ -6,22 +6,27 @@
     reason = "pidfd_send_signal with flags, and recvmsg with SCM_PIDFD, have no safe wrapper"
 )]
 
-use crate::core::cgroup;
+use crate::core::cgroup::{self, Cleared, Leaf, Members};
+use crate::core::ladder::Limits;
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
-use crate::sys::{Abilities, OpenError, Signal, SignalError, Sys};
+use crate::sys::cgroup::Tree;
+use crate::sys::{Abilities, OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::collections::HashSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const PIDFS_MAGIC: i64 = 0x5049_4446;
 const SO_PASSPIDFD: libc::c_int = 76;
@@ -39,6 +44,10 @@ const GENERATIONS_MAX: usize = 4096;
 pub struct Linux {
     next_handle: AtomicU64,
     here: Option<Scope>,
+    /// Whether pidfds are used where the kernel has them.
+    pidfds: bool,
+    /// The control groups (v2), where they are mounted.
+    groups: Option<Tree>,
 }
 
 /// An open process.
@@ -52,31 +61,6 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Its number.
-    #[must_use]
-    pub const fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// The pidfd, where the kernel gives one.
-    #[must_use]
-    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
-    }
-
-    /// What identifies the process, for the record; `None` when its start time cannot be read.
-    #[must_use]
-    pub fn record(&self) -> Option<ProcessRecord> {
-        let start_ticks = self.stat()?.start_ticks;
-        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
-    }
-
-    /// Its inode in pidfs.
-    #[must_use]
-    pub fn inode(&self) -> Option<u64> {
-        self.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()))
-    }
-
     fn stat(&self) -> Option<Proc> {
         parse_stat(&read_at(self.dir.as_ref()?.as_fd(), "stat", STAT_BYTES_MAX).ok()?)
     }
@@ -87,6 +71,13 @@ impl Handle {
             .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
     }
 
+    /// Whether all its threads have ended; `None` where the kernel does not say.
+    fn ended(&self) -> Option<bool> {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let fd = PollFd::new(self.pidfd.as_ref()?, PollFlags::IN);
+        rustix::event::poll(&mut [fd], Some(&at_once)).ok().map(|ready| ready > 0)
+    }
+
     fn reaped(&self) -> Option<bool> {
         let fd = self.pidfd.as_ref()?;
         match raw_signal(fd.as_fd(), 0, 0) {
@@ -94,6 +85,25 @@ impl Handle {
             Err(Errno::SRCH) => Some(true),
             Err(_) => None,
         }
+    }
+}
+
+impl OpenProcess for Handle {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn record(&self) -> Option<ProcessRecord> {
+        let start_ticks = self.stat()?.start_ticks;
+        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
+    }
+
+    fn inode(&self) -> Option<u64> {
+        self.pidfd().and_then(pidfs_inode)
+    }
+
+    fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -175,15 +185,23 @@ impl Linux {
         let here = read_text("/proc/sys/kernel/random/boot_id")
             .zip(rustix::fs::stat("/proc/self/ns/pid").ok())
             .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino });
-        Self { next_handle: AtomicU64::new(1), here }
+        Self { next_handle: AtomicU64::new(1), here, pidfds: true, groups: Tree::find() }
     }
 
-    /// Opens a child that this process has just made and not reaped, so that its number is surely its own.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
-        self.open_as(pid, true).map(Arc::new)
+    /// As [`Linux::new`], without pidfds: what rung R3 has.
+    #[must_use]
+    pub fn without_pidfds() -> Self {
+        Self { pidfds: false, ..Self::new() }
+    }
+
+    /// The control groups (v2), where they are mounted.
+    #[must_use]
+    pub const fn groups(&self) -> Option<&Tree> {
+        self.groups.as_ref()
+    }
+
+    fn tree(&self) -> io::Result<&Tree> {
+        self.groups.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
     /// This process, for the record.
@@ -195,7 +213,12 @@ impl Linux {
 
     fn open_as(&self, pid: i32, own_child: bool) -> Result<Handle, OpenError> {
         let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(OpenError::Gone)?;
-        let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+        let opened = if self.pidfds {
+            rustix::process::pidfd_open(number, PidfdFlags::empty())
+        } else {
+            Err(Errno::NOSYS)
+        };
+        let pidfd = match opened {
             Ok(fd) => Some(fd),
             // EINVAL: the number is a thread's, not a process's.
             Err(Errno::SRCH | Errno::INVAL) => return Err(OpenError::Gone),
@@ -216,67 +239,6 @@ impl Linux {
         // The directory was opened after the pidfd. Had the process been reaped in between, the two could be of
         // different processes.
         if handle.reaped() == Some(true) { Err(OpenError::Gone) } else { Ok(handle) }
-    }
-
-    /// Collects the exit status of an own child, if it has ended.
-    ///
-    /// # Errors
-    /// It is no child of this process, or was collected before.
-    pub fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
-        let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
-            (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
-            (None, Some(pid)) => WaitId::Pid(pid),
-            (None, None) => return Err(Errno::CHILD.into()),
-        };
-        let status = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
-        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => ExitStatus::Exited(code),
-            (None, Some(signal)) => ExitStatus::Signaled(signal),
-            (None, None) => ExitStatus::Unknown,
-        }))
-    }
-
-    /// The children of this process, dead ones too. Those of all threads, since the kernel keeps them apart.
-    #[must_use]
-    pub fn children(&self) -> Vec<i32> {
-        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let pids: Vec<String> = lists.collect();
-        pids.iter()
-            .flat_map(|list| list.split_ascii_whitespace())
-            .filter_map(|pid| pid.parse().ok())
-            .collect()
-    }
-
-    /// Collects a child whose exit status nobody wants; whether it was dead.
-    ///
-    /// # Errors
-    /// It is no child of this process.
-    pub fn reap_stray(&self, pid: i32) -> io::Result<bool> {
-        let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
-    }
-
-    /// Whether a process runs somewhere below one of `roots`. `None` when its line broke while it was read.
-    #[must_use]
-    pub fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
-        let mut at = pid;
-        for _ in 0..GENERATIONS_MAX {
-            if roots.contains(&at) {
-                return Some(true);
-            }
-            if at <= 1 {
-                return Some(false);
-            }
-            match std::fs::read(format!("/proc/{at}/stat")).ok().and_then(|stat| parse_stat(&stat)) {
-                Some(stat) => at = stat.ppid,
-                // Hidden from this process, so of another user: none of the trees that it started.
-                None if self.open(at).is_ok() => return Some(false),
-                None => return None,
-            }
-        }
-        None
     }
 
     /// Tries what the kernel can do.
@@ -323,7 +285,8 @@ impl Sys for Linux {
         // Read last: what was read above is of a process that still held its number then.
         let life = match (handle.reaped(), &stat) {
             (Some(true), _) => Life::Gone,
-            (_, Some(stat)) if stat.zombie => Life::Zombie,
+            // Its first thread may have ended before the others: a process is dead when its pidfd says so.
+            (_, Some(stat)) if stat.zombie && handle.ended() != Some(false) => Life::Zombie,
             (_, Some(_)) => Life::Running,
             (Some(false), None) => Life::Unreadable,
             (None, None) => Life::Gone,
@@ -391,6 +354,89 @@ impl Sys for Linux {
             pid = stat.and_then(|bytes| parse_stat(&bytes)).map_or(0, |s| s.ppid);
         }
         line
+    }
+
+    fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32> {
+        let child = command.stdin(Stdio::from(control.try_clone()?)).spawn()?;
+        i32::try_from(child.id()).map_err(io::Error::other)
+    }
+
+    fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()> {
+        rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, limit)?;
+        Ok(())
+    }
+
+    fn make_group(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
+        self.tree()?.make(leaf, limits)
+    }
+
+    fn join_group(&self, leaf: &Leaf, child: &Handle) -> io::Result<()> {
+        self.tree()?.join(leaf, child.pid)
+    }
+
+    fn group_members(&self, leaf: &Leaf) -> io::Result<Members> {
+        self.tree()?.list(leaf)
+    }
+
+    fn kill_group(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
+        self.tree()?.kill(cleared, wait)
+    }
+
+    fn remove_group(&self, leaf: &Leaf) -> io::Result<()> {
+        self.tree()?.remove(leaf)
+    }
+
+    fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
+        self.open_as(pid, true).map(Arc::new)
+    }
+
+    fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
+        let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
+            (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
+            (None, Some(pid)) => WaitId::Pid(pid),
+            (None, None) => return Err(Errno::CHILD.into()),
+        };
+        let status = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => ExitStatus::Exited(code),
+            (None, Some(signal)) => ExitStatus::Signaled(signal),
+            (None, None) => ExitStatus::Unknown,
+        }))
+    }
+
+    fn children(&self) -> Vec<i32> {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let pids: Vec<String> = lists.collect();
+        pids.iter()
+            .flat_map(|list| list.split_ascii_whitespace())
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    }
+
+    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+        let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
+    }
+
+    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
+        let mut at = pid;
+        for _ in 0..GENERATIONS_MAX {
+            if roots.contains(&at) {
+                return Some(true);
+            }
+            if at <= 1 {
+                return Some(false);
+            }
+            match std::fs::read(format!("/proc/{at}/stat")).ok().and_then(|stat| parse_stat(&stat)) {
+                Some(stat) => at = stat.ppid,
+                // Hidden from this process, so of another user: none of the trees that it started.
+                None if self.open(at).is_ok() => return Some(false),
+                None => return None,
+            }
+        }
+        None
     }
 }
 

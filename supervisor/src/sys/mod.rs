@@ -1,17 +1,25 @@
 //! The port to the operating system's processes. What is decided in [`crate::core`] is carried out through it, and
 //! nothing is signalled but through a handle that was opened before its evidence was read.
 
+pub mod cgroup;
 pub mod linux;
 pub mod people;
 pub mod watch;
 
+use crate::core::cgroup::{Cleared, Leaf, Members};
 pub use crate::core::ladder::Abilities;
-use crate::core::lease::Scope;
+use crate::core::ladder::Limits;
+use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::Proc;
 use crate::core::verify::{Evidence, Marker, Verified};
+use acp_shared::launch::ExitStatus;
+use rustix::process::Rlimit;
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The signals that this program sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +60,25 @@ pub enum SignalError {
     Io(#[source] io::Error),
 }
 
+/// An open process.
+pub trait OpenProcess: Send + Sync + std::fmt::Debug + 'static {
+    /// Its number.
+    fn pid(&self) -> i32;
+
+    /// What identifies it, for the record; `None` when its start time cannot be read.
+    fn record(&self) -> Option<ProcessRecord>;
+
+    /// Its inode in pidfs, where the kernel has it.
+    fn inode(&self) -> Option<u64>;
+
+    /// A descriptor that is readable once the process has ended, where the kernel gives one.
+    fn pidfd(&self) -> Option<BorrowedFd<'_>>;
+}
+
 /// The operating system.
-pub trait Sys: Send + Sync + 'static {
+pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// An open process: all evidence is read and all signals are sent through it.
-    type Handle: Send + Sync + std::fmt::Debug;
+    type Handle: OpenProcess;
 
     /// Where process numbers have their meaning here; `None` when it cannot be read.
     fn here(&self) -> Option<Scope>;
@@ -100,4 +123,91 @@ pub trait Sys: Send + Sync + 'static {
 
     /// This process and its ancestors.
     fn own_line(&self) -> HashSet<i32>;
+
+    /// Whether a process runs somewhere below one of `roots`. `None` when its line broke while it was read.
+    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool>;
+
+    /// Starts a child with `control` as its standard input, and returns its number.
+    ///
+    /// # Errors
+    /// It was not started.
+    fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32>;
+
+    /// Limits the open files of a child that this process has just made and not reaped.
+    ///
+    /// # Errors
+    /// The limit is as it was.
+    fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()>;
+
+    /// Opens a child that this process has just made and not reaped, so that its number is surely its own.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn open_child(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
+
+    /// Collects the exit status of an own child, if it has ended.
+    ///
+    /// # Errors
+    /// It is no child of this process, or was collected before.
+    fn collect(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
+
+    /// The children of this process, dead ones too.
+    fn children(&self) -> Vec<i32>;
+
+    /// Collects a child whose exit status nobody wants; whether it was dead.
+    ///
+    /// # Errors
+    /// It is no child of this process.
+    fn reap_stray(&self, pid: i32) -> io::Result<bool>;
+
+    /// Makes the control group of a new lease. Returns the limits that could not be set.
+    ///
+    /// # Errors
+    /// It cannot be made, or is there already. A system without control groups makes none.
+    fn make_group(&self, _leaf: &Leaf, _limits: &Limits) -> io::Result<Vec<String>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Moves a child that this process has just made and not reaped into the group of its lease.
+    ///
+    /// # Errors
+    /// It stays where it is.
+    fn join_group(&self, _leaf: &Leaf, _child: &Self::Handle) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// What is in the group of a lease and below it. A group that is not there holds nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn group_members(&self, _leaf: &Leaf) -> io::Result<Members> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// SIGKILL to all that is in a group; then waits, for so long at most, until nothing is.
+    ///
+    /// # Errors
+    /// Nothing was signalled.
+    fn kill_group(&self, _cleared: &Cleared, _wait: Duration) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Removes the group of a lease that has ended, with all that is below it.
+    ///
+    /// # Errors
+    /// A process is still in it.
+    fn remove_group(&self, _leaf: &Leaf) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Does work that reads many files, where it holds up nobody.
+    fn aside<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> impl Future<Output = io::Result<T>> + Send {
+        async move {
+            let done = tokio::task::spawn_blocking(move || work(&self)).await;
+            done.unwrap_or_else(|e| Err(io::Error::other(e)))
+        }
+    }
 }
