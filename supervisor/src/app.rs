@@ -143,7 +143,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
-    let ground = look_around(&options.config, &state_dir, wrapper_root.program())?;
+    let ground = look_around(&options.config, &state_dir, &wrapper_root)?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let policy = Policy {

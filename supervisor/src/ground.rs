@@ -4,6 +4,7 @@ use crate::app::AppError;
 use crate::config::{Config, RungWish};
 use crate::core::ladder::{Groups, Holding, Rung, choose, limits};
 use crate::core::lease::{ProcessRecord, Scope};
+use crate::launchdir::{LaunchDirError, WrapperRoot};
 use crate::sys::cgroup::{self, Ready};
 use crate::sys::linux::Linux;
 use crate::sys::{Abilities, Sys};
@@ -39,17 +40,24 @@ fn short_id(state_dir: &Path) -> String {
     hash.get(..SHORT_ID_DIGITS).unwrap_or(&hash).to_owned()
 }
 
-/// Tries what this machine can do, control groups among it: one is made, filled, killed and removed again. `inert`
-/// is a wrapper. On a rung that needs no control groups they are not touched.
-#[must_use]
-pub fn probe(config: &Config, state_dir: &Path, inert: &Path) -> (Linux, Abilities, Ready) {
+/// Tries what this machine can do, control groups among it: one is made, filled with a wrapper, killed and removed
+/// again. On a rung that needs no control groups they are not touched.
+///
+/// # Errors
+/// [`LaunchDirError`]: no wrapper can be started.
+pub fn probe(
+    config: &Config,
+    state_dir: &Path,
+    wrappers: &WrapperRoot,
+) -> Result<(Linux, Abilities, Ready), LaunchDirError> {
     let sys = Linux::new();
     let mut abilities = sys.probe();
     let tree = match config.rung {
         RungWish::Auto | RungWish::R1 => sys.groups(),
         RungWish::R2 | RungWish::R3 => None,
     };
-    let mut ready = cgroup::prepare(tree, config.cgroup_root.as_deref(), &short_id(state_dir), inert);
+    let (root, short_id) = (config.cgroup_root.as_deref(), short_id(state_dir));
+    let mut ready = wrappers.with_inert(|inert| cgroup::prepare(tree, root, &short_id, inert))?;
     if matches!(config.rung, RungWish::R2 | RungWish::R3) {
         ready.groups = Groups::NotTried;
     }
@@ -57,15 +65,15 @@ pub fn probe(config: &Config, state_dir: &Path, inert: &Path) -> (Linux, Abiliti
     abilities.limit_memory = ready.controllers.contains("memory");
     abilities.limit_pids = ready.controllers.contains("pids");
     abilities.limit_cpu = ready.controllers.contains("cpu");
-    (sys, abilities, ready)
+    Ok((sys, abilities, ready))
 }
 
 /// Looks around and chooses the rung. From here on orphans of dead wrappers come to this process.
 ///
 /// # Errors
 /// [`AppError`]: the system does not say what must be known, or the configured rung cannot be had.
-pub fn look_around(config: &Config, state_dir: &Path, inert: &Path) -> Result<Ground, AppError> {
-    let (sys, mut abilities, ready) = probe(config, state_dir, inert);
+pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, AppError> {
+    let (sys, mut abilities, ready) = probe(config, state_dir, wrappers)?;
     let rung = choose(&abilities, config.rung)?;
     let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
     let scope = sys.here().ok_or(AppError::Blind("its boot id and pid namespace"))?;
