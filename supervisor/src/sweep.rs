@@ -29,6 +29,9 @@ pub struct Target {
     pub not_before_ticks: u64,
     /// The control group that was made for it.
     pub leaf: Option<Leaf>,
+    /// Processes that were verified to be of the tree when it was last looked at: whoever lost its parent since, and
+    /// shows no environment, is still known by its identity.
+    pub known: Vec<ProcessRecord>,
 }
 
 impl Target {
@@ -42,6 +45,7 @@ impl Target {
             bound: lease.bound,
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
             leaf: subtree.recorded(lease),
+            known: lease.last_evidence_json.as_deref().map(last_seen).unwrap_or_default(),
         }
     }
 
@@ -65,9 +69,32 @@ pub struct Member<H> {
     pub pid: i32,
     /// Its name, for people.
     pub name: String,
+    /// What identifies it, where its start time can be read.
+    record: Option<ProcessRecord>,
     handle: Arc<H>,
     proof: Verified,
     leads_group: bool,
+}
+
+/// One process of a tree in the record of what was last seen.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Seen {
+    pid: i32,
+    name: String,
+    start_ticks: Option<u64>,
+    inode: Option<u64>,
+}
+
+/// What a lease's record says was seen of its tree. One that cannot be read says nothing.
+fn last_seen(json: &str) -> Vec<ProcessRecord> {
+    #[derive(serde::Deserialize)]
+    struct Record {
+        tree: Vec<Seen>,
+    }
+    let seen = serde_json::from_str::<Record>(json).map(|record| record.tree).unwrap_or_default();
+    let record =
+        |seen: Seen| Some(ProcessRecord { pid: seen.pid, start_ticks: seen.start_ticks?, inode: seen.inode });
+    seen.into_iter().filter_map(record).collect()
 }
 
 /// What was found of a tree.
@@ -89,8 +116,13 @@ impl<H> Found<H> {
     /// What was found, as JSON, for the record.
     #[must_use]
     pub fn json(&self, at_ms: u64) -> String {
-        let tree: Vec<_> =
-            self.members.iter().map(|m| serde_json::json!({ "pid": m.pid, "name": m.name })).collect();
+        let seen = |m: &Member<H>| Seen {
+            pid: m.pid,
+            name: m.name.clone(),
+            start_ticks: m.record.map(|r| r.start_ticks),
+            inode: m.record.and_then(|r| r.inode),
+        };
+        let tree: Vec<_> = self.members.iter().map(seen).collect();
         serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
     }
 
@@ -145,7 +177,14 @@ impl<S: Sys> Search<'_, S> {
         let (handle, evidence) = look(self.sys, process.pid);
         let verdict = verify(&self.target.claim(process), &evidence, self.guard);
         let leads_group = evidence.pgid == Some(process.pid);
-        self.take(process.pid, handle, leads_group, verdict);
+        self.take(&evidence, handle, leads_group, verdict);
+    }
+
+    /// One that was verified before. Whether its group was ever ours is not on record.
+    fn known(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = look(self.sys, process.pid);
+        let verdict = verify(&self.target.claim(process), &evidence, self.guard);
+        self.take(&evidence, handle, false, verdict);
     }
 
     fn member(&mut self, pid: i32, kin: Kin<'_>) {
@@ -160,15 +199,18 @@ impl<S: Sys> Search<'_, S> {
         let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
         // A group of ours holds nobody else: who is in it descends from us. A marker alone does not say as much.
         let leads_group = kin != Kin::Marked && evidence.pgid == Some(pid);
-        self.take(pid, handle, leads_group, verdict);
+        self.take(&evidence, handle, leads_group, verdict);
     }
 
-    fn take(&mut self, pid: i32, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
+    fn take(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
         match (verdict, handle) {
             (Verdict::Owned(proof), Some(handle)) => {
+                let pid = now.pid;
                 self.seen.insert(pid);
                 let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
-                self.found.members.push(Member { pid, name, handle, proof, leads_group });
+                let record =
+                    now.start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
+                self.found.members.push(Member { pid, name, record, handle, proof, leads_group });
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
             (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
@@ -229,6 +271,11 @@ pub fn find<S: Sys>(
         search.root(process);
     }
     search.walk_down(snapshot);
+    for process in &target.known {
+        if !search.seen.contains(&process.pid) {
+            search.known(*process);
+        }
+    }
     if let Some(leaf) = &target.leaf {
         search.in_group(leaf);
     }
@@ -317,6 +364,7 @@ pub fn kill<S: Sys>(
     rounds_max: u32,
 ) -> io::Result<Found<S::Handle>> {
     let mut empty = 0;
+    let target = &mut target.clone();
     kill_group(sys, target, guard, GROUP_WAIT);
     let mut found = find_now(sys, target, guard)?;
     for _ in 0..rounds_max {
@@ -327,6 +375,8 @@ pub fn kill<S: Sys>(
             }
         } else {
             empty = 0;
+            // What loses its parent by this is found again.
+            target.known = found.members.iter().filter_map(|m| m.record).collect();
             for (pid, why) in signal_all(sys, &found, Signal::Kill) {
                 tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");
             }

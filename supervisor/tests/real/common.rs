@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+use crate::rig_groups::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
@@ -79,6 +80,8 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
+    /// The group that its leases have their groups in, where this machine gives one.
+    pub(crate) group: Option<TestGroup>,
     child: Option<Child>,
 }
 
@@ -88,9 +91,27 @@ impl Host {
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
-        let mut host = Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), child: None };
+        let mut host = Self::unstarted(config);
         host.start();
         host
+    }
+
+    /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
+    pub(crate) fn on(rung: &str) -> Option<Self> {
+        let mut host = Self::unstarted(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        if rung == "R1" && host.group.is_none() {
+            return None;
+        }
+        host.start();
+        assert_eq!(host.json(&["status"])["rung"], rung);
+        Some(host)
+    }
+
+    pub(crate) fn unstarted(config: &str) -> Self {
+        let group = TestGroup::new();
+        let root =
+            group.as_ref().map(|group| format!("\ncgroup_root = {:?}", group.dir())).unwrap_or_default();
+        Self { dir: tempfile::tempdir().unwrap(), config: format!("{config}{root}"), group, child: None }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -113,7 +134,13 @@ impl Host {
 
     /// Starts the supervisor and waits until it says that it is ready.
     pub(crate) fn start(&mut self) {
-        let mut child = self.command().stdout(Stdio::piped()).spawn().unwrap();
+        let command = self.command();
+        self.start_as(command);
+    }
+
+    /// As [`Host::start`], with a command of the test's own.
+    pub(crate) fn start_as(&mut self, mut command: Command) {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: serde_json::Value = serde_json::from_str(&line).expect("a ready line");
