@@ -2,13 +2,15 @@
 
 use crate::app::AppError;
 use crate::config::{Config, RungWish};
+use crate::core::cgroup::Subtree;
 use crate::core::ladder::{Groups, Holding, Rung, choose, limits};
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::launchdir::{LaunchDirError, WrapperRoot};
-use crate::sys::cgroup::{self, Ready};
+use crate::sys::cgroup;
 use crate::sys::linux::Linux;
 use crate::sys::{Abilities, Sys};
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +42,14 @@ fn short_id(state_dir: &Path) -> String {
     hash.get(..SHORT_ID_DIGITS).unwrap_or(&hash).to_owned()
 }
 
+/// Where the groups of the leases of this state directory lie.
+///
+/// # Errors
+/// What is in the way of it.
+pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<Subtree, Groups> {
+    cgroup::place(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
+}
+
 /// Tries what this machine can do, control groups among it: one is made, filled with a wrapper, killed and removed
 /// again. On a rung that needs no control groups they are not touched.
 ///
@@ -49,23 +59,23 @@ pub fn probe(
     config: &Config,
     state_dir: &Path,
     wrappers: &WrapperRoot,
-) -> Result<(Linux, Abilities, Ready), LaunchDirError> {
+) -> Result<(Linux, Abilities, Subtree), LaunchDirError> {
     let sys = Linux::new();
     let mut abilities = sys.probe();
-    let tree = match config.rung {
-        RungWish::Auto | RungWish::R1 => sys.groups(),
-        RungWish::R2 | RungWish::R3 => None,
+    let placed = place(&sys, config, state_dir);
+    let (groups, controllers) = match (config.rung, &placed, sys.groups()) {
+        (RungWish::R2 | RungWish::R3, _, _) => (Groups::NotTried, HashSet::new()),
+        (RungWish::Auto | RungWish::R1, Err(groups), _) => (*groups, HashSet::new()),
+        (RungWish::Auto | RungWish::R1, Ok(_), None) => (Groups::NotMounted, HashSet::new()),
+        (RungWish::Auto | RungWish::R1, Ok(subtree), Some(tree)) => {
+            wrappers.with_inert(|inert| tree.prepare(subtree, inert))?
+        }
     };
-    let (root, short_id) = (config.cgroup_root.as_deref(), short_id(state_dir));
-    let mut ready = wrappers.with_inert(|inert| cgroup::prepare(tree, root, &short_id, inert))?;
-    if matches!(config.rung, RungWish::R2 | RungWish::R3) {
-        ready.groups = Groups::NotTried;
-    }
-    abilities.groups = ready.groups;
-    abilities.limit_memory = ready.controllers.contains("memory");
-    abilities.limit_pids = ready.controllers.contains("pids");
-    abilities.limit_cpu = ready.controllers.contains("cpu");
-    Ok((sys, abilities, ready))
+    abilities.groups = groups;
+    abilities.limit_memory = controllers.contains("memory");
+    abilities.limit_pids = controllers.contains("pids");
+    abilities.limit_cpu = controllers.contains("cpu");
+    Ok((sys, abilities, placed.unwrap_or_else(|_| Subtree::new("/", &short_id(state_dir)))))
 }
 
 /// Looks around and chooses the rung. From here on orphans of dead wrappers come to this process.
@@ -73,7 +83,7 @@ pub fn probe(
 /// # Errors
 /// [`AppError`]: the system does not say what must be known, or the configured rung cannot be had.
 pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, AppError> {
-    let (sys, mut abilities, ready) = probe(config, state_dir, wrappers)?;
+    let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
     let rung = choose(&abilities, config.rung)?;
     let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
     let scope = sys.here().ok_or(AppError::Blind("its boot id and pid namespace"))?;
@@ -98,6 +108,6 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
             .push("nothing is started: this machine gives no way to hold a process tree (rung R4)".into());
     }
     tracing::info!(rung = rung.as_str(), groups = abilities.groups.why(), "how trees are held");
-    let holding = Holding { rung, subtree: ready.subtree, limits };
+    let holding = Holding { rung, subtree, limits };
     Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings })
 }

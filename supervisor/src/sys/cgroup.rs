@@ -21,17 +21,6 @@ const TRY: Duration = Duration::from_secs(2);
 /// The controllers that leases are limited with.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
-/// The part of the tree that was made ready for leases.
-#[derive(Debug)]
-pub struct Ready {
-    /// Where it is.
-    pub subtree: Subtree,
-    /// Whether groups can be used, or why not.
-    pub groups: Groups,
-    /// Controllers that limit groups of leases.
-    pub controllers: HashSet<&'static str>,
-}
-
 /// The mounted tree of control groups.
 #[derive(Debug, Clone)]
 pub struct Tree(Mount);
@@ -136,8 +125,10 @@ impl Tree {
     }
 
     /// Makes the subtree ready: the directory, the controllers, and a try with a real process. `inert` is a program
-    /// that does nothing until its standard input ends.
-    fn prepare(&self, subtree: &Subtree, inert: &Path) -> (Groups, HashSet<&'static str>) {
+    /// that does nothing until its standard input ends. Returns whether groups can be used, and the controllers that
+    /// limit them.
+    #[must_use]
+    pub fn prepare(&self, subtree: &Subtree, inert: &Path) -> (Groups, HashSet<&'static str>) {
         let none = |groups| (groups, HashSet::new());
         let (Ok(base), Ok(dir)) = (self.dir(subtree.base()), self.dir(&subtree.path())) else {
             return none(Groups::OutOfSight);
@@ -236,26 +227,21 @@ impl Tree {
     }
 }
 
-/// Finds the tree and makes the subtree of this supervisor ready, in `root` if one is configured.
-#[must_use]
-pub fn prepare(tree: Option<&Tree>, root: Option<&Path>, short_id: &str, inert: &Path) -> Ready {
-    let base = match (tree, root) {
-        (None, _) => Err(Groups::NotMounted),
-        (Some(tree), Some(root)) => fs::canonicalize(root)
-            .map_err(|_| Groups::Missing)
-            .and_then(|dir| tree.0.group(&dir.to_string_lossy()).ok_or(Groups::OutOfSight)),
-        (Some(_), None) => fs::read_to_string("/proc/self/cgroup")
-            .ok()
-            .and_then(|text| of_process(&text))
-            .ok_or(Groups::OutOfSight),
+/// Where the subtree of a state directory with this short id lies: in `root` if one is configured, else in the group
+/// of this process.
+///
+/// # Errors
+/// What is in the way of it.
+pub fn place(tree: Option<&Tree>, root: Option<&Path>, short_id: &str) -> Result<Subtree, Groups> {
+    let tree = tree.ok_or(Groups::NotMounted)?;
+    let base = match root {
+        Some(root) => {
+            let dir = fs::canonicalize(root).map_err(|_| Groups::Missing)?;
+            tree.0.group(&dir.to_string_lossy())
+        }
+        None => fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_process(&text)),
     };
-    let subtree = Subtree::new(base.as_deref().unwrap_or("/"), short_id);
-    let (groups, controllers) = match (base, tree) {
-        (Ok(_), Some(tree)) => tree.prepare(&subtree, inert),
-        (Err(groups), _) => (groups, HashSet::new()),
-        (Ok(_), None) => (Groups::NotMounted, HashSet::new()),
-    };
-    Ready { subtree, groups, controllers }
+    base.map(|base| Subtree::new(&base, short_id)).ok_or(Groups::OutOfSight)
 }
 
 /// The words of a file, one by one; none if it cannot be read.

@@ -18,6 +18,22 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+/// Makes tests of functions that take a rung: one for each rung that holds trees in another way.
+macro_rules! on_each_rung {
+    ($($name:ident,)+) => {
+        mod r1 {
+            $(#[tokio::test] async fn $name() { super::$name("R1").await; })+
+        }
+        mod r2 {
+            $(#[tokio::test] async fn $name() { super::$name("R2").await; })+
+        }
+        mod r3 {
+            $(#[tokio::test] async fn $name() { super::$name("R3").await; })+
+        }
+    };
+}
+pub(crate) use on_each_rung;
+
 /// How long anything may take: the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 

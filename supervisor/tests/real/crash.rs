@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_each_rung, runs, script};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use rustix::process::Signal;
@@ -32,9 +32,8 @@ impl Drop for Decoy {
     }
 }
 
-#[tokio::test]
-async fn a_killed_supervisor_leaves_no_process() {
-    let mut host = Host::new();
+async fn a_killed_supervisor_leaves_no_process(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let specs = [agent(&["cat"]), script(STUBBORN)];
     for spec in &specs {
@@ -52,9 +51,8 @@ async fn a_killed_supervisor_leaves_no_process() {
     }
 }
 
-#[tokio::test]
-async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
-    let mut host = Host::new();
+async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let spec = script(STUBBORN);
@@ -79,9 +77,8 @@ async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
     assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
 }
 
-#[tokio::test]
-async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped() {
-    let mut host = Host::new();
+async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = agent(&["cat"]);
     let info = gateway.spawn(&spec).await;
@@ -92,9 +89,8 @@ async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped() {
     assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()));
 }
 
-#[tokio::test]
-async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
-    let mut host = Host::new();
+async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut identity = host.gateway();
     let mut gateway = identity.connect().await;
     let spec = agent(&["cat"]);
@@ -129,9 +125,8 @@ async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
     });
 }
 
-#[tokio::test]
-async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
-    let host = Host::new();
+async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let file = host.dir.path().join("pid");
     let path = file.to_str().unwrap();
@@ -152,9 +147,8 @@ async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
     assert_eq!(marked(other.lease_id).len(), 2);
 }
 
-#[tokio::test]
-async fn what_is_not_known_of_a_lost_lease_is_not_said() {
-    let mut host = Host::new();
+async fn what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let spec = agent(&["cat"]);
@@ -170,9 +164,8 @@ async fn what_is_not_known_of_a_lost_lease_is_not_said() {
 }
 
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
-#[tokio::test]
-async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
-    let mut host = Host::new();
+async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     for round in 0..12u64 {
         let mut gateway = identity.connect().await;
@@ -198,9 +191,8 @@ async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
     assert_eq!(wrappers.count(), 0, "launch directories are removed");
 }
 
-#[tokio::test]
-async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
-    let host = Host::new();
+async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     for round in 0..20u64 {
         let spec = script(STUBBORN);
@@ -229,4 +221,15 @@ async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
     while !all {
         all = gateway.leases().await.iter().all(ended);
     }
+}
+
+on_each_rung! {
+    a_killed_supervisor_leaves_no_process,
+    a_killed_supervisor_and_wrapper_leave_work_for_the_next_start,
+    a_stopped_wrapper_of_a_dead_supervisor_is_reaped,
+    a_copied_state_directory_reaps_nothing_of_a_living_supervisor,
+    a_stray_without_a_marker_is_killed_when_its_wrapper_dies,
+    what_is_not_known_of_a_lost_lease_is_not_said,
+    a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing,
+    wrappers_killed_at_any_instant_of_a_spawn_leave_nothing,
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_each_rung, runs, script};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
 use rustix::process::Signal;
@@ -10,9 +10,8 @@ use rustix::process::Signal;
 /// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
 const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
-#[tokio::test]
-async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
-    let host = Host::new();
+async fn what_ignores_everything_is_killed_with_its_escaped_grandchild(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
     gateway.spawn(&spec).await;
@@ -28,9 +27,8 @@ async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
     gateway.close(spec.lease_id).await;
 }
 
-#[tokio::test]
-async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
-    let host = Host::new();
+async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script("setsid sleep 300 & exit 3");
     gateway.spawn(&spec).await;
@@ -40,9 +38,8 @@ async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
     assert_eq!(gateway.leases().await.remove(0).exit, Some(ExitStatus::Exited(3)));
 }
 
-#[tokio::test]
-async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
-    let host = Host::new();
+async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
     let info = gateway.spawn(&spec).await;
@@ -56,9 +53,8 @@ async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
     assert!(runs(host.pid()));
 }
 
-#[tokio::test]
-async fn sigterm_ends_every_lease_and_then_the_supervisor() {
-    let mut host = Host::new();
+async fn sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let (cat, stubborn) = (agent(&["cat"]), script(STUBBORN));
@@ -72,9 +68,8 @@ async fn sigterm_ends_every_lease_and_then_the_supervisor() {
     assert!(gateway.leases().await.iter().all(|l| l.state == LeaseState::Closed));
 }
 
-#[tokio::test]
-async fn a_second_signal_leaves_no_grace() {
-    let mut host = Host::new();
+async fn a_second_signal_leaves_no_grace(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let mut spec = script(STUBBORN);
     spec.graces.eof_ms = 200_000;
@@ -86,9 +81,8 @@ async fn a_second_signal_leaves_no_grace() {
     assert!(marked(spec.lease_id).is_empty());
 }
 
-#[tokio::test]
-async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others() {
-    let mut host = Host::new();
+async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let (mine, theirs) = (host.gateway(), host.gateway());
     let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
     let (of_a, of_b) = (agent(&["cat"]), agent(&["cat"]));
@@ -150,4 +144,13 @@ async fn ended_leases_are_kept_up_to_a_number() {
         }
         assert!(std::time::Instant::now() < until, "{left:?}");
     }
+}
+
+on_each_rung! {
+    what_ignores_everything_is_killed_with_its_escaped_grandchild,
+    an_agent_that_ends_by_itself_is_closed_with_its_leftovers,
+    a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost,
+    sigterm_ends_every_lease_and_then_the_supervisor,
+    a_second_signal_leaves_no_grace,
+    h17_shutdown_is_for_the_own_state_directory_and_never_over_others,
 }
