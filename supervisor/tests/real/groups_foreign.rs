@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, eventually, kill, runs, script, wrapper};
+use crate::rig_groups::probe;
 use acp_shared::protocol::LeaseState;
 use rustix::process::Signal;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -38,7 +39,7 @@ impl Ground {
     fn new(rung: &str) -> Option<Self> {
         let ran = as_user(&wrapper().canonicalize().unwrap()).arg("--version").output();
         if !ran.as_ref().is_ok_and(|output| output.status.success()) {
-            eprintln!("probe: setpriv --reuid {UID} acp-wrapper --version: {ran:?}");
+            probe(&format!("setpriv --reuid {UID} acp-wrapper --version"), &ran);
             return None;
         }
         let host = Host::unstarted(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
@@ -55,10 +56,7 @@ impl Ground {
         std::fs::set_permissions(&become_root, std::fs::Permissions::from_mode(0o4755)).unwrap();
         let ran = as_user(&become_root).args(["--reuid", "0", "true"]).output();
         if !ran.as_ref().is_ok_and(|output| output.status.success()) {
-            eprintln!(
-                "probe: a set-user-id program does not become root in {}: {ran:?}",
-                host.dir.path().display()
-            );
+            probe("a set-user-id program that becomes root", &ran);
             return None;
         }
         Some(Self { host, become_root })

@@ -2,9 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::eventually;
+use crate::common::DEADLINE;
 use acp_shared::ids::LeaseId;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Says what was tried of an ability that this machine lacks.
+#[expect(clippy::print_stderr, reason = "a test that cannot run says why")]
+pub(crate) fn probe(tried: &str, got: &dyn std::fmt::Debug) {
+    eprintln!("probe: {tried}: {got:?}");
+}
 
 /// Where cgroup v2 is mounted.
 fn mount() -> Option<PathBuf> {
@@ -20,13 +27,13 @@ impl TestGroup {
     /// `None`, with what was tried printed, where this machine does not let the test make one.
     pub(crate) fn new() -> Option<Self> {
         let Some(mount) = mount() else {
-            eprintln!("probe: no cgroup2 line in /proc/self/mountinfo");
+            probe("a cgroup2 line in /proc/self/mountinfo", &"none");
             return None;
         };
         let dir = mount.join(format!("acp-test-{}", LeaseId::mint()));
         match std::fs::create_dir(&dir) {
             Err(error) => {
-                eprintln!("probe: mkdir {}: {error}", dir.display());
+                probe(&format!("mkdir {}", dir.display()), &error);
                 None
             }
             Ok(()) => Some(Self(dir)),
@@ -68,14 +75,15 @@ pub(crate) fn put(group: &Path, pid: i32) {
 impl Drop for TestGroup {
     fn drop(&mut self) {
         let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
-        if std::thread::panicking() {
-            return;
-        }
-        eventually("the groups of the test are removed", || {
+        let until = Instant::now() + DEADLINE;
+        let mut removed = false;
+        while !removed && Instant::now() < until {
             for dir in self.below().iter().rev() {
                 let _ = std::fs::remove_dir(dir);
             }
-            std::fs::remove_dir(&self.0).is_ok()
-        });
+            removed = std::fs::remove_dir(&self.0).is_ok();
+            std::thread::yield_now();
+        }
+        assert!(removed || std::thread::panicking(), "the groups of the test cannot be removed");
     }
 }
