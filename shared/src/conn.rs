@@ -178,6 +178,14 @@ impl Listener {
         Ok(Self(listener))
     }
 
+    /// Listens on a socket that another program made and handed over.
+    ///
+    /// # Errors
+    /// The socket cannot be waited for.
+    pub fn inherited(socket: std::os::fd::OwnedFd) -> io::Result<Self> {
+        Ok(Self(LocalListener::UdSocket(socket.try_into()?)))
+    }
+
     /// The next connection. Safe to cancel.
     ///
     /// # Errors

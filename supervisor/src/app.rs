@@ -1,20 +1,23 @@
 //! `serve`: takes the lock, reaps, listens, and ends in order.
 
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
 use crate::core::ladder::NoRung;
 use crate::core::lease::Lease;
+use crate::core::load::{self, Own};
 use crate::ground::look_around;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
-use crate::relay;
+use crate::relay::spools::Spools;
 use crate::server;
-use crate::store::{Store, StoreError};
+use crate::socket::Socket;
+use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
-use crate::sys::Sys;
-use acp_shared::conn::Listener;
+use crate::sys::{OpenProcess, Sys};
+use crate::systemd::Manager;
+use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -22,7 +25,6 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -34,7 +36,6 @@ const LOCK_FILE: &str = "lock";
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Looks at processes for clients that are taken at the same time.
 const LOOKS_MAX: usize = 2;
-const TICK: Duration = Duration::from_millis(500);
 
 /// Why the supervisor does not run.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,9 @@ pub enum AppError {
     /// The rung that is configured cannot be had.
     #[error(transparent)]
     Rung(#[from] NoRung),
+    /// The service manager cannot be told anything.
+    #[error("cannot use what the service manager put into the environment")]
+    Manager(#[source] io::Error),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -134,26 +138,75 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
 /// # Errors
 /// [`AppError`]; nothing was started.
 pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), AppError> {
-    let state_dir = options.state_dir;
+    let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
+    let manager = Manager::from_env().map_err(AppError::Manager)?;
     let lock = lock(&state_dir)?;
+    let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
+    let policy = policy(&options.config);
+    let (context, queue, mut loaded, mut warnings, writer) = prepare(options, state_dir)?;
+    let read_only = context.store.read_only().is_some();
+    if read_only {
+        tracing::error!(why = context.store.read_only(), "nothing is signalled and nothing is started");
+    } else {
+        warnings.extend(put_in_order(&context, &mut loaded));
+        manager.say("STATUS=looking at what an earlier supervisor left behind");
+        reap_at_start(&context, &mut loaded.leases).await?;
+        tidy_groups(&context, &loaded.leases);
+    }
+    let mut owner =
+        Owner::new(Arc::clone(&context), policy.clone(), loaded.leases, loaded.installations, warnings);
+    let socket = file(&socket, Socket::open(socket.clone(), &context.config, &policy))?;
+    let (path, to_remove) = (socket.path.clone(), socket.to_remove());
+    let mut tasks = vec![
+        tokio::spawn(Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&context))),
+        tokio::spawn(server::serve(Arc::clone(&context), socket.listener)),
+    ];
+    if !read_only {
+        tasks.push(tokio::spawn(strays::watch(Arc::clone(&context))));
+    }
+    tracing::info!(socket = %path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
+    ready(&path);
+    manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
+    owner.manager = manager;
+    owner.run(queue).await;
+    for task in tasks {
+        task.abort();
+        drop(task.await);
+    }
+    drop(to_remove.map(std::fs::remove_file));
+    give_back_groups(&context);
+    // What was posted is on disk when this is.
+    let flushed = context.store.flush().await;
+    drop((writer, lock));
+    Ok(flushed?)
+}
+
+fn policy(config: &Config) -> Policy {
+    Policy {
+        own_uid: rustix::process::geteuid().as_raw(),
+        allowed_uids: config.allowed_uids.clone(),
+        allowed_gids: config.allowed_gids.clone(),
+        admin_gids: config.admin_gids.clone(),
+    }
+}
+
+type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
+
+/// Looks around, opens the store and makes what everything else needs.
+fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
     let descriptors = raise_descriptor_limit();
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
-    let ground = look_around(&options.config, &state_dir, &wrapper_root)?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
+    let mut ground = look_around(&options.config, &state_dir, &wrapper_root)?;
+    ground.warnings.append(&mut loaded.warnings);
+    let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
+    spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
-    let policy = Policy {
-        own_uid: rustix::process::geteuid().as_raw(),
-        allowed_uids: options.config.allowed_uids.clone(),
-        allowed_gids: options.config.allowed_gids.clone(),
-        admin_gids: options.config.admin_gids.clone(),
-    };
-    let open_to_groups = !policy.allowed_gids.is_empty() || !policy.admin_gids.is_empty();
-    let open_to_users = !policy.allowed_uids.is_empty();
     let context = Arc::new(Context {
         own_line: ground.sys.own_line(),
         sys: ground.sys,
@@ -162,47 +215,49 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         store,
         config: options.config,
         wrapper_root,
-        state_dir: state_dir.clone(),
+        state_dir,
         me: ground.me,
         scope: ground.scope,
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
+        spools,
         children: Mutex::new(HashSet::new()),
         descriptors,
         events,
         looks: Semaphore::new(LOOKS_MAX),
         started: Instant::now(),
     });
-    reap_at_start(&context, &mut loaded.leases).await?;
-    tidy_groups(&context, &loaded.leases);
-    let owner =
-        Owner::new(Arc::clone(&context), policy, loaded.leases, loaded.installations, ground.warnings);
-    let socket = options.socket.unwrap_or_else(|| state_dir.join(SOCKET_FILE));
-    let mode = if open_to_users {
-        0o666
-    } else if open_to_groups {
-        0o660
-    } else {
-        0o600
-    };
-    let listener = file(&socket, Listener::bind(&socket, mode))?;
-    let signals = tokio::spawn(Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&context)));
-    let strays = tokio::spawn(strays::watch(Arc::clone(&context)));
-    let ticks = tokio::spawn(tick(Arc::clone(&context)));
-    let server = tokio::spawn(server::serve(Arc::clone(&context), listener));
-    tracing::info!(socket = %socket.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
-    ready(&socket);
-    owner.run(queue).await;
-    for task in [signals, strays, ticks, server] {
-        task.abort();
-        drop(task.await);
+    Ok((context, queue, loaded, ground.warnings, writer))
+}
+
+/// Puts rows out of use that cannot be believed, and says what the rows do not say.
+fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
+    let own = Own { scope: &context.scope, line: &context.own_line };
+    let now = |pid| context.sys.open(pid).ok()?.record();
+    for lease in load::settle(&mut loaded.leases, own, wall_ms(), now) {
+        tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
+        context.store.post_lease(&lease);
     }
-    drop(std::fs::remove_file(&socket));
-    give_back_groups(&context);
-    // What was posted is on disk when this is.
-    let flushed = context.store.flush().await;
-    drop((writer, lock));
-    Ok(flushed?)
+    let known: HashSet<LeaseId> = loaded.leases.iter().map(|l| l.lease_id).collect();
+    let forgotten: Vec<String> = context
+        .wrapper_root
+        .leases()
+        .into_iter()
+        .filter(|id| !known.contains(id))
+        .map(|id| id.to_string())
+        .collect();
+    if forgotten.is_empty() {
+        return Vec::new();
+    }
+    let how = if loaded.fresh { "a new lease store" } else { "the lease store" };
+    let warning = format!(
+        "{how} does not know the leases of {} launch directories; what may be left of their processes is not \
+         signalled, look for it by hand and then remove the directories: {}",
+        forgotten.len(),
+        forgotten.join(" ")
+    );
+    tracing::warn!("{warning}");
+    vec![warning]
 }
 
 /// Removes the empty control groups that earlier supervisors of this state directory left of ended leases.
@@ -250,14 +305,6 @@ impl Signals {
     }
 }
 
-async fn tick(context: Arc<Context>) {
-    let mut ticks = tokio::time::interval(TICK);
-    loop {
-        ticks.tick().await;
-        context.tell(Event::Tick).await;
-    }
-}
-
 /// Ends what earlier supervisors left behind, and puts their rows in order.
 async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(), AppError> {
     let mut open: Vec<Lease> = leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
@@ -267,7 +314,7 @@ async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(
     tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
     reaper::reap(context, &mut open).await.map_err(AppError::Reap)?;
     for lease in &mut open {
-        if let Some(end) = relay::spooled_end(&context.spool_dir(), lease.lease_id) {
+        if let Some(end) = context.spools.end(lease.gateway, lease.lease_id) {
             lease.stdout_end = lease.stdout_end.max(end);
             context.store.post_lease(lease);
         }

@@ -5,6 +5,8 @@ mod output;
 mod serve;
 mod status;
 
+use crate::app::AppError;
+use crate::store::StoreError;
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{IdError, LeaseId};
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
@@ -129,7 +131,7 @@ enum CliError {
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     #[error(transparent)]
-    App(#[from] crate::app::AppError),
+    App(#[from] AppError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
     #[error("there is no home directory to keep state in; name one with --state-dir")]
@@ -146,8 +148,9 @@ impl CliError {
             Self::Id(_) | Self::NoHome => "USAGE",
             Self::NoLease(_) => "LEASE_UNKNOWN",
             Self::Config(_) => "CONFIG_INVALID",
-            Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
-            Self::App(crate::app::AppError::Rung(_)) => "RUNG_UNAVAILABLE",
+            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
+            Self::App(AppError::Rung(_)) => "RUNG_UNAVAILABLE",
             Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
         }
     }
@@ -155,6 +158,8 @@ impl CliError {
     fn exit(&self) -> u8 {
         match self {
             Self::Id(_) | Self::NoHome | Self::Config(_) => 2,
+            // To start it again is no use before a person has looked at it.
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => 3,
             Self::Connect { .. }
             | Self::Call(_)
             | Self::NoLease(_)

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod budget;
 mod kept;
+pub mod spools;
 mod stderr;
 pub mod terminal;
 
@@ -10,7 +11,6 @@ use self::budget::Budget;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
 use crate::link::{Link, Responder};
-use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
 use std::path::PathBuf;
@@ -188,12 +188,14 @@ pub struct Limits {
     stdin_hashes_max: usize,
     stderr_bytes_max: usize,
     budget: Arc<Budget>,
+    /// What the gateway has on disk.
+    spooled: Arc<Budget>,
 }
 
 impl Limits {
-    /// From the configuration, with the memory that the gateway's relays share.
+    /// From the configuration, with the memory and the disk that the gateway's relays share.
     #[must_use]
-    pub fn new(config: &Config, spool_dir: PathBuf, budget: Arc<Budget>) -> Self {
+    pub fn new(config: &Config, spool_dir: PathBuf, budget: Arc<Budget>, spooled: Arc<Budget>) -> Self {
         Self {
             ring_bytes_max: size(config.ring_bytes_max),
             credit_bytes: config.credit_bytes,
@@ -203,6 +205,7 @@ impl Limits {
             stdin_hashes_max: size(config.stdin_hashes_max),
             stderr_bytes_max: size(config.stderr_bytes_max),
             budget,
+            spooled,
         }
     }
 }
@@ -216,19 +219,6 @@ pub struct Pipes {
     pub stdout: pipe::Receiver,
     /// The adapter's standard error.
     pub stderr: pipe::Receiver,
-}
-
-/// One past the last byte that is kept on disk of a lease, if something is.
-#[must_use]
-pub fn spooled_end(spool_dir: &std::path::Path, lease_id: LeaseId) -> Option<u64> {
-    kept::Spool::find(spool_dir, lease_id).map(|spool| spool.end())
-}
-
-/// Removes what is kept on disk of a lease.
-pub fn forget(spool_dir: &std::path::Path, lease_id: LeaseId) {
-    if let Some(spool) = kept::Spool::find(spool_dir, lease_id) {
-        spool.remove();
-    }
 }
 
 /// Who the output goes to, and how far it got.

@@ -1,9 +1,9 @@
 //! Linux: pidfds, pidfs inodes and `/proc` directory handles. The only file of this package with `unsafe` in it,
-//! for two system calls that no crate wraps.
+//! for two system calls that no crate wraps, and for a descriptor that comes as a number.
 
 #![expect(
     unsafe_code,
-    reason = "pidfd_send_signal with flags, and recvmsg with SCM_PIDFD, have no safe wrapper"
+    reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
 )]
 
 use crate::core::cgroup::{self, Cleared, Leaf, Members};
@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::collections::HashSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -450,6 +450,26 @@ pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((theirs, ours))
+}
+
+/// Takes over the listening Unix socket that a service manager left under a number before this program began. No
+/// child gets it.
+///
+/// # Errors
+/// There is none.
+pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: a call that only looks whether the number is in use.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the number is in use, was so before this program opened anything, and is meant for it alone.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
+    if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
+        return Ok(fd);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "what was handed over is no listening Unix socket"))
 }
 
 /// Asks the kernel to send a pidfd of the sender with each packet.

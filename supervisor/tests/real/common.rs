@@ -98,7 +98,24 @@ pub(crate) struct Host {
     pub(crate) config: String,
     /// The group that its leases have their groups in, where this machine gives one.
     pub(crate) group: Option<TestGroup>,
+    /// A shell line that is run in a mount namespace of its own before the supervisor, in place of it.
+    pub(crate) before: Option<String>,
+    /// Another wrapper.
+    pub(crate) wrapper: Option<PathBuf>,
     child: Option<Child>,
+}
+
+/// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
+pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
+    let seen = Command::new(program).args(args).output();
+    match &seen {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => {
+            println!("probe: cannot {what}: {program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => println!("probe: cannot {what}: {program}: {error}"),
+    }
+    false
 }
 
 impl Host {
@@ -107,14 +124,14 @@ impl Host {
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
-        let mut host = Self::unstarted(config);
+        let mut host = Self::idle(config);
         host.start();
         host
     }
 
     /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
     pub(crate) fn on(rung: &str) -> Option<Self> {
-        let mut host = Self::unstarted(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        let mut host = Self::idle(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
         if rung == "R1" && host.group.is_none() {
             return None;
         }
@@ -123,11 +140,13 @@ impl Host {
         Some(host)
     }
 
-    pub(crate) fn unstarted(config: &str) -> Self {
+    /// One that does not run yet.
+    pub(crate) fn idle(config: &str) -> Self {
         let group = TestGroup::new();
         let root =
             group.as_ref().map(|group| format!("\ncgroup_root = {:?}", group.dir())).unwrap_or_default();
-        Self { dir: tempfile::tempdir().unwrap(), config: format!("{config}{root}"), group, child: None }
+        let (dir, config) = (tempfile::tempdir().unwrap(), format!("{config}{root}"));
+        Self { dir, config, group, before: None, wrapper: None, child: None }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -135,26 +154,33 @@ impl Host {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.state_dir().join("supervisor.sock")
+        // What is mounted for the supervisor alone is not seen here.
+        let dir = if self.before.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
+        dir.join("supervisor.sock")
     }
 
     pub(crate) fn command(&self) -> Command {
         let config = self.dir.path().join("supervisor.toml");
         std::fs::write(&config, &self.config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        let program = env!("CARGO_BIN_EXE_acp-supervisor");
+        let mut command = Command::new(if self.before.is_some() { "unshare" } else { program });
+        if let Some(before) = &self.before {
+            command.args(["-m", "sh", "-ec", &format!("{before}; exec \"$@\""), "sh", program]);
+        }
         command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
-        command.arg("--wrapper").arg(wrapper()).arg("--config").arg(config);
+        command.arg("--socket").arg(self.socket());
+        command.arg("--wrapper").arg(self.wrapper.as_deref().unwrap_or_else(|| wrapper()));
+        command.arg("--config").arg(config);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
         command
     }
 
     /// Starts the supervisor and waits until it says that it is ready.
     pub(crate) fn start(&mut self) {
-        let command = self.command();
-        self.start_as(command);
+        self.start_as(self.command());
     }
 
-    /// As [`Host::start`], with a command of the test's own.
+    /// The same, with a command that was changed before.
     pub(crate) fn start_as(&mut self, mut command: Command) {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -196,7 +222,8 @@ impl Host {
     /// Runs an admin command.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-        command.args(args).arg("--state-dir").arg(self.state_dir()).output().unwrap()
+        command.args(args).arg("--state-dir").arg(self.state_dir());
+        command.arg("--socket").arg(self.socket()).output().unwrap()
     }
 
     /// Runs an admin command with `--json`.

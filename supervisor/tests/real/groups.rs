@@ -267,7 +267,7 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
 
 #[tokio::test]
 async fn a_rung_that_cannot_be_had_refuses_the_start() {
-    let mut host = Host::unstarted("rung = \"R1\"");
+    let mut host = Host::idle("rung = \"R1\"");
     host.group = None;
     host.config = "rung = \"R1\"\ncgroup_root = \"/nonexistent/group\"".to_owned();
     let output = host.command().output().unwrap();
@@ -287,7 +287,7 @@ async fn a_rung_that_cannot_be_had_refuses_the_start() {
 
 #[tokio::test]
 async fn limits_bite_or_are_said_to_have_no_effect() {
-    let mut host = Host::unstarted("rung = \"R1\"\npids_max = 40\nmemory_max_bytes = 268435456");
+    let mut host = Host::idle("rung = \"R1\"\npids_max = 40\nmemory_max_bytes = 268435456");
     let Some(dir) = host.group.as_ref().map(|group| group.dir().to_owned()) else { return };
     host.start();
     let mut gateway = host.gateway().connect().await;

@@ -42,7 +42,7 @@ impl Ground {
             probe(&format!("setpriv --reuid {UID} acp-wrapper --version"), &ran);
             return None;
         }
-        let host = Host::unstarted(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        let host = Host::idle(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
         let group = host.group.as_ref()?.dir().to_owned();
         chown(host.dir.path(), Some(UID), Some(UID)).unwrap();
         for name in ["", "cgroup.procs", "cgroup.subtree_control"] {

@@ -3,10 +3,13 @@
 mod admin;
 mod common;
 mod crash;
+mod disk;
+mod durable;
 mod gateways;
 mod groups;
 mod groups_foreign;
 mod hostile;
+mod idle;
 mod relay;
 mod rig_groups;
 mod spawn;
