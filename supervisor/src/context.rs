@@ -104,6 +104,10 @@ impl<S: Sys> Context<S> {
     #[must_use]
     pub fn is_under_care(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
+        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.evidence(&handle).cgroup);
+        if group.is_some_and(|group| self.holding.subtree.is_of_a_lease(&group)) {
+            return true;
+        }
         let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if self.abilities.subreaper {
             // Whatever is below this process comes from one of those trees.

@@ -116,6 +116,13 @@ impl Subtree {
         Leaf(format!("{}/{lease_id}", self.path()))
     }
 
+    /// Whether a group is that of a lease of this state directory, or below one.
+    #[must_use]
+    pub fn is_of_a_lease(&self, group: &str) -> bool {
+        let inside = group.split_once(&format!("/{}/", self.name)).map(|(_, inside)| inside);
+        inside.and_then(|inside| inside.split('/').next()).is_some_and(|name| LeaseId::parse(name).is_ok())
+    }
+
     /// The group that a lease recorded, if it is one that a supervisor of this state directory made for this very
     /// lease. Any other path is not looked at.
     #[must_use]
@@ -293,6 +300,22 @@ mod tests {
         }
         assert_eq!(subtree.recorded(&lease), None);
         assert_eq!(subtree.leaf(id).path(), format!("/s/acp-supervisor-ab/{id}"));
+    }
+
+    #[test]
+    fn h9_what_is_in_the_group_of_any_lease_is_told() {
+        let subtree = Subtree::new("/s", "ab");
+        let id = fixture::lease().lease_id;
+        for (group, want) in [
+            (format!("/s/acp-supervisor-ab/{id}"), true),
+            (format!("/old/acp-supervisor-ab/{id}/deeper"), true),
+            ("/s/acp-supervisor-ab/supervisor".to_owned(), false),
+            ("/s/acp-supervisor-ab".to_owned(), false),
+            (format!("/s/acp-supervisor-cd/{id}"), false),
+            ("/s".to_owned(), false),
+        ] {
+            assert_eq!(subtree.is_of_a_lease(&group), want, "{group}");
+        }
     }
 
     #[test]

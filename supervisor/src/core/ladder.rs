@@ -190,7 +190,7 @@ impl Rung {
     pub const fn misses(self) -> &'static str {
         match self {
             Self::R1 => {
-                "work handed to another service (systemd-run, docker, at, a tmux server), and what root moves out of the group and robs of its environment"
+                "work handed to another service (systemd-run, docker, at, a tmux server), and what root, or a process of the supervisor's own user, moves out of the group and robs of its environment"
             }
             Self::R2 => {
                 "work handed to another service; processes of another user, unless the supervisor is root (they are named, and the lease stays closing); members of a nested pid namespace whose first process adopted them and that carry no lease"
@@ -210,7 +210,7 @@ impl Rung {
             Self::R1 => &[
                 KERNEL,
                 SETUID,
-                "Between the reading of cgroup.procs and cgroup.kill, somebody who may write there can move a stranger in; it would be killed with the tree.",
+                "Root, or a process of the supervisor's own user, can move a stranger into the group of a lease; it would be killed with the tree, unless it is the supervisor, an ancestor or the root of another lease and was there when the group was read.",
             ],
             Self::R2 => &[KERNEL, SETUID, BOTH],
             Self::R3 => &[
@@ -461,6 +461,19 @@ mod tests {
             assert!(!report.misses.is_empty() && !report.catches.is_empty());
         }
         assert!(Rung::R1 < Rung::R2 && Rung::R3 < Rung::R4, "best first");
+    }
+
+    /// What operators read is what the program says.
+    #[test]
+    fn h23_the_runbook_says_the_same() {
+        let runbook = include_str!("../../../packaging/doc/runbook.md");
+        let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
+        for report in explain(&ALL, &Config::default()) {
+            let said = [report.holds_by, report.needs, report.catches, report.misses];
+            for words in said.iter().chain(report.residue) {
+                assert!(runbook.contains(words), "{}: the runbook does not say: {words}", report.rung);
+            }
+        }
     }
 
     #[test]

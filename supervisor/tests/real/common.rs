@@ -223,7 +223,10 @@ impl Host {
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(args).arg("--state-dir").arg(self.state_dir());
-        command.arg("--socket").arg(self.socket()).output().unwrap()
+        if !args.contains(&"--socket") {
+            command.arg("--socket").arg(self.socket());
+        }
+        command.output().unwrap()
     }
 
     /// Runs an admin command with `--json`.
