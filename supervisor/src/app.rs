@@ -3,10 +3,9 @@
 use crate::config::Config;
 use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
-use crate::core::ladder::NoRung;
 use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
-use crate::ground::look_around;
+use crate::ground::{GroundError, look_around};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
@@ -63,15 +62,12 @@ pub enum AppError {
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
-    /// The system does not say what a supervisor must know about itself.
-    #[error("this system does not say {0}; is /proc mounted?")]
-    Blind(&'static str),
+    /// The system does not give or say what is needed.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
     /// What earlier supervisors left cannot be looked at.
     #[error("cannot look at the processes of this machine")]
     Reap(#[source] io::Error),
-    /// The rung that is configured cannot be had.
-    #[error(transparent)]
-    Rung(#[from] NoRung),
     /// The service manager cannot be told anything.
     #[error("cannot use what the service manager put into the environment")]
     Manager(#[source] io::Error),

@@ -1,9 +1,8 @@
 //! What a supervisor stands on: what the machine can do, who it is itself, and how it will hold its trees.
 
-use crate::app::AppError;
 use crate::config::{Config, RungWish};
 use crate::core::cgroup::Subtree;
-use crate::core::ladder::{Groups, Holding, Rung, choose, limits};
+use crate::core::ladder::{Groups, Holding, NoRung, Rung, choose, limits};
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::launchdir::{LaunchDirError, WrapperRoot};
 use crate::sys::cgroup;
@@ -17,6 +16,20 @@ use std::sync::Arc;
 
 /// Digits of the short id of a state directory.
 const SHORT_ID_DIGITS: usize = 12;
+
+/// Why there is nothing to stand on.
+#[derive(Debug, thiserror::Error)]
+pub enum GroundError {
+    /// The system does not say what a supervisor must know about itself.
+    #[error("this system does not say {0}; is /proc mounted?")]
+    Blind(&'static str),
+    /// The rung that is configured cannot be had.
+    #[error(transparent)]
+    Rung(#[from] NoRung),
+    /// No wrapper can be started for a try.
+    #[error(transparent)]
+    Wrapper(#[from] LaunchDirError),
+}
 
 /// What was found at start.
 #[derive(Debug)]
@@ -81,13 +94,13 @@ pub fn probe(
 /// Looks around and chooses the rung. From here on orphans of dead wrappers come to this process.
 ///
 /// # Errors
-/// [`AppError`]: the system does not say what must be known, or the configured rung cannot be had.
-pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, AppError> {
+/// [`GroundError`]: the system does not say what must be known, or the configured rung cannot be had.
+pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, GroundError> {
     let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
     let rung = choose(&abilities, config.rung)?;
     let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
-    let scope = sys.here().ok_or(AppError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(AppError::Blind("when this process started"))?;
+    let scope = sys.here().ok_or(GroundError::Blind("its boot id and pid namespace"))?;
+    let me = sys.myself().ok_or(GroundError::Blind("when this process started"))?;
     let (limits, mut warnings) = limits(rung, &abilities, config);
     let children = sys.snapshot().unwrap_or_default().into_iter().filter(|p| p.ppid == me.pid).count();
     if children > 0 {

@@ -6,6 +6,7 @@ mod serve;
 mod status;
 
 use crate::app::AppError;
+use crate::ground::GroundError;
 use crate::store::StoreError;
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{IdError, LeaseId};
@@ -150,7 +151,7 @@ impl CliError {
             Self::Config(_) => "CONFIG_INVALID",
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
             Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
-            Self::App(AppError::Rung(_)) => "RUNG_UNAVAILABLE",
+            Self::App(AppError::Ground(GroundError::Rung(_))) => "RUNG_UNAVAILABLE",
             Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
         }
     }
