@@ -30,7 +30,8 @@ use tokio::time::Instant;
 
 /// File name of the socket inside the state directory.
 pub const SOCKET_FILE: &str = "supervisor.sock";
-const LOCK_FILE: &str = "lock";
+/// File name of the exclusive lock inside the state directory.
+pub(crate) const LOCK_FILE: &str = "lock";
 /// Events that wait for the owner; who has more to say waits.
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Looks at processes for clients that are taken at the same time.
@@ -65,9 +66,6 @@ pub enum AppError {
     /// The system does not give or say what is needed.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// What earlier supervisors left cannot be looked at.
-    #[error("cannot look at the processes of this machine")]
-    Reap(#[source] io::Error),
     /// The service manager cannot be told anything.
     #[error("cannot use what the service manager put into the environment")]
     Manager(#[source] io::Error),
@@ -113,7 +111,8 @@ fn lock(state_dir: &Path) -> Result<File, AppError> {
     Ok(held)
 }
 
-fn default_wrapper() -> PathBuf {
+/// The wrapper beside this program.
+pub(crate) fn default_wrapper() -> PathBuf {
     std::env::current_exe()
         .map_or_else(|_| PathBuf::from(WRAPPER_FILE), |exe| exe.with_file_name(WRAPPER_FILE))
 }
@@ -148,7 +147,10 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     } else {
         warnings.extend(put_in_order(&context, &mut loaded));
         manager.say("STATUS=looking at what an earlier supervisor left behind");
-        reap_at_start(&context, &mut loaded.leases).await?;
+        if let Err(error) = reap_at_start(&context, &mut loaded.leases).await {
+            tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
+            warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
+        }
         tidy_groups(&context, &loaded.leases);
     }
     let mut owner =
@@ -302,13 +304,13 @@ impl Signals {
 }
 
 /// Ends what earlier supervisors left behind, and puts their rows in order.
-async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(), AppError> {
+async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> io::Result<()> {
     let mut open: Vec<Lease> = leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
     if open.is_empty() {
         return Ok(());
     }
     tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
-    reaper::reap(context, &mut open).await.map_err(AppError::Reap)?;
+    reaper::reap(context, &mut open).await?;
     for lease in &mut open {
         if let Some(end) = context.spools.end(lease.gateway, lease.lease_id) {
             lease.stdout_end = lease.stdout_end.max(end);

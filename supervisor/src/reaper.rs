@@ -3,8 +3,8 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::cgroup::Subtree;
-use crate::core::lease::{Lease, LeaseEvent};
-use crate::core::reap::{Findings, Plan, plan};
+use crate::core::lease::{Lease, LeaseEvent, Place};
+use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -41,11 +41,15 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a Subtree) -> io::Result<Self> {
-        let snapshot = sys.snapshot()?;
-        let oldest = leases.iter().map(|l| Target::of(l, subtree).not_before_ticks).min().unwrap_or(0);
-        let markers = sweep::markers(sys, &snapshot, oldest);
         let here = sys.here();
-        let living = leases.iter().filter(|l| !l.state.is_ended() && here.as_ref() == Some(&l.scope));
+        let lies_here = |l: &&Lease| here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here);
+        let oldest = leases.iter().filter(lies_here).map(|l| Target::of(l, subtree).not_before_ticks).min();
+        let Some(oldest) = oldest else {
+            return Ok(Self { subtree, snapshot: Vec::new(), markers: HashMap::new(), roots: Vec::new() });
+        };
+        let snapshot = sys.snapshot()?;
+        let markers = sweep::markers(sys, &snapshot, oldest);
+        let living = leases.iter().filter(lies_here).filter(|l| !l.state.is_ended());
         let roots = living.filter_map(|l| Some((l.lease_id, l.bound?.wrapper.pid))).collect();
         Ok(Self { subtree, snapshot, markers, roots })
     }
@@ -171,12 +175,12 @@ async fn round<S: Sys>(
             context.store.record(lease, "the reaping of a lease").await;
         }
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
+            tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
             let target = Target::of(lease, &context.holding.subtree);
             sweep::kill_group(context.sys.as_ref(), &target, &one.guard, Duration::ZERO);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
         } else if pids.iter().any(|pid| !ending.told.contains(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, ?pids, "orphans get SIGTERM");
+            tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
             ending.told.extend(pids);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
@@ -193,7 +197,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
             tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
+        tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         context.store.record(lease, "the end of a lease").await;
         context.leave_nothing(lease);

@@ -1,11 +1,11 @@
 //! Whose process is this? A pure function from what a lease recorded and what the system says now.
 //!
 //! What was recorded and cannot be read now is [`Verdict::Unknown`], unless a stronger proof stands in for it (the
-//! same pidfs inode, an own child that was never reaped, or the control group of the lease). Only [`Verdict::Owned`] carries a [`Verified`], only
-//! this module makes one, and only a [`Verified`] can be signalled.
+//! same pidfs inode, an own child that was never reaped, or the control group of the lease). Only [`Verdict::Owned`]
+//! carries a [`Verified`], only this module makes one, and only a [`Verified`] can be signalled.
 
 use crate::core::cgroup::is_within;
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::lease::{Place, ProcessRecord, Scope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
 use std::collections::HashSet;
@@ -206,6 +206,7 @@ enum Identity {
     SameTicks,
     Gone(&'static str),
     Other(&'static str),
+    Elsewhere(&'static str),
     Unknown(&'static str),
 }
 
@@ -213,11 +214,10 @@ enum Identity {
 /// and cannot be read now.
 fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence, proven: bool) -> Identity {
     let Some(here) = &now.scope else { return Identity::Unknown("boot id or pid namespace cannot be read") };
-    if here.boot_id != scope.boot_id {
-        return Identity::Gone("the machine was started anew since");
-    }
-    if here.pidns != scope.pidns {
-        return Identity::Other("it was recorded in another pid namespace");
+    match scope.seen_from(here) {
+        Place::Here => {}
+        Place::EarlierBoot => return Identity::Gone("the machine was started anew since"),
+        Place::Elsewhere(why) => return Identity::Elsewhere(why),
     }
     if recorded.pid != now.pid {
         return Identity::Other("another number was looked at");
@@ -266,7 +266,7 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
     let in_group = claim.holds(now);
     match identity(claim.process, claim.scope, now, now.own_child || in_group) {
         Identity::Gone(why) => Verdict::Gone(why),
-        Identity::Other(why) => Verdict::NotOurs(why),
+        Identity::Other(why) | Identity::Elsewhere(why) => Verdict::NotOurs(why),
         Identity::Unknown(why) => Verdict::Unknown(why),
         Identity::Same => owned(now, guard),
         Identity::SameTicks if now.life == Life::Zombie => {
@@ -295,8 +295,11 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
 pub enum Kin<'a> {
     /// Found as the child of a verified process, which still ran after the evidence was read.
     ChildOf(i32),
-    /// Found by its environment.
-    Marked,
+    /// Found by its environment. One that is older than the tree can only have a copy of it.
+    Marked {
+        /// When the root of the tree started, in clock ticks since boot.
+        since_ticks: u64,
+    },
     /// Found in the control group of the lease, or below it.
     InCgroup(&'a str),
 }
@@ -318,7 +321,9 @@ pub fn verify_member(
     }
     let proven = match kin {
         Kin::ChildOf(parent) => now.ppid == Some(parent),
-        Kin::Marked => now.marker.names(lease_id, gateway),
+        Kin::Marked { since_ticks } => {
+            now.marker.names(lease_id, gateway) && now.start_ticks.is_some_and(|ticks| ticks >= since_ticks)
+        }
         Kin::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
@@ -340,11 +345,8 @@ pub enum Holder {
 pub fn holder(supervisor: ProcessRecord, scope: &Scope, now: &Evidence) -> Holder {
     match identity(supervisor, scope, now, now.own_child) {
         Identity::Gone(_) => Holder::Dead,
-        Identity::Other(_) if now.scope.as_ref().is_some_and(|here| here.pidns != scope.pidns) => {
-            Holder::Unknown
-        }
         Identity::Other(_) => Holder::Dead,
-        Identity::Unknown(_) => Holder::Unknown,
+        Identity::Elsewhere(_) | Identity::Unknown(_) => Holder::Unknown,
         Identity::Same | Identity::SameTicks if now.life == Life::Zombie => Holder::Dead,
         Identity::Same | Identity::SameTicks => Holder::Alive,
     }

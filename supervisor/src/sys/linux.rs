@@ -8,7 +8,7 @@
 
 use crate::core::cgroup::{self, Cleared, Leaf, Members};
 use crate::core::ladder::Limits;
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::lease::{NsInit, ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
 use crate::sys::cgroup::Tree;
@@ -182,10 +182,17 @@ impl Linux {
     /// Reads where it runs.
     #[must_use]
     pub fn new() -> Self {
-        let here = read_text("/proc/sys/kernel/random/boot_id")
+        let mut linux =
+            Self { next_handle: AtomicU64::new(1), here: None, pidfds: true, groups: Tree::find() };
+        let first = linux.open_as(1, false).ok();
+        let init = NsInit {
+            start_ticks: first.as_ref().and_then(Handle::stat).map(|stat| stat.start_ticks),
+            inode: first.as_ref().and_then(OpenProcess::inode),
+        };
+        linux.here = read_text("/proc/sys/kernel/random/boot_id")
             .zip(rustix::fs::stat("/proc/self/ns/pid").ok())
-            .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino });
-        Self { next_handle: AtomicU64::new(1), here, pidfds: true, groups: Tree::find() }
+            .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino, init });
+        linux
     }
 
     /// As [`Linux::new`], without pidfds: what rung R3 has.
@@ -220,8 +227,8 @@ impl Linux {
         };
         let pidfd = match opened {
             Ok(fd) => Some(fd),
-            // EINVAL: the number is a thread's, not a process's.
-            Err(Errno::SRCH | Errno::INVAL) => return Err(OpenError::Gone),
+            // EINVAL, on newer kernels ENOENT: the number is a thread's, not a process's.
+            Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Err(OpenError::Gone),
             Err(Errno::NOSYS | Errno::PERM) => None,
             Err(errno) => return Err(OpenError::Io(errno.into())),
         };

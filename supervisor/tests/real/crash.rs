@@ -2,25 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, on_each_rung, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use rustix::process::Signal;
 use std::process::{Child, Command};
 
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+pub(crate) const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 /// A process that says it belongs to a lease, as one of another gateway would.
-struct Decoy(Child);
+pub(crate) struct Decoy(Child);
 
 impl Decoy {
-    fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
+    pub(crate) fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
         let mut command = Command::new("sleep");
         command.arg("300").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
         Self(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap())
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.0.id()).unwrap()
     }
 }
@@ -32,7 +32,12 @@ impl Drop for Decoy {
     }
 }
 
-async fn a_killed_supervisor_leaves_no_process(rung: &str) {
+#[tokio::test]
+async fn a06_r_a_killed_supervisor_leaves_no_process() {
+    on_a06_r_a_killed_supervisor_leaves_no_process("auto").await;
+}
+
+async fn on_a06_r_a_killed_supervisor_leaves_no_process(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let specs = [agent(&["cat"]), script(STUBBORN)];
@@ -51,7 +56,12 @@ async fn a_killed_supervisor_leaves_no_process(rung: &str) {
     }
 }
 
-async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start(rung: &str) {
+#[tokio::test]
+async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
+    on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start("auto").await;
+}
+
+async fn on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -77,19 +87,41 @@ async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start(rung: &st
     assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
 }
 
-async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    assert!(runs(info.wrapper_pid.unwrap()));
-    host.start();
-    assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()));
+/// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
+#[tokio::test]
+async fn c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
+    on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree("auto").await;
 }
 
-async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor(rung: &str) {
+async fn on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
+    let mut infos = Vec::new();
+    for spec in [&plain, &stubborn] {
+        infos.push(gateway.spawn(spec).await);
+    }
+    eventually("the grandchild is there", || marked(stubborn.lease_id).len() >= 4);
+    for info in &infos {
+        kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    }
+    host.crash();
+    assert!(infos.iter().all(|info| runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap())));
+    host.start();
+    for spec in [&plain, &stubborn] {
+        assert_eq!(marked(spec.lease_id), [0; 0], "nothing is left before the first connection");
+    }
+    let leases = identity.connect().await.leases().await;
+    assert!(leases.iter().all(|l| l.state == LeaseState::Closed), "{leases:?}");
+}
+
+#[tokio::test]
+async fn c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
+    on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor("auto").await;
+}
+
+async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let mut identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -125,7 +157,12 @@ async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor(rung: &st
     });
 }
 
-async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies(rung: &str) {
+#[tokio::test]
+async fn c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
+    on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies("auto").await;
+}
+
+async fn on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies(rung: &str) {
     let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let file = host.dir.path().join("pid");
@@ -147,7 +184,12 @@ async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies(rung: &str) {
     assert_eq!(marked(other.lease_id).len(), 2);
 }
 
-async fn what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
+#[tokio::test]
+async fn what_is_not_known_of_a_lost_lease_is_not_said() {
+    on_what_is_not_known_of_a_lost_lease_is_not_said("auto").await;
+}
+
+async fn on_what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -164,7 +206,12 @@ async fn what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
 }
 
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
-async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(rung: &str) {
+#[tokio::test]
+async fn a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
+    on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing("auto").await;
+}
+
+async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     for round in 0..12u64 {
@@ -191,7 +238,12 @@ async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(rung: &str
     assert_eq!(wrappers.count(), 0, "launch directories are removed");
 }
 
-async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: &str) {
+#[tokio::test]
+async fn a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
+    on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing("auto").await;
+}
+
+async fn on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: &str) {
     let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     for round in 0..20u64 {
@@ -223,13 +275,13 @@ async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: &str) {
     }
 }
 
-on_each_rung! {
-    a_killed_supervisor_leaves_no_process,
-    a_killed_supervisor_and_wrapper_leave_work_for_the_next_start,
-    a_stopped_wrapper_of_a_dead_supervisor_is_reaped,
-    a_copied_state_directory_reaps_nothing_of_a_living_supervisor,
-    a_stray_without_a_marker_is_killed_when_its_wrapper_dies,
-    what_is_not_known_of_a_lost_lease_is_not_said,
-    a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing,
-    wrappers_killed_at_any_instant_of_a_spawn_leave_nothing,
+on_lower_rungs! {
+    on_a06_r_a_killed_supervisor_leaves_no_process,
+    on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start,
+    on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree,
+    on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor,
+    on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies,
+    on_what_is_not_known_of_a_lost_lease_is_not_said,
+    on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing,
+    on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing,
 }

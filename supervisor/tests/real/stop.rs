@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, on_each_rung, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
 use rustix::process::Signal;
@@ -10,7 +10,12 @@ use rustix::process::Signal;
 /// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
 const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
-async fn what_ignores_everything_is_killed_with_its_escaped_grandchild(rung: &str) {
+#[tokio::test]
+async fn c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild() {
+    on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild("auto").await;
+}
+
+async fn on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild(rung: &str) {
     let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
@@ -27,7 +32,12 @@ async fn what_ignores_everything_is_killed_with_its_escaped_grandchild(rung: &st
     gateway.close(spec.lease_id).await;
 }
 
-async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung: &str) {
+#[tokio::test]
+async fn a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
+    on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers("auto").await;
+}
+
+async fn on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung: &str) {
     let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script("setsid sleep 300 & exit 3");
@@ -38,7 +48,12 @@ async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung: &str) {
     assert_eq!(gateway.leases().await.remove(0).exit, Some(ExitStatus::Exited(3)));
 }
 
-async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost(rung: &str) {
+#[tokio::test]
+async fn c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
+    on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost("auto").await;
+}
+
+async fn on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost(rung: &str) {
     let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
@@ -53,7 +68,12 @@ async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost(run
     assert!(runs(host.pid()));
 }
 
-async fn sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
+#[tokio::test]
+async fn sigterm_ends_every_lease_and_then_the_supervisor() {
+    on_sigterm_ends_every_lease_and_then_the_supervisor("auto").await;
+}
+
+async fn on_sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -68,7 +88,12 @@ async fn sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
     assert!(gateway.leases().await.iter().all(|l| l.state == LeaseState::Closed));
 }
 
-async fn a_second_signal_leaves_no_grace(rung: &str) {
+#[tokio::test]
+async fn a_second_signal_leaves_no_grace() {
+    on_a_second_signal_leaves_no_grace("auto").await;
+}
+
+async fn on_a_second_signal_leaves_no_grace(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let mut spec = script(STUBBORN);
@@ -81,7 +106,12 @@ async fn a_second_signal_leaves_no_grace(rung: &str) {
     assert!(marked(spec.lease_id).is_empty());
 }
 
-async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others(rung: &str) {
+#[tokio::test]
+async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others() {
+    on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others("auto").await;
+}
+
+async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let (mine, theirs) = (host.gateway(), host.gateway());
     let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
@@ -100,7 +130,7 @@ async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others(rung:
 }
 
 #[tokio::test]
-async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
+async fn a13_r_leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
     let host = Host::with_config("detached_grace_ms = 600");
     let (mut away, other) = (host.gateway(), host.gateway());
     let (mut gateway, mut watcher) = (away.connect().await, other.connect().await);
@@ -125,7 +155,7 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
 
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
-async fn ended_leases_are_kept_up_to_a_number() {
+async fn a18_r_ended_leases_are_kept_up_to_a_number() {
     let host = Host::with_config("ended_per_gateway_max = 2");
     let mut gateway = host.gateway().connect().await;
     let mut ids = Vec::new();
@@ -146,11 +176,11 @@ async fn ended_leases_are_kept_up_to_a_number() {
     }
 }
 
-on_each_rung! {
-    what_ignores_everything_is_killed_with_its_escaped_grandchild,
-    an_agent_that_ends_by_itself_is_closed_with_its_leftovers,
-    a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost,
-    sigterm_ends_every_lease_and_then_the_supervisor,
-    a_second_signal_leaves_no_grace,
-    h17_shutdown_is_for_the_own_state_directory_and_never_over_others,
+on_lower_rungs! {
+    on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild,
+    on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers,
+    on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost,
+    on_sigterm_ends_every_lease_and_then_the_supervisor,
+    on_a_second_signal_leaves_no_grace,
+    on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others,
 }
