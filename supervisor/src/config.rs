@@ -54,6 +54,21 @@ pub enum ConfigError {
     },
 }
 
+/// Which rung of the ladder of supervision is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RungWish {
+    /// The best one that this machine has.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// A control group for each lease, or no start.
+    R1,
+    /// The walk by pidfds.
+    R2,
+    /// The walk by `/proc` directories.
+    R3,
+}
+
 /// What can be configured. Times are in milliseconds, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -133,6 +148,19 @@ pub struct Config {
     pub crashes_max: u64,
     /// An agent that ran for so long was well: its earlier crashes are forgotten. Default 1 min.
     pub stable_after_ms: u64,
+    /// How trees are held: "auto" (the best rung that this machine has), "R1" (a control group for each lease), "R2"
+    /// (a walk by pidfds) or "R3" (a walk by /proc). One that is asked for and cannot be had refuses the start.
+    /// Default "auto".
+    pub rung: RungWish,
+    /// Directory of the control group in which groups for leases are made. Default: the supervisor's own group.
+    pub cgroup_root: Option<PathBuf>,
+    /// The memory that the processes of one lease may use together; 0 is no limit. Default 0.
+    pub memory_max_bytes: u64,
+    /// The processes and threads that one lease may have; 0 is no limit. Default 0.
+    pub pids_max: u64,
+    /// The share of the processors of one lease beside others, 1 to 10000 (the kernel's own is 100); 0 leaves it.
+    /// Default 0.
+    pub cpu_weight: u64,
     /// How the agents of some gateways run. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenant: Vec<TenantConfig>,
@@ -179,13 +207,18 @@ impl Default for Config {
             crash_window_ms: 5 * 60 * 1_000,
             crashes_max: 10,
             stable_after_ms: 60_000,
+            rung: RungWish::Auto,
+            cgroup_root: None,
+            memory_max_bytes: 0,
+            pids_max: 0,
+            cpu_weight: 0,
             tenant: Vec::new(),
         }
     }
 }
 
 /// Keys whose default is "not set", so that they do not show in the default's TOML.
-const OPTIONAL_KEYS: &[&str] = &["socket_group", "socket_mode", "tenant", "wrapper_root"];
+const OPTIONAL_KEYS: &[&str] = &["cgroup_root", "socket_group", "socket_mode", "tenant", "wrapper_root"];
 
 impl Config {
     /// Reads a file, or takes the defaults without one.
@@ -261,6 +294,9 @@ impl Config {
             ("crash_window_ms", self.crash_window_ms, 0, DAY_MS),
             ("crashes_max", self.crashes_max, 0, 4_096),
             ("stable_after_ms", self.stable_after_ms, 0, DAY_MS),
+            ("memory_max_bytes", self.memory_max_bytes, 0, 1 << 50),
+            ("pids_max", self.pids_max, 0, 1 << 22),
+            ("cpu_weight", self.cpu_weight, 0, 10_000),
         ] {
             if value < min || value > max {
                 return Err(ConfigError::OutOfBounds { key, value, min, max });
@@ -429,6 +465,7 @@ mod tests {
             ("leases_maxx = 1", r#"the configuration has no key "leases_maxx"; did you mean "leases_max"?"#),
             ("zzz = 1", r#"the configuration has no key "zzz""#),
             ("leases_max = 0", "leases_max = 0 is outside of 1 to 100000"),
+            ("cpu_weight = 10001", "cpu_weight = 10001 is outside of 0 to 10000"),
             (
                 "socket_mode = \"888\"",
                 r#"the configuration is not valid: socket_mode = "888" is no file mode; write "0660", for example"#,
@@ -436,7 +473,7 @@ mod tests {
         ] {
             assert_eq!(Config::parse(text).unwrap_err().to_string(), want);
         }
-        for text in ["leases_max = \"x\"", "leases_max = -1", "="] {
+        for text in ["leases_max = \"x\"", "rung = \"R4\"", "rung = \"r1\"", "leases_max = -1", "="] {
             assert!(matches!(Config::parse(text), Err(ConfigError::Parse(_))), "{text}");
         }
     }

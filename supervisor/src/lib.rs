@@ -10,6 +10,7 @@ pub mod config;
 mod confine;
 pub mod context;
 pub mod core;
+pub mod ground;
 mod handle;
 pub mod launchdir;
 pub mod lease_task;

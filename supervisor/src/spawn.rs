@@ -4,9 +4,11 @@
 
 use crate::confine::confine;
 use crate::context::Context;
+use crate::core::cgroup::Leaf;
+use crate::core::ladder::Limits;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
 use crate::core::stop::WRAPPER_HEADSTART_MS;
-use crate::core::tenant::Confined;
+use crate::core::tenant::{Confined, caps_of};
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
@@ -164,6 +166,8 @@ pub struct Started<S: Sys = Linux> {
     ours: Ends,
     /// The adapter's ends, until the wrapper has them.
     theirs: [OwnedFd; 3],
+    /// Limits that its control group did not take.
+    unlimited: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -189,9 +193,11 @@ pub async fn start<S: Sys>(
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }
-    let at = Arc::clone(context);
-    let started = context.blocking(move |_| Ok(prepare(&at, &launch, &their_control))).await;
-    let (made, handle) = started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
+    let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
+    let (at, group) = (Arc::clone(context), context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits)));
+    let started = context.blocking(move |_| Ok(prepare(&at, &launch, group.as_ref(), &their_control))).await;
+    let Prepared { made, handle, unlimited } =
+        started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
@@ -199,17 +205,42 @@ pub async fn start<S: Sys>(
         .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
     // Where nobody holds it, it ends with its control socket, and is reaped as a stray.
     let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
-    Ok(Started { child, control, ours, theirs })
+    Ok(Started { child, control, ours, theirs, unlimited })
+}
+
+/// A wrapper that was started where it belongs.
+struct Prepared<H> {
+    made: LaunchDir,
+    handle: Arc<H>,
+    /// Limits that its control group did not take.
+    unlimited: Vec<String>,
 }
 
 fn prepare<S: Sys>(
     context: &Context<S>,
     launch: &Launch,
+    group: Option<&(Leaf, Limits)>,
     control: &OwnedFd,
-) -> Result<(LaunchDir, Arc<S::Handle>), SpawnError> {
+) -> Result<Prepared<S::Handle>, SpawnError> {
     let made = context.wrapper_root.make(launch)?;
+    let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
+    let unlimited = unlimited.map_err(doing("make the control group"))?;
     let handle = exec(context, &made, launch, control)?;
-    Ok((made, handle))
+    // The wrapper does nothing before it is told to, so all that it will start begins its life in the group.
+    if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
+        // Nobody holds it: it ends with its control socket, and is reaped as a stray.
+        context.forget_child(handle.pid());
+        return Err(doing("move the wrapper into its control group")(error));
+    }
+    Ok(Prepared { made, handle, unlimited })
+}
+
+/// Why an adapter runs as it does.
+fn runs(unlimited: &[String]) -> String {
+    if unlimited.is_empty() {
+        return "the adapter runs".to_owned();
+    }
+    format!("the adapter runs; its control group did not take {}", unlimited.join(", "))
 }
 
 fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
@@ -340,7 +371,7 @@ async fn steps<S: Sys>(
         }
         Some(_) | None => return Err(SpawnError::Wrapper(Step::Go)),
     }
-    lease.apply(LeaseEvent::Run, "the adapter runs")?;
+    lease.apply(LeaseEvent::Run, &runs(&started.unlimited))?;
     context.store.post_lease(lease);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::text;
 use crate::app::AppError;
+use crate::ground::GroundError;
 use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
@@ -103,6 +104,7 @@ impl CliError {
             Self::Ended(_) => "ENDED",
             Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Ground(GroundError::Rung(_))) => "RUNG_UNAVAILABLE",
             Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
             | Self::OutOfTurn

@@ -2,7 +2,8 @@
 //! user that does not exist is found then and not at the first start of an agent.
 
 use super::{ConfigError, nearest};
-use crate::core::tenant::{Account, Caps, Tenant};
+use crate::core::ladder::Limits;
+use crate::core::tenant::{Account, Tenant};
 use crate::sys::people;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{Resource, ResourceLimit};
@@ -221,8 +222,8 @@ impl TenantConfig {
             write_dirs: self.write_dirs.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?,
             roots: self.roots.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?,
             leases_max: self.leases_max,
-            caps: Caps {
-                memory_max_bytes: self.memory_max_bytes,
+            caps: Limits {
+                memory_bytes_max: self.memory_max_bytes,
                 pids_max: self.pids_max,
                 cpu_weight: self.cpu_weight,
             },

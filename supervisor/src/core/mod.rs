@@ -3,6 +3,8 @@
 
 pub mod admit;
 pub mod backoff;
+pub mod cgroup;
+pub mod ladder;
 pub mod lease;
 pub mod load;
 pub mod reap;

@@ -3,6 +3,7 @@
 //! A gateway never gets more than its own user has: a supervisor that runs as root starts the agents of another
 //! user's gateway as that user, unless a tenant says as whom. Root has to be allowed in so many words.
 
+use crate::core::ladder::Limits;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
 use acp_shared::protocol::{Refusal, RefusalCode, Spawn};
@@ -60,29 +61,6 @@ impl Account {
     }
 }
 
-/// Bounds of a whole tree; `None` leaves what holds without it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Caps {
-    /// Memory of the tree, in bytes.
-    pub memory_max_bytes: Option<u64>,
-    /// Processes and threads of the tree.
-    pub pids_max: Option<u64>,
-    /// Its share of the processor, 1 to 10000; others have 100.
-    pub cpu_weight: Option<u64>,
-}
-
-impl Caps {
-    /// These, and where they say nothing, the others.
-    #[must_use]
-    pub fn or(self, others: Self) -> Self {
-        Self {
-            memory_max_bytes: self.memory_max_bytes.or(others.memory_max_bytes),
-            pids_max: self.pids_max.or(others.pids_max),
-            cpu_weight: self.cpu_weight.or(others.cpu_weight),
-        }
-    }
-}
-
 /// Some gateways, and how their agents run. Made from the configuration, its names looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tenant {
@@ -115,7 +93,7 @@ pub struct Tenant {
     /// Living leases of this tenant.
     pub leases_max: Option<u64>,
     /// Bounds of each tree.
-    pub caps: Caps,
+    pub caps: Limits,
     /// What its gateways must know.
     pub secret: Option<Secret>,
 }
@@ -139,7 +117,7 @@ pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Op
 
 /// The bounds of each tree of a gateway.
 #[must_use]
-pub fn caps_of(tenants: &[Tenant], defaults: Caps, uid: u32, gateway: GatewayInstanceId) -> Caps {
+pub fn caps_of(tenants: &[Tenant], defaults: Limits, uid: u32, gateway: GatewayInstanceId) -> Limits {
     tenant_of(tenants, uid, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
 }
 

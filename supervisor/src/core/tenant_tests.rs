@@ -152,16 +152,16 @@ fn where_sessions_work() {
 #[test]
 fn the_most_exact_tenant_counts() {
     let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
-    let caps = |pids| Caps { pids_max: Some(pids), ..Caps::default() };
+    let caps = |pids| Limits { pids_max: Some(pids), ..Limits::default() };
     let tenants = [
         Tenant { caps: caps(1), ..of(5) },
         Tenant { instance_id: Some(gateway), caps: caps(3), ..of(5) },
         Tenant { uid: None, instance_id: Some(gateway), caps: caps(2), ..Tenant::default() },
         Tenant { caps: caps(4), ..Tenant::default() },
     ];
-    let defaults = Caps { memory_max_bytes: Some(9), pids_max: Some(9), cpu_weight: None };
+    let defaults = Limits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
     for (uid, of, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
         let got = caps_of(&tenants, defaults, uid, of);
-        assert_eq!(got, Caps { pids_max: Some(want), ..defaults }, "{uid} {want}");
+        assert_eq!(got, Limits { pids_max: Some(want), ..defaults }, "{uid} {want}");
     }
 }

@@ -1,6 +1,7 @@
 //! Spawn: idempotent by lease id, one agent for each session, within the caps.
 
 use crate::core::backoff::Agent;
+use crate::core::ladder::Rung;
 use crate::core::lease::Lease;
 use crate::core::tenant::tenant_of;
 use crate::lease_task;
@@ -78,6 +79,9 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
     if owner.stopping {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
     }
+    if owner.context.holding.rung == Rung::R4 {
+        return Err(unheld());
+    }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
     check_caps(owner, gateway, uid)?;
     check_session(owner, gateway, &spec)?;
@@ -110,8 +114,8 @@ fn new_lease(
         bound: None,
         command_hash,
         spec_hash,
-        cgroup_path: None,
-        rung: context.abilities.rung().to_owned(),
+        cgroup_path: context.holding.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
+        rung: context.holding.rung.as_str().to_owned(),
         started_at_ms: crate::context::wall_ms(),
         ended_at_ms: None,
         state: LeaseState::Reserved,
@@ -123,6 +127,12 @@ fn new_lease(
         stdin_written: 0,
         released: false,
     }
+}
+
+/// Fail closed: a tree that could not be found again is not started.
+fn unheld() -> Refusal {
+    let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
+    Refusal::new(RefusalCode::RungUnavailable, why)
 }
 
 fn conflict(spec: &Spawn) -> Refusal {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+use crate::rig_groups::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
@@ -18,6 +19,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// Makes tests of functions that take a rung, for the rungs that are not the best one.
+macro_rules! on_lower_rungs {
+    ($($name:ident,)+) => {
+        mod r2 {
+            $(#[tokio::test] async fn $name() { super::$name("R2").await; })+
+        }
+        mod r3 {
+            $(#[tokio::test] async fn $name() { super::$name("R3").await; })+
+        }
+    };
+}
+pub(crate) use on_lower_rungs;
 
 /// How long anything may take: the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -84,6 +98,8 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
+    /// The group that its leases have their groups in, where this machine gives one.
+    pub(crate) group: Option<TestGroup>,
     /// A shell line that is run in a mount namespace of its own before the supervisor, in place of it.
     pub(crate) before: Option<String>,
     /// Another wrapper.
@@ -126,11 +142,26 @@ impl Host {
         host
     }
 
+    /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
+    pub(crate) fn on(rung: &str) -> Option<Self> {
+        let mut host = Self::idle(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        if rung == "R1" && host.group.is_none() {
+            return None;
+        }
+        host.start();
+        assert!(rung == "auto" || host.json(&["status"])["rung"] == rung);
+        Some(host)
+    }
+
     /// One that does not run yet.
     pub(crate) fn idle(config: &str) -> Self {
+        let group = TestGroup::new();
+        let root =
+            group.as_ref().map(|group| format!("cgroup_root = {:?}\n", group.dir())).unwrap_or_default();
         Self {
             dir: tempfile::tempdir().unwrap(),
-            config: config.to_owned(),
+            config: format!("{root}{config}"),
+            group,
             before: None,
             wrapper: None,
             public: false,

@@ -142,6 +142,7 @@ impl Kernel {
             scm_pidfd: false,
             proc_list: true,
             subreaper: true,
+            ..Abilities::NONE
         };
         let mut kernel = Self {
             tasks: BTreeMap::new(),

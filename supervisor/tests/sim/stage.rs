@@ -10,6 +10,8 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
 use acp_supervisor::config::Config;
 use acp_supervisor::context::Context;
+use acp_supervisor::core::cgroup::Subtree;
+use acp_supervisor::core::ladder::{Holding, Limits, choose};
 use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
 use acp_supervisor::core::load::{self, Own};
 use acp_supervisor::launchdir::WrapperRoot;
@@ -101,10 +103,16 @@ impl Stage {
         let (store, _, _) = Store::open(dir.path()).unwrap();
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
+        let holding = Holding {
+            rung: choose(&abilities, config.rung).unwrap(),
+            subtree: Subtree::new("/", "sim"),
+            limits: Limits::default(),
+        };
         let context = Arc::new(Context {
             tenants: Vec::new(),
             own_line: sys.own_line(),
             abilities,
+            holding,
             store,
             config,
             wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
@@ -378,7 +386,13 @@ impl Stage {
     /// What would be done, without doing it.
     pub(crate) fn dry_run(&self) -> Vec<ReapLine> {
         let before = self.sent();
-        let lines = reaper::dry_run(self.sys.as_ref(), &self.leases, &self.context.guard(None)).unwrap();
+        let lines = reaper::dry_run(
+            self.sys.as_ref(),
+            &self.leases,
+            &self.context.holding.subtree,
+            &self.context.guard(None),
+        )
+        .unwrap();
         assert_eq!(self.sent(), before, "a dry run signals nobody");
         lines
     }

@@ -177,6 +177,7 @@ impl Sys for FakeSys {
             inode,
             marker,
             exe: seen.map(|t| t.exe.clone()),
+            cgroup: None,
             own_child: handle.own_child,
         };
         kernel.done(Call::Evidence(handle.pid));

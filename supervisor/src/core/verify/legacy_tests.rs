@@ -22,6 +22,7 @@ fn evidence() -> Evidence {
         marker: Marker::Missing,
         exe: Some("/usr/bin/node".into()),
         own_child: false,
+        cgroup: None,
     }
 }
 
