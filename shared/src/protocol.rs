@@ -487,8 +487,10 @@ pub struct Status {
     pub state_dir: String,
     /// When it started, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
-    /// The best rung of the ladder on this machine.
+    /// The rung of the ladder in use.
     pub rung: String,
+    /// The rungs that this machine does not give, with what is in the way and what to do about it.
+    pub rungs_missing: Vec<(String, String)>,
     /// What the kernel can do, by name, as probed at start.
     pub abilities: Vec<(String, bool)>,
     /// Leases by state.

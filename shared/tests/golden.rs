@@ -127,6 +127,7 @@ fn status() -> Status {
         state_dir: "/s".into(),
         started_at_ms: 2,
         rung: "R2".into(),
+        rungs_missing: vec![("R1".into(), "g".into())],
         abilities: vec![("pidfd".into(), true)],
         leases: vec![(LeaseState::Open, 3)],
         gateways: vec![(gateway(), 1)],

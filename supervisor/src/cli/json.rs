@@ -95,6 +95,7 @@ pub(super) fn status(status: &Status) -> Value {
         "state_dir": status.state_dir,
         "started_at_ms": status.started_at_ms,
         "rung": status.rung,
+        "rungs_missing": status.rungs_missing.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "abilities": abilities,
         "leases": leases,
         "gateways": gateways,

@@ -25,6 +25,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Where the help of a verb shows what every verb takes.
+const COMMON: &str = "Common options";
+
 /// How long a supervisor may take to answer an admin command.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -38,11 +41,11 @@ Examples:
   acp-supervisor leases verify ID                  each recorded fact beside what runs now
   acp-supervisor leases reap --dry-run             what would be ended, and why the rest would not
 
-With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}. Texts are
-coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the width.
+With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}.
+Texts are coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the width.
 
-Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration, 3 no supervisor can
-be reached (serve: its lease store is damaged), 130 interrupted.";
+Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration,
+3 no supervisor can be reached (serve: its lease store is damaged), 130 interrupted.";
 
 /// Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
 #[derive(Debug, Parser)]
@@ -57,19 +60,19 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Global {
     /// Where the supervisor keeps its state [default: $XDG_STATE_HOME/acp-host/supervisor]
-    #[arg(long, global = true, env = "ACP_SUPERVISOR_STATE_DIR", value_name = "DIR")]
+    #[arg(long, global = true, help_heading = COMMON, env = "ACP_SUPERVISOR_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Where it listens [default: supervisor.sock in the state directory]
-    #[arg(long, global = true, env = "ACP_SUPERVISOR_SOCKET", value_name = "PATH")]
+    #[arg(long, global = true, help_heading = COMMON, env = "ACP_SUPERVISOR_SOCKET", value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON for programs
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = COMMON)]
     json: bool,
     /// When to use colours
-    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
+    #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
     color: Colour,
     /// How the log on standard error is written; what is in it is set by RUST_LOG
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 

@@ -276,7 +276,7 @@ pub struct RungReport {
     /// Whether this machine has it.
     pub possible: bool,
     /// What is in the way, and what to do about it.
-    pub why_not: Option<&'static str>,
+    pub why_not: Option<String>,
     /// Whether it is the one in use with this configuration.
     pub chosen: bool,
     /// What the machine must give.
@@ -289,25 +289,43 @@ pub struct RungReport {
     pub residue: &'static [&'static str],
 }
 
+impl Rung {
+    fn report(self, chosen: bool, why_not: Option<String>) -> RungReport {
+        RungReport {
+            rung: self.as_str(),
+            holds_by: self.holds_by(),
+            possible: why_not.is_none(),
+            why_not,
+            chosen,
+            needs: self.needs(),
+            catches: self.catches(),
+            misses: self.misses(),
+            residue: self.residue(),
+        }
+    }
+}
+
 /// The whole ladder, best rung first, as this machine and this configuration have it.
 #[must_use]
 pub fn explain(abilities: &Abilities, config: &Config) -> Vec<RungReport> {
     let chosen = choose(abilities, config.rung).ok();
-    let report = |rung: Rung| {
-        let why_not = missing(rung, abilities);
-        RungReport {
-            rung: rung.as_str(),
-            holds_by: rung.holds_by(),
-            possible: why_not.is_none(),
-            why_not,
-            chosen: chosen == Some(rung),
-            needs: rung.needs(),
-            catches: rung.catches(),
-            misses: rung.misses(),
-            residue: rung.residue(),
-        }
-    };
-    Rung::ALL.map(report).to_vec()
+    let why_not = |rung| missing(rung, abilities).map(str::to_owned);
+    Rung::ALL.map(|rung| rung.report(chosen == Some(rung), why_not(rung))).to_vec()
+}
+
+/// The rungs that a machine does not have, with what is in the way: what a running supervisor says of itself.
+#[must_use]
+pub fn out_of_reach(abilities: &Abilities) -> Vec<(String, String)> {
+    let line = |rung: Rung| Some((rung.as_str().to_owned(), missing(rung, abilities)?.to_owned()));
+    Rung::ALL.into_iter().filter_map(line).collect()
+}
+
+/// The whole ladder as a running supervisor says that it is: the rung in use, and [`out_of_reach`].
+#[must_use]
+pub fn explain_told(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<RungReport> {
+    let why_not =
+        |rung: Rung| out_of_reach.iter().find(|(name, _)| name == rung.as_str()).map(|(_, why)| why.clone());
+    Rung::ALL.map(|rung| rung.report(chosen == rung.as_str(), why_not(rung))).to_vec()
 }
 
 /// Limits on each lease's group.
@@ -471,6 +489,14 @@ mod tests {
             assert!(!report.misses.is_empty() && !report.catches.is_empty());
         }
         assert!(Rung::R1 < Rung::R2 && Rung::R3 < Rung::R4, "best first");
+        // Who only hears of it explains the same.
+        for abilities in [&ALL, &no_groups, &Abilities::NONE] {
+            let chosen = choose(abilities, RungWish::Auto).map_or("", Rung::as_str);
+            assert_eq!(
+                explain_told(chosen, &out_of_reach(abilities)),
+                explain(abilities, &Config::default())
+            );
+        }
     }
 
     /// What operators read is what the program says.

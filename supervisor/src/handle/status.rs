@@ -1,6 +1,7 @@
 //! Status: how the supervisor is. A gateway sees the numbers of its own leases only.
 
 use crate::core::backoff::{Agent, Held};
+use crate::core::ladder;
 use crate::link::Responder;
 use crate::owner::{Entry, Owner, Who};
 use crate::relay::Relay;
@@ -45,6 +46,7 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
         state_dir: context.state_dir.to_string_lossy().into_owned(),
         started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
         rung: context.holding.rung.as_str().to_owned(),
+        rungs_missing: ladder::out_of_reach(&context.abilities),
         abilities: context.abilities.named(),
         leases: LeaseState::ALL.map(count).to_vec(),
         gateways: gateways.into_iter().collect(),

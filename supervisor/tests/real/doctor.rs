@@ -65,6 +65,16 @@ async fn a_running_supervisor_is_well() {
     assert!(check("lock")["found"] == format!("held by pid {}", host.pid()));
     let rung = host.json(&["status"])["rung"].as_str().unwrap().to_owned();
     assert!(check("rung")["found"].as_str().unwrap().starts_with(&format!("{rung} is in use")));
+    let chosen = |line: &Value| -> Vec<Value> {
+        let reports = line["data"]["ladder"].as_array().unwrap();
+        reports
+            .iter()
+            .filter(|report| report["chosen"] == true)
+            .map(|report| report["rung"].clone())
+            .collect()
+    };
+    let line: Value = serde_json::from_slice(&run(&host.state_dir(), &["--json"]).stdout).unwrap();
+    assert_eq!(chosen(&line), [rung], "the ladder is that of the supervisor");
     assert_eq!(check("isolation")["verdict"], "warn", "the same uid is no boundary");
     // People read the same, and what to do about what is not well.
     let text = String::from_utf8(run(&host.state_dir(), &[]).stdout).unwrap();
@@ -123,4 +133,34 @@ fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
     let checks = line["data"]["checks"].as_array().unwrap();
     let of = |name: &str| checks.iter().find(|c| c["name"] == name).unwrap()["verdict"].clone();
     assert_eq!((of("wrapper"), of("lock"), of("supervisor")), ("fail".into(), "fail".into(), "warn".into()));
+}
+
+/// Without a supervisor the ladder is tried, in a place that is gone afterwards; a rung that is asked for and cannot
+/// be had is said before a start fails with it.
+#[test]
+fn the_ladder_is_tried_with_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, state) = (dir.path().join("s.toml"), dir.path().join("nowhere"));
+    let tried = |text: &str| -> (Option<i32>, Value) {
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.args(["doctor", "--json", "--wrapper"]).arg(wrapper()).arg("--state-dir").arg(&state);
+        let output = command.arg("--config").arg(&config).env("TMPDIR", dir.path()).output().unwrap();
+        let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+        schema::check(&line);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["s.toml"], "nothing is left behind");
+        (output.status.code(), line["data"].clone())
+    };
+    let rung = |data: &Value| {
+        let checks = data["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == "rung").unwrap()["found"].as_str().unwrap().to_owned()
+    };
+    let (code, data) = tried("rung = \"R3\"");
+    assert_eq!(code, Some(0), "{data:#}");
+    assert!(rung(&data).starts_with("R3 is what a supervisor started from here would use"), "{data:#}");
+    let (code, data) = tried("rung = \"R1\"\ncgroup_root = \"/nonexistent\"");
+    assert_eq!(code, Some(1), "{data:#}");
+    assert!(rung(&data).contains("rung = \"R1\" is configured and cannot be had here"), "{data:#}");
+    assert!(data["ladder"].as_array().unwrap().iter().all(|report| report["chosen"] == false), "{data:#}");
 }

@@ -1,88 +1,11 @@
-//! What the kernel can do and allows: the ladder, `/proc`, limits, systemd, and what no ladder gives.
+//! What the kernel allows: `/proc`, limits, systemd, and what no ladder gives.
 
 use super::Check;
 use crate::config::Config;
-use crate::config::RungWish;
-use crate::core::ladder::{Rung, choose};
-use crate::sys::linux::Linux;
-use acp_shared::protocol::Status;
 use rustix::process::{Resource, getrlimit};
 
 /// Descriptors that one lease takes, about.
 const DESCRIPTORS_OF_A_LEASE: u64 = 8;
-
-/// What a rung holds a tree by, what it catches, and what it misses.
-const RUNGS: [(&str, &str, &str, &str); 4] = [
-    (
-        "R1",
-        "a control group of its own",
-        "the whole tree, whatever it forks, renames or detaches; one write ends it",
-        "a process that somebody with the right to do so moves into another group",
-    ),
-    (
-        "R2",
-        "subreaper and pidfds",
-        "children, detached ones too, found by descent and by marker; no signal can reach a stranger",
-        "a process that double-forks after its wrapper died and has cleared its environment",
-    ),
-    (
-        "R3",
-        "session and group numbers, verified by start time",
-        "what stays in the adapter's session or carries the marker",
-        "what leaves the session and clears its environment; a number reused between look and signal (microseconds)",
-    ),
-    ("R4", "nothing", "nothing: nothing is spawned and nothing is signalled (fail closed)", "everything"),
-];
-
-/// The rung in use, what it catches and misses, and each ability that is missing.
-pub(super) fn ladder(status: Option<&Status>, _config: &Config) -> Vec<Check> {
-    let (rung, abilities, whose) = match status {
-        Some(status) => (status.rung.clone(), status.abilities.clone(), "in use"),
-        None => {
-            let probed = Linux::new().probe();
-            // A supervisor makes itself a subreaper; whether it could is not tried here.
-            let mut named = probed.named();
-            named.retain(|(name, _)| name != "subreaper");
-            (choose(&probed, RungWish::Auto).map_or("R4", Rung::as_str).to_owned(), named, "possible")
-        }
-    };
-    let Some((_, holds, catches, misses)) = RUNGS.iter().find(|(name, ..)| *name == rung) else {
-        let means = "this program does not know it";
-        return vec![Check::warn("rung", format!("{rung} is {whose}"), means, "is the supervisor newer?")];
-    };
-    let found = format!("{rung} is {whose}: {holds}");
-    let means = format!("It catches {catches}. It misses {misses}.");
-    let mut checks = vec![match rung.as_str() {
-        "R1" | "R2" => Check::ok("rung", found, means),
-        "R3" => Check::warn(
-            "rung",
-            found,
-            means,
-            "use a kernel with pidfd_open (5.3 or newer) and let it through seccomp",
-        ),
-        _ => Check::fail(
-            "rung",
-            found,
-            means,
-            "mount /proc so that processes can be seen, and allow pidfd_open",
-        ),
-    }];
-    let missing: Vec<&str> =
-        abilities.iter().filter(|(_, has)| !has).map(|(name, _)| name.as_str()).collect();
-    checks.push(if missing.is_empty() {
-        Check::ok("abilities", "all that were probed", "identity and signals rest on pidfds")
-    } else {
-        Check::warn(
-            "abilities",
-            format!("missing: {}", missing.join(", ")),
-            "identity rests on fewer facts: without pidfs_inode on start time and marker, without pidfd_group one \
-             signal for each process, without subreaper on markers for orphans of a dead wrapper, without cgroup_* \
-             on walking the tree",
-            "a newer kernel has them (pidfs 6.9, groups through a pidfd 6.9); Delegate=yes gives control groups",
-        )
-    });
-    checks
-}
 
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
@@ -230,30 +153,5 @@ mod tests {
         assert_eq!(unit(path), Some(("/system.slice/acp-supervisor.service", "acp-supervisor.service")));
         assert_eq!(unit("0::/user.slice\n"), None);
         assert_eq!(unit("4:cpu:/a.service\n"), None);
-    }
-
-    #[test]
-    fn every_rung_says_what_it_misses() {
-        let status = |rung: &str| Status {
-            pid: 1,
-            version: String::new(),
-            supervisor_id: String::new(),
-            state_dir: String::new(),
-            started_at_ms: 0,
-            rung: rung.to_owned(),
-            abilities: vec![("pidfd".into(), true)],
-            leases: vec![],
-            gateways: vec![],
-            buffered_bytes: 0,
-            warnings: vec![],
-            read_only: None,
-            swept_at_ms: None,
-        };
-        use super::super::Verdict::{Fail, Ok, Warn};
-        for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
-            let checks = ladder(Some(&status(rung)), &Config::default());
-            assert_eq!(checks[0].verdict, want, "{rung}");
-            assert!(rung == "R9" || checks[0].means.contains("It misses "), "{rung}");
-        }
     }
 }

@@ -4,6 +4,7 @@
 mod live;
 mod machine;
 mod place;
+mod rungs;
 
 use super::output::Output;
 use super::table::{Cell, Column, Look, Tone, render};
@@ -82,8 +83,16 @@ pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) ->
     let (service, seen) = live::service(&address).await;
     checks.push(service);
     checks.extend(place::files(&state_dir, seen.is_some()));
-    checks.extend(place::wrapper(args.wrapper.clone(), &config, &state_dir));
-    checks.extend(machine::ladder(seen.as_ref().map(|seen| &seen.status), &config));
+    let wrapper = args.wrapper.clone().unwrap_or_else(crate::app::default_wrapper);
+    checks.extend(place::wrapper(&wrapper, &config, &state_dir));
+    let ladder = match &seen {
+        Some(seen) => Ok(rungs::Ladder::told(&seen.status)),
+        None => rungs::Ladder::tried(&config, &wrapper),
+    };
+    match &ladder {
+        Ok(ladder) => checks.extend(ladder.checks(&config)),
+        Err(error) => checks.push(rungs::not_tried(error)),
+    }
     checks.extend(machine::kernel());
     checks.extend(machine::limits(&config));
     checks.push(machine::systemd(seen.as_ref().map(|seen| seen.status.pid)));
@@ -91,7 +100,8 @@ pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) ->
     checks.push(machine::isolation());
     let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
     if out.is_json() {
-        out.data("doctor", &serde_json::json!({ "verdict": worst, "checks": checks }))?;
+        let reports = ladder.map(|ladder| ladder.reports).unwrap_or_default();
+        out.data("doctor", &serde_json::json!({ "verdict": worst, "checks": checks, "ladder": reports }))?;
     } else {
         out.line(&text(&checks, args.verbose, out.look()))?;
     }

@@ -1,13 +1,13 @@
 //! Files: configuration, state directory, lock, database, disk, wrapper.
 
 use super::Check;
-use crate::app::{LOCK_FILE, default_wrapper};
+use crate::app::LOCK_FILE;
 use crate::cli::text;
 use crate::config::{Config, ConfigError};
 use crate::store::{STORE_FILE, inspect};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 const MIB: u64 = 1024 * 1024;
@@ -170,10 +170,9 @@ fn disk(dir: &Path) -> Check {
 }
 
 /// The wrapper, and the mount that it is started from.
-pub(super) fn wrapper(given: Option<PathBuf>, config: &Config, state_dir: &Path) -> Vec<Check> {
-    let wrapper = given.unwrap_or_else(default_wrapper);
+pub(super) fn wrapper(wrapper: &Path, config: &Config, state_dir: &Path) -> Vec<Check> {
     let root = config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
-    vec![program(&wrapper), mount(&root), hardlinks()]
+    vec![program(wrapper), mount(&root), hardlinks()]
 }
 
 fn program(wrapper: &Path) -> Check {

@@ -1,0 +1,203 @@
+//! The ladder: which rung is, or would be, in use, what it holds and what not, and what is in the way of the others.
+//! The words and the choice are those of [`crate::core::ladder`].
+
+use super::Check;
+use crate::config::{Config, RungWish};
+use crate::core::ladder::{RungReport, choose, explain, explain_told};
+use crate::ground;
+use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
+use acp_shared::protocol::Status;
+use std::path::Path;
+
+/// The ladder on this machine.
+#[derive(Debug)]
+pub(super) struct Ladder {
+    /// Best rung first.
+    pub(super) reports: Vec<RungReport>,
+    /// By name.
+    abilities: Vec<(String, bool)>,
+    /// It is that of a supervisor that runs, and not of one that would be started from here.
+    in_use: bool,
+    /// The rung that is configured cannot be had.
+    refused: Option<String>,
+}
+
+impl Ladder {
+    /// As a running supervisor says.
+    pub(super) fn told(status: &Status) -> Self {
+        Self {
+            reports: explain_told(&status.rung, &status.rungs_missing),
+            abilities: status.abilities.clone(),
+            in_use: true,
+            refused: None,
+        }
+    }
+
+    /// As one would have it that is started from here: tried in a directory of its own, beside any that runs.
+    pub(super) fn tried(config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
+        let dir = std::env::temp_dir().join(format!("acp-doctor-{}", acp_shared::ids::LeaseId::mint()));
+        let tried = Self::tried_in(&dir, config, wrapper);
+        drop(std::fs::remove_dir_all(&dir));
+        tried
+    }
+
+    fn tried_in(dir: &Path, config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
+        private_dir(dir).map_err(|source| LaunchDirError::Prepare { path: dir.to_owned(), source })?;
+        let wrappers = WrapperRoot::prepare(dir, wrapper)?;
+        let (sys, abilities, subtree) = ground::probe(config, dir, &wrappers)?;
+        if let Some(tree) = sys.groups() {
+            tree.give_back(&subtree);
+        }
+        let mut named = abilities.named();
+        // A supervisor makes itself a subreaper; whether it could is not tried here.
+        named.retain(|(name, _)| name != "subreaper");
+        Ok(Self {
+            reports: explain(&abilities, config),
+            abilities: named,
+            in_use: false,
+            refused: choose(&abilities, config.rung).err().map(|refusal| refusal.to_string()),
+        })
+    }
+
+    /// What there is to say.
+    pub(super) fn checks(&self, config: &Config) -> Vec<Check> {
+        let mut checks = vec![self.chosen()];
+        checks.extend(self.configured(config));
+        let best = self.reports.iter().position(|report| report.chosen).unwrap_or(self.reports.len());
+        for report in self.reports.iter().take(best).filter(|_| self.refused.is_none()) {
+            if let Some(why) = &report.why_not {
+                let means = format!("it would be {}, and catch {}", report.holds_by, report.catches);
+                checks.push(Check::warn(report.rung, "cannot be had here", means, why.clone()));
+            }
+        }
+        checks.push(self.abilities());
+        checks
+    }
+
+    fn chosen(&self) -> Check {
+        let name = "rung";
+        if let Some(refusal) = &self.refused {
+            let next = "do what it says, or set rung = \"auto\"";
+            return Check::fail(name, refusal.clone(), "a supervisor does not start with this", next);
+        }
+        let Some(report) = self.reports.iter().find(|report| report.chosen) else {
+            let means = "this program does not know it: it is older than the supervisor";
+            return Check::warn(name, "another one is in use", means, "use acp-supervisor of that version");
+        };
+        let whose =
+            if self.in_use { "is in use" } else { "is what a supervisor started from here would use" };
+        let found = format!("{} {whose}: {}", report.rung, report.holds_by);
+        let residue = report.residue.join(" ");
+        let means = format!("It catches {}. It misses {}. {residue}", report.catches, report.misses);
+        match report.rung {
+            "R1" | "R2" => Check::ok(name, found, means.trim_end()),
+            "R3" => Check::warn(name, found, means.trim_end(), "make R2 or R1 possible, or agree with this"),
+            _ => Check::fail(name, found, means.trim_end(), "make one of the rungs above it possible"),
+        }
+    }
+
+    /// A running supervisor may have been started with another configuration.
+    fn configured(&self, config: &Config) -> Option<Check> {
+        let asked = match config.rung {
+            RungWish::R1 => "R1",
+            RungWish::R2 => "R2",
+            RungWish::R3 => "R3",
+            RungWish::Auto => return None,
+        };
+        let chosen = self.reports.iter().any(|report| report.chosen && report.rung == asked);
+        (self.in_use && !chosen).then(|| {
+            let found = format!("rung = \"{asked}\" is configured, and another one is in use");
+            let means = "the running supervisor was started with another configuration";
+            Check::warn("configured rung", found, means, "restart it with this configuration")
+        })
+    }
+
+    fn abilities(&self) -> Check {
+        let missing = self.abilities.iter().filter(|(_, has)| !has);
+        // Whether there are groups at all is the business of R1.
+        let missing: Vec<&str> = missing.map(|(n, _)| n.as_str()).filter(|n| *n != "cgroup_kill").collect();
+        if missing.is_empty() {
+            return Check::ok("abilities", "all that were probed", "identity and signals rest on pidfds");
+        }
+        let effect = |name: &&str| {
+            Some(match *name {
+                "pidfd" | "pidfs_inode" => "processes are told by start time and marker",
+                "pidfd_group" => "one signal for each process",
+                "scm_pidfd" => "a client is known by its uid and pid only",
+                "proc_list" => "nothing can be found",
+                "subreaper" => "orphans of a dead wrapper are found by their marker",
+                "cgroup_memory" | "cgroup_pids" | "cgroup_cpu" => "leases cannot be limited in it",
+                _ => return None,
+            })
+        };
+        let means: Vec<String> =
+            missing.iter().filter_map(|n| Some(format!("without {n} {}", effect(n)?))).collect();
+        let next = "use a newer kernel (pidfds 5.3; their inodes and group signals 6.9); for cgroup_* delegate the \
+                    controllers (Delegate=memory pids cpu)";
+        Check::warn("abilities", format!("missing: {}", missing.join(", ")), means.join("; "), next)
+    }
+}
+
+/// The ladder could not be tried.
+pub(super) fn not_tried(error: &LaunchDirError) -> Check {
+    let next = "see what is said of the wrapper; the directory for temporary files must allow exec";
+    Check::warn(
+        "rung",
+        error.to_string(),
+        "which rung a supervisor would use is tried with the wrapper",
+        next,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict::{Fail, Ok, Warn};
+    use super::*;
+    use crate::core::ladder::{Abilities, Groups, Rung, out_of_reach};
+
+    fn told(rung: &str, abilities: &Abilities) -> Ladder {
+        Ladder {
+            reports: explain_told(rung, &out_of_reach(abilities)),
+            abilities: abilities.named(),
+            in_use: true,
+            refused: None,
+        }
+    }
+
+    const SOME: Abilities =
+        Abilities { pidfd: true, proc_list: true, groups: Groups::NotDelegated, ..Abilities::NONE };
+
+    #[test]
+    fn h23_the_rung_says_what_it_misses_and_what_stays_open() {
+        let config = Config::default();
+        for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
+            let check = told(rung, &SOME).checks(&config).remove(0);
+            assert_eq!((check.name, check.verdict), ("rung", want), "{rung}");
+            for known in Rung::ALL.into_iter().filter(|known| known.as_str() == rung) {
+                assert!(check.means.contains(known.misses()), "{check:?}");
+                assert!(known.residue().iter().all(|window| check.means.contains(window)), "{check:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_better_rung_that_cannot_be_had_comes_with_what_to_do() {
+        let names = |rung: &str| -> Vec<&str> {
+            told(rung, &SOME).checks(&Config::default()).iter().map(|check| check.name).collect()
+        };
+        assert_eq!(names("R2"), ["rung", "R1", "abilities"]);
+        assert_eq!(names("R1"), ["rung", "abilities"], "what is worse is not missed");
+        assert_eq!(told("R2", &SOME).checks(&Config::default())[1].next, Groups::NotDelegated.why());
+    }
+
+    #[test]
+    fn the_configured_rung_is_held_against_the_one_in_use() {
+        let config = Config { rung: RungWish::R1, ..Config::default() };
+        let check = &told("R2", &SOME).checks(&config)[1];
+        assert_eq!((check.name, check.verdict), ("configured rung", Warn));
+        assert!(told("R1", &SOME).checks(&config).iter().all(|check| check.name != "configured rung"));
+        let refused = Ladder { in_use: false, refused: Some("no".into()), ..told("", &SOME) };
+        let checks = refused.checks(&config);
+        assert_eq!((checks[0].verdict, checks[0].found.as_str(), checks.len()), (Fail, "no", 2));
+    }
+}
