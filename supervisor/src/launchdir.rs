@@ -9,9 +9,9 @@ use acp_shared::launch::{Confine, LAUNCH_FILE, LAUNCH_VERSION, Launch, WRAPPER_F
 use sha2::{Digest, Sha256};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Where the copies of the wrapper lie inside of the root.
 const VERSIONS: &str = "versions";
@@ -38,6 +38,16 @@ pub enum LaunchDirError {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// It runs, and is something else.
+    #[error(
+        "{path} is no acp-wrapper: with --version it ended with {status}; name the right one with --wrapper"
+    )]
+    NotOne {
+        /// The file that was given.
+        path: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
     },
     /// The wrapper does not run where it was put.
     #[error("{path} does not run (is the file system mounted noexec?); choose another wrapper_root")]
@@ -73,9 +83,19 @@ fn prepare<T>(path: &Path, result: io::Result<T>) -> Result<T, LaunchDirError> {
 /// Makes a directory that only its owner can enter; one that is there already is made so.
 ///
 /// # Errors
-/// It cannot be made, or belongs to another user.
+/// It cannot be made, or belongs to another user, who could put something else into it even where root made it
+/// private.
 pub fn private_dir(path: &Path) -> io::Result<()> {
+    if path.exists() && !path.is_dir() {
+        return Err(io::Error::other("it is there and is no directory; choose another"));
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let (owner, own) = (std::fs::metadata(path)?.uid(), rustix::process::geteuid().as_raw());
+    if owner != own {
+        let why =
+            format!("it belongs to user {owner} and this runs as user {own}; chown it, or choose another");
+        return Err(io::Error::other(why));
+    }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
@@ -102,15 +122,11 @@ impl WrapperRoot {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
-        let failed = match probe {
-            Ok(status) if status.success() => None,
-            Ok(status) => Some(io::Error::other(format!("it ended with {status}"))),
-            Err(source) => Some(source),
-        };
-        failed.map_or_else(
-            || Ok(Self { root: root.to_owned(), copy: copy.clone() }),
-            |source| Err(LaunchDirError::NoExec { path: copy.clone(), source }),
-        )
+        match probe {
+            Ok(status) if status.success() => Ok(Self { root: root.to_owned(), copy }),
+            Ok(status) => Err(LaunchDirError::NotOne { path: wrapper.to_owned(), status }),
+            Err(source) => Err(LaunchDirError::NoExec { path: copy, source }),
+        }
     }
 
     /// The root.
@@ -234,6 +250,26 @@ mod tests {
             sweep_ms: 1,
             confine: acp_shared::launch::Confine::default(),
         }
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine");
+        private_dir(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        // Root could make it private, and its owner could still change what is in it.
+        let foreign = if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            path
+        } else {
+            "/".into()
+        };
+        let error = private_dir(&foreign).unwrap_err().to_string();
+        assert!(error.starts_with("it belongs to user "), "{error}");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(private_dir(&file).unwrap_err().to_string().contains("is no directory"));
     }
 
     #[test]

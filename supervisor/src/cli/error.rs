@@ -8,7 +8,7 @@ use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::RefusalCode;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Something failed, or a verdict is negative.
 pub(super) const FAILED: u8 = 1;
@@ -22,7 +22,7 @@ const DAMAGED: u8 = 3;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
-    #[error("no supervisor answers at {socket}{}", advice(.source))]
+    #[error("{}", unreachable(.socket, .source))]
     Connect {
         socket: PathBuf,
         #[source]
@@ -67,20 +67,23 @@ pub(super) enum CliError {
     NoHome,
 }
 
-/// What to do about a supervisor that does not answer.
-fn advice(error: &ConnError) -> &'static str {
+/// What is in the way of a supervisor, and what to do about it.
+fn unreachable(socket: &Path, error: &ConnError) -> String {
+    let at = socket.display();
     match error {
-        ConnError::Io(error) if error.kind() == ErrorKind::PermissionDenied => {
-            "; the socket is another user's: run this as that user or root, or join one of its admin_gids"
-        }
-        ConnError::Io(_) => {
-            "; start one with `acp-supervisor serve`, or name another with --socket or --state-dir"
-        }
-        ConnError::Refused(_) => "; it refuses",
-        ConnError::Timeout(_) => "; it is there and does not answer: see its log",
-        ConnError::Wire(_) | ConnError::Closed | ConnError::OutOfTurn => {
-            "; what listens there does not speak this version of the protocol: see `acp-supervisor doctor`"
-        }
+        ConnError::Io(error) if error.kind() == ErrorKind::PermissionDenied => format!(
+            "this user may not use the socket {at}; run this as root or as the supervisor's user, or join one of its \
+             admin_gids"
+        ),
+        ConnError::Io(_) => format!(
+            "no supervisor answers at {at}; start one with `acp-supervisor serve`, or name another with --socket or \
+             --state-dir"
+        ),
+        ConnError::Refused(_) => format!("the supervisor at {at} refuses"),
+        ConnError::Timeout(_) => format!("the supervisor at {at} does not answer; see its log"),
+        ConnError::Wire(_) | ConnError::Closed | ConnError::OutOfTurn => format!(
+            "what listens at {at} does not speak this version of the protocol; see `acp-supervisor doctor`"
+        ),
     }
 }
 
@@ -119,7 +122,10 @@ impl CliError {
     /// The exit code, as `--help` says it.
     pub(super) fn exit(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::NoHome | Self::Config(_) | Self::App(AppError::Config(_)) => USAGE,
+            Self::Usage(_)
+            | Self::NoHome
+            | Self::Config(_)
+            | Self::App(AppError::Config(_) | AppError::Ground(GroundError::Rung(_))) => USAGE,
             Self::Ended(code) => *code,
             Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
             Self::Connect { source: ConnError::Refused(refusal), .. }

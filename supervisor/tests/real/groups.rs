@@ -271,7 +271,7 @@ async fn a_rung_that_cannot_be_had_refuses_the_start() {
     host.group = None;
     host.config = "rung = \"R1\"\ncgroup_root = \"/nonexistent/group\"".to_owned();
     let output = host.command().output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2), "a service manager does not try it again");
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("RUNG_UNAVAILABLE") && said.contains("cannot be had here"), "{said}");

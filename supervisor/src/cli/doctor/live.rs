@@ -90,8 +90,8 @@ fn answered(status: &Status, mode: u32, uid: u32) -> Check {
         return Check::fail(
             NAME,
             format!("{found}; read-only: {why}"),
-            "it looks and signals nothing",
-            "see its log",
+            "it only looks: nothing is started and nothing is signalled",
+            "do what it says, and start it again",
         );
     }
     if status.version != here {

@@ -59,7 +59,8 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
         let means = "other users can reach the leases, launch files and sockets in it";
         Check::fail(name, found, means, format!("chmod 700 {shown}"))
     } else if meta.uid() != me && me != 0 {
-        Check::fail(name, found, "it is another user's", "run this as root or as that user")
+        let next = "run this as root or as that user";
+        return vec![Check::fail(name, found, "it is another user's: what is in it cannot be seen", next)];
     } else {
         Check::ok(name, found, "only its owner can enter")
     };

@@ -126,7 +126,9 @@ impl Ladder {
                 "scm_pidfd" => "a client is known by its uid and pid only",
                 "proc_list" => "nothing can be found",
                 "subreaper" => "orphans of a dead wrapper are found by their marker",
-                "cgroup_memory" | "cgroup_pids" | "cgroup_cpu" => "leases cannot be limited in it",
+                "cgroup_memory" => "memory_max_bytes has no effect",
+                "cgroup_pids" => "pids_max has no effect",
+                "cgroup_cpu" => "cpu_weight has no effect",
                 _ => return None,
             })
         };

@@ -44,7 +44,7 @@ pub(in crate::cli) struct ListArgs {
 pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) -> Result<(), CliError> {
     let leases = all(client, true).await?;
     let now_ms = crate::context::wall_ms();
-    let shorts = shorts(&leases);
+    let (shorts, total) = (shorts(&leases), leases.len());
     let mut shown: Vec<LeaseInfo> =
         leases.into_iter().filter(|lease| args.filter.fits(lease, now_ms)).collect();
     sort(&mut shown, args.sort, args.reverse);
@@ -53,10 +53,19 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
     }
     if shown.is_empty() {
         // Nothing for a script to take for a lease.
-        return if args.no_headers { Ok(()) } else { Ok(out.line("no leases")?) };
+        return if args.no_headers { Ok(()) } else { Ok(out.line(&none_of(total))?) };
     }
     let look = Look { headers: !args.no_headers, ..out.look() };
     Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
+}
+
+/// What is said instead of an empty table.
+fn none_of(total: usize) -> String {
+    match total {
+        0 => "no leases".to_owned(),
+        1 => "no lease fits; without filters there is 1".to_owned(),
+        _ => format!("no lease fits; without filters there are {total}"),
+    }
 }
 
 fn table(leases: &[LeaseInfo], wide: bool, shorts: (Short, Short), now_ms: u64, look: Look) -> String {
@@ -104,6 +113,13 @@ mod tests {
             ]
         );
         assert_eq!(at(80, false).lines().count(), 3);
+    }
+
+    #[test]
+    fn what_the_filters_hide_is_said() {
+        assert_eq!(none_of(0), "no leases");
+        assert_eq!(none_of(1), "no lease fits; without filters there is 1");
+        assert_eq!(none_of(3), "no lease fits; without filters there are 3");
     }
 
     #[test]
