@@ -2,6 +2,7 @@
 
 use crate::assert_none;
 use acp_shared::codes::Code;
+use acp_shared::refusal::RefusalCode;
 use acp_tests::world::repository;
 use std::collections::BTreeMap;
 
@@ -50,6 +51,17 @@ fn every_error_code_is_explained() {
     let unknown = sections.keys().filter(|heading| Code::parse(heading).is_none());
     violations.extend(unknown.map(|heading| format!("there is no code {heading}")));
     assert_none(&format!("{ERRORS} has a section for every code, and for nothing else"), &violations);
+}
+
+/// Gateways pass them on, and the admin command prints them.
+#[test]
+fn every_refusal_of_the_supervisor_is_explained() {
+    let text = document(ERRORS);
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let explained: Vec<&str> = rows.flat_map(|cell| cell.split(['`', ',', ' '])).collect();
+    let missing = RefusalCode::ALL.iter().filter(|code| !explained.contains(&code.as_str()));
+    let violations: Vec<String> = missing.map(|code| format!("{code} has no row")).collect();
+    assert_none(&format!("{ERRORS} has a row for every refusal of the supervisor"), &violations);
 }
 
 /// What stands between backticks on one line.
