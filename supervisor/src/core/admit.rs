@@ -2,6 +2,7 @@
 
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Home, Refusal, RefusalCode};
+use serde::{Deserialize, Serialize};
 
 /// Whose connections are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,8 @@ impl Policy {
 }
 
 /// What is known about one gateway installation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Installation {
     /// Its id.
     pub gateway: GatewayInstanceId,
