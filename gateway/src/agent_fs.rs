@@ -169,6 +169,11 @@ impl Roots {
         find().map_err(|error: FsError| error.rpc(path))
     }
 
+    /// The real paths of the roots; one that is no text is left out.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.list.iter().filter_map(|root| root.real.to_str().map(str::to_owned)).collect()
+    }
+
     /// The root that a path lies below, and the rest of the path.
     fn locate<'a>(&self, path: &'a str) -> Result<(&Root, &'a Path), FsError> {
         let path = Path::new(path);

@@ -137,6 +137,7 @@ pub(crate) fn spawn_of(
         argv: argv(wanted.command, wanted.args)?,
         env,
         cwd,
+        roots: place.roots.paths(),
         graces: Graces::default(),
     })
 }

@@ -58,7 +58,7 @@ impl Fake {
                 asked.push("release".to_owned());
                 terminals.remove(&lease_id).map(|_| Reply::Done).ok_or_else(unknown)
             }
-            Request::ListLeases => {
+            Request::ListLeases { .. } => {
                 Ok(Reply::Leases(terminals.values().filter_map(|terminal| terminal.lease.clone()).collect()))
             }
             other => panic!("{other:?} is not asked for terminals"),
@@ -101,6 +101,9 @@ fn info(spawn: &Spawn) -> LeaseInfo {
         stdout_acked: 0,
         stdin_written: 0,
         memory_bytes: None,
+        tree_size: None,
+        buffered_bytes: 0,
+        cgroup_path: None,
     }
 }
 

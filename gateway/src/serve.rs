@@ -163,7 +163,7 @@ async fn find<S: Supervise>(
     parent: LeaseId,
     terminal_id: &str,
 ) -> Result<LeaseId, TerminalError> {
-    let Reply::Leases(leases) = supervisor.call(Request::ListLeases).await? else {
+    let Reply::Leases(leases) = supervisor.call(Request::ListLeases { detail: false }).await? else {
         return Err(TerminalError::Rpc(error(INTERNAL_ERROR, "the supervisor did not list its leases")));
     };
     let is_ours = |kind: &LeaseKind| matches!(kind, LeaseKind::Terminal { parent_lease_id, .. } if *parent_lease_id == parent);

@@ -77,6 +77,7 @@ async fn world() -> World {
         argv: vec!["agent".to_owned()],
         env: Vec::new(),
         cwd: "/".to_owned(),
+        roots: Vec::new(),
         graces: Graces::default(),
     };
     let row = LeaseRow {

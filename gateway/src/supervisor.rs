@@ -341,7 +341,7 @@ impl Shared {
 
 /// What this gateway says of itself when it connects.
 pub(crate) fn hello(role: acp_shared::protocol::Role) -> Hello {
-    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role }
+    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
 }
 
 fn describe(error: &ConnError) -> String {

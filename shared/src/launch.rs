@@ -43,6 +43,82 @@ pub struct Launch {
     pub term_grace_ms: u64,
     /// Milliseconds after SIGKILL for which the wrapper goes on sweeping before it gives up on survivors.
     pub sweep_ms: u64,
+    /// As whom and within which bounds the adapter runs.
+    pub confine: Confine,
+}
+
+/// As whom and within which bounds an adapter and everything it starts run. The default changes nothing.
+///
+/// The wrapper itself keeps the supervisor's user, and with it the power to end the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confine {
+    /// Run as another user; only a wrapper that runs as root can.
+    pub run_as: Option<RunAs>,
+    /// Programs with a set-user-id bit or file capabilities give the tree no rights (`PR_SET_NO_NEW_PRIVS`).
+    pub no_new_privs: bool,
+    /// File mode creation mask.
+    pub umask: Option<u32>,
+    /// Resource limits, see setrlimit(2).
+    pub limits: Vec<ResourceLimit>,
+    /// How much sooner than others the tree is ended when memory runs out, -1000 to 1000.
+    pub oom_score_adj: Option<i32>,
+    /// Where the tree may write.
+    pub landlock: Option<Landlock>,
+}
+
+/// A user, by numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunAs {
+    /// User id: real, effective and saved.
+    pub uid: u32,
+    /// Group id: real, effective and saved.
+    pub gid: u32,
+    /// All supplementary groups; nothing is inherited.
+    pub groups: Vec<u32>,
+}
+
+/// One resource limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceLimit {
+    /// What is limited.
+    pub resource: Resource,
+    /// The limit in force, in the resource's own unit.
+    pub soft: u64,
+    /// How far the tree itself may raise it.
+    pub hard: u64,
+}
+
+/// What can be limited, see setrlimit(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// Address space of one process, in bytes.
+    AddressSpace,
+    /// Size of a core dump, in bytes.
+    Core,
+    /// CPU time of one process, in seconds.
+    Cpu,
+    /// Heap and data of one process, in bytes.
+    Data,
+    /// Size of a file that is written, in bytes.
+    FileSize,
+    /// Open files of one process.
+    OpenFiles,
+    /// Processes and threads of the user.
+    Processes,
+}
+
+/// A Landlock ruleset, see landlock(7). Where the kernel has none, nothing is run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Landlock {
+    /// Absolute directories and files below which the tree may write; it may read and run everywhere.
+    pub write: Vec<String>,
+    /// Signals and abstract Unix sockets reach only the tree itself, where the kernel can do that.
+    pub scope: bool,
 }
 
 /// From the supervisor to the wrapper.

@@ -8,6 +8,7 @@ pub mod ids;
 pub mod launch;
 pub mod protocol;
 pub mod redact;
+pub mod refusal;
 pub mod wire;
 
 #[cfg(feature = "net")]

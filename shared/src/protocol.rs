@@ -2,7 +2,7 @@
 //!
 //! # Version history
 //! - **1**: Hello/Welcome, Spawn, Attach, Input, Ack, Tail, CloseLease, Release, ListLeases, Verify, Reap, Status,
-//!   Shutdown; notices Output, Exited, LeaseChanged.
+//!   Shutdown, Upgrade; notices Output, Exited, LeaseChanged.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one
@@ -17,6 +17,8 @@
 
 use crate::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use crate::launch::ExitStatus;
+use crate::redact::Secret;
+pub use crate::refusal::{Refusal, RefusalCode};
 use serde::{Deserialize, Serialize};
 
 /// The oldest protocol version that this build speaks.
@@ -72,6 +74,8 @@ pub struct Hello {
     pub features: Vec<String>,
     /// As whom it connects.
     pub role: Role,
+    /// What the supervisor wrote into a file that only those who may connect can read (H9).
+    pub secret: Option<Secret>,
 }
 
 /// As whom a client connects.
@@ -165,7 +169,10 @@ pub enum Request {
         lease_id: LeaseId,
     },
     /// The leases that the client may see. Answered by [`Reply::Leases`].
-    ListLeases,
+    ListLeases {
+        /// Look at the living trees too: memory and number of processes.
+        detail: bool,
+    },
     /// Evidence about one lease beside what its record says. Answered by [`Reply::Evidence`].
     Verify {
         /// Which lease.
@@ -180,6 +187,14 @@ pub enum Request {
     Status,
     /// End the supervisor, unless others use it (H17). Answered by [`Reply::Done`] before it ends.
     Shutdown {
+        /// The state directory that the caller believes is the supervisor's; another one is refused.
+        state_dir: String,
+    },
+    /// Put another program in the place of this one without ending a lease (H14). Answered by [`Reply::Done`]
+    /// when the new program has proved that it can go on, before connections are dropped. Refused as Shutdown is.
+    Upgrade {
+        /// Absolute path of the program; by default the one that this supervisor was started from.
+        program: Option<String>,
         /// The state directory that the caller believes is the supervisor's; another one is refused.
         state_dir: String,
     },
@@ -200,6 +215,8 @@ pub struct Spawn {
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
     pub cwd: String,
+    /// Absolute directories that the session works in: where the tree may write if writing is confined.
+    pub roots: Vec<String>,
     /// How long each step of an orderly end may take.
     pub graces: Graces,
 }
@@ -213,6 +230,7 @@ impl std::fmt::Debug for Spawn {
             .field("program", &self.argv.first())
             .field("env", &crate::redact::EnvNames(&self.env))
             .field("cwd", &self.cwd)
+            .field("roots", &self.roots)
             .field("graces", &self.graces)
             .finish_non_exhaustive()
     }
@@ -403,6 +421,12 @@ pub struct LeaseInfo {
     pub stdin_written: u64,
     /// Resident memory of the tree in bytes, when asked of a living one.
     pub memory_bytes: Option<u64>,
+    /// How many processes the tree has, when asked of a living one.
+    pub tree_size: Option<u64>,
+    /// Output and input that the supervisor holds of it, in bytes, in memory and on disk.
+    pub buffered_bytes: u64,
+    /// The control group of the tree, where there is one.
+    pub cgroup_path: Option<String>,
 }
 
 /// Evidence about one lease beside its record.
@@ -475,6 +499,8 @@ pub struct Status {
     pub buffered_bytes: u64,
     /// What the operator should know, in words.
     pub warnings: Vec<String>,
+    /// Why it only looks and signals nothing, if that is so.
+    pub read_only: Option<String>,
 }
 
 /// News about a lease.
@@ -512,105 +538,4 @@ pub enum Notice {
         /// Why, in words.
         reason: String,
     },
-}
-
-/// Why something was not done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message} ({code})")]
-pub struct Refusal {
-    /// The kind of refusal, for programs.
-    pub code: RefusalCode,
-    /// What happened and what to do next, for people.
-    pub message: String,
-    /// When it makes sense to try again, in milliseconds; `None` when it does not.
-    pub retry_after_ms: Option<u64>,
-}
-
-impl Refusal {
-    /// A refusal that trying again will not change.
-    #[must_use]
-    pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), retry_after_ms: None }
-    }
-
-    /// The same, worth another try after `ms` milliseconds.
-    #[must_use]
-    pub fn retry_after(mut self, ms: u64) -> Self {
-        self.retry_after_ms = Some(ms);
-        self
-    }
-}
-
-macro_rules! refusal_codes {
-    ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
-        /// The kinds of refusal. Append-only.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-        pub enum RefusalCode { $($(#[$doc])+ $name,)+ }
-
-        impl RefusalCode {
-            /// Every code.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
-
-            /// The name in logs and JSON.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $text,)+ }
-            }
-        }
-    };
-}
-
-refusal_codes! {
-    /// No common protocol version.
-    VersionUnsupported = "VERSION_UNSUPPORTED",
-    /// The peer's user may not connect, or may not do this.
-    NotAuthorised = "NOT_AUTHORISED",
-    /// The instance id belongs to another user.
-    InstanceOfOtherUser = "INSTANCE_OF_OTHER_USER",
-    /// A living connection of this gateway exists.
-    InstanceBusy = "INSTANCE_BUSY",
-    /// A newer connection of this gateway took over.
-    EpochStale = "EPOCH_STALE",
-    /// The gateway's state directory is a copy of another one.
-    CloneDetected = "CLONE_DETECTED",
-    /// No such lease, or none that the client may see.
-    LeaseUnknown = "LEASE_UNKNOWN",
-    /// The lease id is taken by a different spawn.
-    LeaseConflict = "LEASE_CONFLICT",
-    /// The session has another agent lease whose tree is not gone yet (H5).
-    SessionBusy = "SESSION_BUSY",
-    /// The lease has ended.
-    LeaseEnded = "LEASE_ENDED",
-    /// A queue is full; the row stays with the sender (H18).
-    Busy = "BUSY",
-    /// A repeated input number with other bytes (H7).
-    SeqConflict = "SEQ_CONFLICT",
-    /// An input number that leaves a gap.
-    SeqGap = "SEQ_GAP",
-    /// An offset outside of what is kept.
-    OffsetUnavailable = "OFFSET_UNAVAILABLE",
-    /// A limit on size or number.
-    TooLarge = "TOO_LARGE",
-    /// The adapter could not be started.
-    SpawnFailed = "SPAWN_FAILED",
-    /// A cap on leases or connections is reached.
-    QuotaExceeded = "QUOTA_EXCEEDED",
-    /// The agent keeps crashing; wait.
-    CrashLoop = "CRASH_LOOP",
-    /// The lease store cannot be written: nothing was done.
-    StoreUnavailable = "STORE_UNAVAILABLE",
-    /// The supervisor is ending.
-    ShuttingDown = "SHUTTING_DOWN",
-    /// Other gateways have leases here.
-    InUse = "IN_USE",
-    /// The message makes no sense at this point.
-    BadRequest = "BAD_REQUEST",
-    /// A fault of the supervisor; its log says more.
-    Internal = "INTERNAL",
-}
-
-impl std::fmt::Display for RefusalCode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
 }

@@ -1,9 +1,10 @@
 //! Values that must not reach a log: environments and secrets.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A text that prints as `***` wherever it is shown.
-#[derive(Clone, PartialEq, Eq, Default)]
+/// A text that prints as `***` wherever it is shown. Sent and stored it is the text itself.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Secret(String);
 
 impl Secret {

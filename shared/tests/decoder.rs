@@ -16,7 +16,7 @@ fn lease() -> LeaseId {
 fn message() -> impl Strategy<Value = ToSupervisor> {
     let body = prop_oneof![
         Just(Request::Status),
-        Just(Request::ListLeases),
+        Just(Request::ListLeases { detail: false }),
         any::<u64>().prop_map(|offset| Request::Ack { lease_id: lease(), offset }),
         (any::<u64>(), vec(any::<u8>(), 0..2000)).prop_map(|(seq, bytes)| Request::Input {
             lease_id: lease(),

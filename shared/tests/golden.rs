@@ -5,6 +5,7 @@
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
 use acp_shared::protocol::*;
+use acp_shared::redact::Secret;
 use acp_shared::wire::{self, WireError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +24,13 @@ fn session() -> SessionKey {
 }
 
 fn hello(role: Role) -> Hello {
-    Hello { version_min: 1, version_max: 300, features: vec!["a".into()], role }
+    Hello {
+        version_min: 1,
+        version_max: 300,
+        features: vec!["a".into()],
+        role,
+        secret: Some(Secret::new("s".into())),
+    }
 }
 
 fn roles() -> Vec<Role> {
@@ -43,6 +50,7 @@ fn spawn(kind: LeaseKind) -> Spawn {
         argv: vec!["agent".into(), "--acp".into()],
         env: vec![("A".into(), "1".into())],
         cwd: "/w".into(),
+        roots: vec!["/w".into()],
         graces: Graces::default(),
     }
 }
@@ -57,11 +65,12 @@ fn requests() -> Vec<Request> {
         Request::Tail { lease_id },
         Request::CloseLease { lease_id, reason: "done".into() },
         Request::Release { lease_id },
-        Request::ListLeases,
+        Request::ListLeases { detail: true },
         Request::Verify { lease_id },
         Request::Reap { dry_run: true },
         Request::Status,
         Request::Shutdown { state_dir: "/s".into() },
+        Request::Upgrade { program: Some("/p".into()), state_dir: "/s".into() },
     ]
 }
 
@@ -87,6 +96,9 @@ fn info() -> LeaseInfo {
         stdout_acked: 8,
         stdin_written: 3,
         memory_bytes: Some(4096),
+        tree_size: Some(2),
+        buffered_bytes: 1,
+        cgroup_path: Some("/c".into()),
     }
 }
 
@@ -120,6 +132,7 @@ fn status() -> Status {
         gateways: vec![(gateway(), 1)],
         buffered_bytes: 4,
         warnings: vec!["w".into()],
+        read_only: Some("r".into()),
     }
 }
 
@@ -268,6 +281,7 @@ fn the_launch_file_is_readable_json() {
         cwd: "/w".into(),
         term_grace_ms: 3000,
         sweep_ms: 5000,
+        confine: acp_shared::launch::Confine::default(),
     };
     let text = serde_json::to_string_pretty(&launch).unwrap();
     assert_eq!(serde_json::from_str::<Launch>(&text).unwrap(), launch);

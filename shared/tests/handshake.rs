@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn hello(version_min: u16, version_max: u16) -> Hello {
     let home = Home { machine_id: String::new(), dev: 1, ino: 2 };
     let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
-    Hello { version_min, version_max, features: vec!["some-day".into()], role }
+    Hello { version_min, version_max, features: vec!["some-day".into()], role, secret: None }
 }
 
 fn welcome(version: u16) -> Welcome {
@@ -238,7 +238,7 @@ async fn a_call_takes_the_answer_with_its_number() {
     });
     let mut client = Client::open(&path, hello(1, 1), DEADLINE).await.unwrap();
     assert_eq!(client.welcome(), &welcome(1));
-    assert_eq!(client.call(Request::ListLeases).await.unwrap(), Reply::Leases(vec![]));
+    assert_eq!(client.call(Request::ListLeases { detail: false }).await.unwrap(), Reply::Leases(vec![]));
     match client.call(Request::Status).await {
         Err(ConnError::Refused(refusal)) => {
             assert_eq!((refusal.code, refusal.retry_after_ms), (RefusalCode::Busy, Some(5)));

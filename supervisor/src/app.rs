@@ -21,9 +21,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 
 /// File name of the socket inside the state directory.
 pub const SOCKET_FILE: &str = "supervisor.sock";

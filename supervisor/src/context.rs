@@ -15,14 +15,15 @@ use rustix::process::Rlimit;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 
 /// Shared by all tasks of one supervisor.
 #[derive(Debug)]
-pub struct Context {
+pub struct Context<S: Sys = Linux> {
     /// The system.
-    pub sys: Arc<Linux>,
+    pub sys: Arc<S>,
     /// What it can do.
     pub abilities: Abilities,
     /// The lease store.
@@ -55,7 +56,7 @@ pub struct Context {
     pub started: Instant,
 }
 
-impl Context {
+impl<S: Sys> Context<S> {
     /// Milliseconds since this supervisor started; never goes back.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
@@ -64,10 +65,10 @@ impl Context {
 
     /// The instant of a [`Context::now_ms`] time.
     #[must_use]
-    pub fn instant(&self, at_ms: u64) -> tokio::time::Instant {
+    pub fn instant(&self, at_ms: u64) -> Instant {
         // Far enough is never: an instant cannot be arbitrarily late.
         const FAR_MS: u64 = 365 * 24 * 3_600 * 1_000;
-        tokio::time::Instant::from_std(self.started + std::time::Duration::from_millis(at_ms.min(FAR_MS)))
+        self.started + Duration::from_millis(at_ms.min(FAR_MS))
     }
 
     /// Where spools lie.
@@ -157,12 +158,9 @@ impl Context {
     /// Runs something that reads many files on a thread of its own.
     pub async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Linux) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
-        let sys = Arc::clone(&self.sys);
-        tokio::task::spawn_blocking(move || work(&sys))
-            .await
-            .unwrap_or_else(|e| Err(std::io::Error::other(e)))
+        Arc::clone(&self.sys).aside(work).await
     }
 
     /// As [`Context::blocking`], for what a client asked for: few at a time, in order.
@@ -171,7 +169,7 @@ impl Context {
     /// As `work`.
     pub async fn blocking_in_turn<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Linux) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
         let turn = self.looks.acquire().await.map_err(std::io::Error::other)?;
         let result = self.blocking(work).await;

@@ -195,6 +195,7 @@ mod tests {
             cwd: "/".into(),
             term_grace_ms: 1,
             sweep_ms: 1,
+            confine: acp_shared::launch::Confine::default(),
         }
     }
 

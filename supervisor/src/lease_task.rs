@@ -9,8 +9,9 @@ use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
 use crate::spawn::{self, SpawnError, Started};
 use crate::sweep::{self, Target};
+use crate::sys::linux::Linux;
 use crate::sys::watch::{Child, Control};
-use crate::sys::{Signal, Sys};
+use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
 use acp_shared::protocol::{LeaseState, Refusal, Spawn};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
 
 /// What the owner tells a lease.
 #[derive(Debug)]
-pub(crate) enum LeaseCmd {
+pub enum LeaseCmd {
     /// End the tree in the orderly way.
     Close {
         /// Why, for the record.
@@ -40,11 +41,11 @@ enum Said {
     Closed,
 }
 
-struct Task {
-    context: Arc<Context>,
+struct Task<S: Sys = Linux> {
+    context: Arc<Context<S>>,
     lease: Lease,
     relay: Relay,
-    child: Child,
+    child: Child<S>,
     control: Option<Control>,
     stop: Stop,
     /// The wrapper has ended and was reaped.
@@ -56,8 +57,8 @@ struct Task {
 }
 
 /// Runs a lease. The owner learns of every change by [`Event`]s.
-pub(crate) async fn run(
-    context: Arc<Context>,
+pub async fn run<S: Sys>(
+    context: Arc<Context<S>>,
     mut lease: Lease,
     spec: Spawn,
     mut commands: mpsc::Receiver<LeaseCmd>,
@@ -87,7 +88,12 @@ pub(crate) async fn run(
 }
 
 /// A start that failed: nothing of it may stay.
-async fn failed(context: &Arc<Context>, mut lease: Lease, started: Option<Started>, error: SpawnError) {
+async fn failed<S: Sys>(
+    context: &Arc<Context<S>>,
+    mut lease: Lease,
+    started: Option<Started<S>>,
+    error: SpawnError,
+) {
     let refusal = error.refusal();
     tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
     if let Some(started) = started {
@@ -113,7 +119,7 @@ async fn failed(context: &Arc<Context>, mut lease: Lease, started: Option<Starte
 
 /// Something of a failed start survives SIGKILL, or cannot be told: its lease, and with it the session (H5), stays
 /// closing until it is verified gone.
-async fn outlast(context: &Arc<Context>, mut lease: Lease, refusal: Refusal) {
+async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal) {
     change(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
     if let Err(error) = context.store.save_lease(&lease).await {
@@ -131,7 +137,7 @@ async fn outlast(context: &Arc<Context>, mut lease: Lease, refusal: Refusal) {
 }
 
 /// Kills the wrapper itself, our own un-reaped child.
-fn kill_child(context: &Context, lease: &Lease, child: &Child) {
+fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     let evidence = context.sys.evidence(child.handle());
     let Some(process) = child.handle().record() else { return };
     let claim = Claim { process, scope: &lease.scope, lease_id: lease.lease_id, gateway: lease.gateway };
@@ -143,7 +149,7 @@ fn kill_child(context: &Context, lease: &Lease, child: &Child) {
 }
 
 /// Whether nothing of the tree is left, killing what is. What was seen last goes on record.
-async fn tree_gone(context: &Arc<Context>, lease: &mut Lease) -> bool {
+async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> bool {
     let (target, guard) = (Target::of(lease), context.guard(lease.bound.map(|b| b.wrapper.pid)));
     let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
     match swept {
@@ -159,7 +165,7 @@ async fn tree_gone(context: &Arc<Context>, lease: &mut Lease) -> bool {
 }
 
 /// Records the end of a lease. Where the store fails the lease ends all the same: processes come first (H19).
-async fn end(context: &Arc<Context>, lease: &mut Lease, event: LeaseEvent, reason: &str) {
+async fn end<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease, event: LeaseEvent, reason: &str) {
     if lease.state != LeaseState::Closing {
         change(lease, LeaseEvent::Close, reason);
     }
@@ -194,7 +200,7 @@ async fn hear(control: Option<&Control>) -> Said {
     }
 }
 
-impl Task {
+impl<S: Sys> Task<S> {
     async fn live(&mut self, commands: &mut mpsc::Receiver<LeaseCmd>) {
         loop {
             let wake = self.stop.wake_at_ms().map(|at| self.context.instant(at));

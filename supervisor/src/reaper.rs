@@ -79,7 +79,7 @@ fn line(lease: &Lease, plan: &Plan) -> ReapLine {
 }
 
 /// Ends the orphans among `leases` and records what became of each. Returns what was decided first about each.
-pub async fn reap(context: &Arc<Context>, leases: &mut [Lease]) -> io::Result<Vec<ReapLine>> {
+pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<Vec<ReapLine>> {
     let mut lines: Option<Vec<ReapLine>> = None;
     let began = context.now_ms();
     let term_until = began.saturating_add(context.config.reap_term_ms);
@@ -104,8 +104,8 @@ pub async fn reap(context: &Arc<Context>, leases: &mut [Lease]) -> io::Result<Ve
 }
 
 /// Looks at every lease and signals what is verified: SIGTERM once to each process, SIGKILL after the grace.
-async fn round(
-    context: &Arc<Context>,
+async fn round<S: Sys>(
+    context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
     signalled: &mut HashMap<i32, ()>,
@@ -147,7 +147,7 @@ async fn round(
     Ok((examined.into_iter().map(|one| one.plan).collect(), targets))
 }
 
-async fn record(context: &Arc<Context>, leases: &mut [Lease], plans: &[Plan]) {
+async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let Plan::Mark(event, why) = plan else { continue };
         let from = lease.state;
@@ -164,7 +164,7 @@ async fn record(context: &Arc<Context>, leases: &mut [Lease], plans: &[Plan]) {
     }
 }
 
-async fn name_survivors(context: &Arc<Context>, leases: &mut [Lease], plans: &[Plan]) {
+async fn name_survivors<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let Plan::Signal(pids) = plan else { continue };
         tracing::error!(lease_id = %lease.lease_id, ?pids, "SIGKILL did not end these");

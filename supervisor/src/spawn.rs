@@ -8,14 +8,14 @@ use crate::core::stop::WRAPPER_HEADSTART_MS;
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
-use crate::sys::linux::{self, Handle};
+use crate::sys::linux::{self, Linux};
 use crate::sys::watch::{Child, Control, ControlError};
-use crate::sys::{OpenError, Sys};
+use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
-    ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
+    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper,
+    WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
-use rustix::process::Resource;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -128,9 +128,9 @@ fn doing(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
 
 /// A wrapper that was started, from its first instant on.
 #[derive(Debug)]
-pub struct Started {
+pub struct Started<S: Sys = Linux> {
     /// The wrapper.
-    pub child: Child,
+    pub child: Child<S>,
     /// Its control socket.
     pub control: Control,
     /// The supervisor's ends of the adapter's pipes.
@@ -149,7 +149,11 @@ enum Ends {
 ///
 /// # Errors
 /// [`SpawnError`]; no process was started.
-pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> Result<Started, SpawnError> {
+pub async fn start<S: Sys>(
+    context: &Arc<Context<S>>,
+    lease: &mut Lease,
+    spec: &Spawn,
+) -> Result<Started<S>, SpawnError> {
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
@@ -158,13 +162,8 @@ pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> R
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }
     let at = Arc::clone(context);
-    let (made, handle) = tokio::task::spawn_blocking(move || {
-        let made = at.wrapper_root.make(&launch)?;
-        let handle = exec(&at, &made, &launch, their_control)?;
-        Ok::<(LaunchDir, Arc<Handle>), SpawnError>((made, handle))
-    })
-    .await
-    .unwrap_or_else(|e| Err(doing("start the wrapper")(io::Error::other(e))))?;
+    let started = context.blocking(move |_| Ok(prepare(&at, &launch, &their_control))).await;
+    let (made, handle) = started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
@@ -173,6 +172,16 @@ pub async fn start(context: &Arc<Context>, lease: &mut Lease, spec: &Spawn) -> R
     // Where nobody holds it, it ends with its control socket, and is reaped as a stray.
     let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
     Ok(Started { child, control, ours, theirs })
+}
+
+fn prepare<S: Sys>(
+    context: &Context<S>,
+    launch: &Launch,
+    control: &OwnedFd,
+) -> Result<(LaunchDir, Arc<S::Handle>), SpawnError> {
+    let made = context.wrapper_root.make(launch)?;
+    let handle = exec(context, &made, launch, control)?;
+    Ok((made, handle))
 }
 
 fn launch(lease: &Lease, spec: &Spawn) -> Launch {
@@ -190,6 +199,7 @@ fn launch(lease: &Lease, spec: &Spawn) -> Launch {
         cwd: spec.cwd.clone(),
         term_grace_ms: lease.graces.term_ms,
         sweep_ms: lease.graces.kill_ms.max(WRAPPER_HEADSTART_MS),
+        confine: Confine::default(),
     }
 }
 
@@ -219,28 +229,23 @@ fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], Ends)> {
 /// moment between its fork and exec.
 const BUSY_TRIES_MAX: u32 = 20;
 
-fn exec(
-    context: &Context,
+fn exec<S: Sys>(
+    context: &Context<S>,
     made: &LaunchDir,
     launch: &Launch,
-    control: OwnedFd,
-) -> Result<Arc<Handle>, SpawnError> {
+    control: &OwnedFd,
+) -> Result<Arc<S::Handle>, SpawnError> {
     let mut command = Command::new(&made.wrapper);
     command
         .arg0(WRAPPER_FILE)
         .env_clear()
         .env(ENV_LEASE_ID, launch.lease_id.to_string())
         .env(ENV_GATEWAY_INSTANCE_ID, launch.gateway_instance_id.to_string())
-        .stdin(Stdio::from(control))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut tries = 0;
     let pid = loop {
-        let started = context.start_child(|| {
-            let child = command.spawn()?;
-            i32::try_from(child.id()).map_err(io::Error::other)
-        });
-        match started {
+        match context.start_child(|| context.sys.start(&mut command, control)) {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES_MAX => {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(2));
@@ -249,8 +254,7 @@ fn exec(
         }
     };
     // The child is not reaped, so its number is surely its own.
-    let number = rustix::process::Pid::from_raw(pid);
-    if let Err(error) = rustix::process::prlimit(number, Resource::Nofile, context.descriptors) {
+    if let Err(error) = context.sys.limit_open_files(pid, context.descriptors) {
         tracing::warn!(%error, "a wrapper keeps the supervisor's limit on open files");
     }
     context.sys.open_child(pid).map_err(|error| {
@@ -267,11 +271,11 @@ fn exec(
 ///
 /// # Errors
 /// [`SpawnError`]. The wrapper may still be there: the caller closes its control socket, which ends it, and looks.
-pub async fn go(
-    context: &Arc<Context>,
+pub async fn go<S: Sys>(
+    context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
-    started: &mut Started,
+    started: &mut Started<S>,
 ) -> Result<(), SpawnError> {
     let within = Duration::from_millis(context.config.spawn_ms);
     tokio::time::timeout(within, steps(context, lease, spec, started))
@@ -279,11 +283,11 @@ pub async fn go(
         .unwrap_or(Err(SpawnError::Timeout))
 }
 
-async fn steps(
-    context: &Arc<Context>,
+async fn steps<S: Sys>(
+    context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
-    started: &mut Started,
+    started: &mut Started<S>,
 ) -> Result<(), SpawnError> {
     let fds = [started.theirs[0].as_fd(), started.theirs[1].as_fd(), started.theirs[2].as_fd()];
     started.control.send(&ToWrapper::Launch, &fds)?;
@@ -316,9 +320,9 @@ async fn steps(
 
 /// Whether both processes are what the wrapper says. The adapter is blocked and its parent is our own un-reaped
 /// child, so neither number can have changed hands.
-fn verify(
-    context: &Context,
-    wrapper: &Handle,
+fn verify<S: Sys>(
+    context: &Context<S>,
+    wrapper: &S::Handle,
     wrapper_pid: i32,
     adapter_pid: i32,
     sender: Option<u64>,
@@ -341,10 +345,10 @@ fn verify(
     Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
 }
 
-impl Started {
+impl<S: Sys> Started<S> {
     /// The adapter runs: its streams get their relay, and our copies of its ends are closed.
     #[must_use]
-    pub fn into_relay(self, context: &Arc<Context>, lease: &Lease) -> (Child, Control, Relay) {
+    pub fn into_relay(self, context: &Arc<Context<S>>, lease: &Lease) -> (Child<S>, Control, Relay) {
         let relay = match (self.ours, &lease.kind) {
             (Ends::Agent(pipes), _) => {
                 relay::agent::start(lease.lease_id, context.limits(lease.gateway), pipes)

@@ -5,7 +5,6 @@
 use crate::context::Context;
 use crate::core::verify::{Kin, Verdict, verify_member};
 use crate::sweep;
-use crate::sys::linux::Linux;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Looks after strays for as long as the program runs.
-pub(crate) async fn watch(context: Arc<Context>) {
+pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
     let mut children = match signal(SignalKind::child()) {
         Ok(children) => Some(children),
         Err(error) => {
@@ -49,7 +48,8 @@ pub(crate) async fn watch(context: Arc<Context>) {
     }
 }
 
-fn look(context: &Context, sys: &Linux) {
+/// Looks once.
+pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
     for pid in context.strays() {
         match sys.reap_stray(pid) {
             Ok(true) => {

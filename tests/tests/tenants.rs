@@ -78,7 +78,7 @@ impl Tenants {
 }
 
 fn hello(role: Role) -> Hello {
-    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role }
+    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
 }
 
 fn block<T>(work: impl Future<Output = T>) -> T {
@@ -86,7 +86,7 @@ fn block<T>(work: impl Future<Output = T>) -> T {
 }
 
 async fn leases(client: &mut Client) -> Vec<LeaseInfo> {
-    match client.call(Request::ListLeases).await.unwrap() {
+    match client.call(Request::ListLeases { detail: false }).await.unwrap() {
         Reply::Leases(leases) => leases,
         other => panic!("{other:?}"),
     }

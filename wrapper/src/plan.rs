@@ -128,6 +128,7 @@ mod tests {
             cwd: "/tmp".into(),
             term_grace_ms: 1,
             sweep_ms: 2,
+            confine: acp_shared::launch::Confine::default(),
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) async fn run(client: &mut Client, verb: LeasesVerb, out: &mut Output)
 }
 
 async fn list(client: &mut Client) -> Result<Vec<LeaseInfo>, CliError> {
-    match client.call(Request::ListLeases).await? {
+    match client.call(Request::ListLeases { detail: false }).await? {
         Reply::Leases(leases) => Ok(leases),
         Reply::Spawned(_)
         | Reply::Attached(_)

@@ -231,8 +231,13 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
 
 async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, CliError> {
     let socket = socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE));
-    let hello =
-        Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role: Role::Admin };
+    let hello = Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        features: Vec::new(),
+        role: Role::Admin,
+        secret: None,
+    };
     Client::open(&socket, hello, ANSWER).await.map_err(|source| CliError::Connect { socket, source })
 }
 

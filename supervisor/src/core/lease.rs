@@ -199,6 +199,9 @@ impl Lease {
             stdout_acked: self.stdout_base,
             stdin_written: self.stdin_written,
             memory_bytes: None,
+            tree_size: None,
+            buffered_bytes: 0,
+            cgroup_path: self.cgroup_path.clone(),
         }
     }
 }

@@ -25,10 +25,13 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to:
         Request::Tail { lease_id } => streams::tail(owner, who, lease_id, to),
         Request::CloseLease { lease_id, reason } => close::handle(owner, who, lease_id, &reason, to),
         Request::Release { lease_id } => release::handle(owner, who, lease_id, to),
-        Request::ListLeases => list::handle(owner, who, to),
+        Request::ListLeases { detail: _ } => list::handle(owner, who, to),
         Request::Verify { lease_id } => verify::handle(owner, who, lease_id, to),
         Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
         Request::Status => status::handle(owner, who, to),
+        Request::Upgrade { .. } => {
+            to.refuse(RefusalCode::BadRequest, "this supervisor cannot be upgraded in place");
+        }
         Request::Shutdown { state_dir } => shutdown::handle(owner, who, uid, &state_dir, to),
     }
 }

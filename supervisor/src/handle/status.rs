@@ -44,5 +44,6 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .map(Relay::buffered_bytes)
             .sum(),
         warnings: owner.warnings.clone(),
+        read_only: None,
     })));
 }

@@ -143,6 +143,7 @@ impl Relay {
         info.stdout_acked = totals.stdout_base;
         info.stdout_end = totals.stdout_end;
         info.stdin_written = totals.stdin_written;
+        info.buffered_bytes = self.buffered_bytes();
     }
 
     /// Passes a client's request on, without waiting.

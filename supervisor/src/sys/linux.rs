@@ -9,16 +9,17 @@
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
-use crate::sys::{Abilities, OpenError, Signal, SignalError, Sys};
+use crate::sys::{Abilities, OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::collections::HashSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,31 +51,6 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Its number.
-    #[must_use]
-    pub const fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// The pidfd, where the kernel gives one.
-    #[must_use]
-    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
-    }
-
-    /// What identifies the process, for the record; `None` when its start time cannot be read.
-    #[must_use]
-    pub fn record(&self) -> Option<ProcessRecord> {
-        let start_ticks = self.stat()?.start_ticks;
-        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
-    }
-
-    /// Its inode in pidfs.
-    #[must_use]
-    pub fn inode(&self) -> Option<u64> {
-        self.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()))
-    }
-
     fn stat(&self) -> Option<Proc> {
         parse_stat(&read_at(self.dir.as_ref()?.as_fd(), "stat", STAT_BYTES_MAX).ok()?)
     }
@@ -92,6 +68,25 @@ impl Handle {
             Err(Errno::SRCH) => Some(true),
             Err(_) => None,
         }
+    }
+}
+
+impl OpenProcess for Handle {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn record(&self) -> Option<ProcessRecord> {
+        let start_ticks = self.stat()?.start_ticks;
+        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
+    }
+
+    fn inode(&self) -> Option<u64> {
+        self.pidfd().and_then(pidfs_inode)
+    }
+
+    fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -176,14 +171,6 @@ impl Linux {
         Self { next_handle: AtomicU64::new(1), here }
     }
 
-    /// Opens a child that this process has just made and not reaped, so that its number is surely its own.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
-        self.open_as(pid, true).map(Arc::new)
-    }
-
     /// This process, for the record.
     #[must_use]
     pub fn myself(&self) -> Option<ProcessRecord> {
@@ -214,67 +201,6 @@ impl Linux {
         // The directory was opened after the pidfd. Had the process been reaped in between, the two could be of
         // different processes.
         if handle.reaped() == Some(true) { Err(OpenError::Gone) } else { Ok(handle) }
-    }
-
-    /// Collects the exit status of an own child, if it has ended.
-    ///
-    /// # Errors
-    /// It is no child of this process, or was collected before.
-    pub fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
-        let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
-            (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
-            (None, Some(pid)) => WaitId::Pid(pid),
-            (None, None) => return Err(Errno::CHILD.into()),
-        };
-        let status = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
-        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => ExitStatus::Exited(code),
-            (None, Some(signal)) => ExitStatus::Signaled(signal),
-            (None, None) => ExitStatus::Unknown,
-        }))
-    }
-
-    /// The children of this process, dead ones too. Those of all threads, since the kernel keeps them apart.
-    #[must_use]
-    pub fn children(&self) -> Vec<i32> {
-        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let pids: Vec<String> = lists.collect();
-        pids.iter()
-            .flat_map(|list| list.split_ascii_whitespace())
-            .filter_map(|pid| pid.parse().ok())
-            .collect()
-    }
-
-    /// Collects a child whose exit status nobody wants; whether it was dead.
-    ///
-    /// # Errors
-    /// It is no child of this process.
-    pub fn reap_stray(&self, pid: i32) -> io::Result<bool> {
-        let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
-    }
-
-    /// Whether a process runs somewhere below one of `roots`. `None` when its line broke while it was read.
-    #[must_use]
-    pub fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
-        let mut at = pid;
-        for _ in 0..GENERATIONS_MAX {
-            if roots.contains(&at) {
-                return Some(true);
-            }
-            if at <= 1 {
-                return Some(false);
-            }
-            match std::fs::read(format!("/proc/{at}/stat")).ok().and_then(|stat| parse_stat(&stat)) {
-                Some(stat) => at = stat.ppid,
-                // Hidden from this process, so of another user: none of the trees that it started.
-                None if self.open(at).is_ok() => return Some(false),
-                None => return None,
-            }
-        }
-        None
     }
 
     /// Tries what the kernel can do.
@@ -383,6 +309,69 @@ impl Sys for Linux {
             pid = stat.and_then(|bytes| parse_stat(&bytes)).map_or(0, |s| s.ppid);
         }
         line
+    }
+
+    fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32> {
+        let child = command.stdin(Stdio::from(control.try_clone()?)).spawn()?;
+        i32::try_from(child.id()).map_err(io::Error::other)
+    }
+
+    fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()> {
+        rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, limit)?;
+        Ok(())
+    }
+
+    fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
+        self.open_as(pid, true).map(Arc::new)
+    }
+
+    fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
+        let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
+            (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
+            (None, Some(pid)) => WaitId::Pid(pid),
+            (None, None) => return Err(Errno::CHILD.into()),
+        };
+        let status = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => ExitStatus::Exited(code),
+            (None, Some(signal)) => ExitStatus::Signaled(signal),
+            (None, None) => ExitStatus::Unknown,
+        }))
+    }
+
+    fn children(&self) -> Vec<i32> {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let pids: Vec<String> = lists.collect();
+        pids.iter()
+            .flat_map(|list| list.split_ascii_whitespace())
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    }
+
+    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+        let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
+    }
+
+    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
+        let mut at = pid;
+        for _ in 0..GENERATIONS_MAX {
+            if roots.contains(&at) {
+                return Some(true);
+            }
+            if at <= 1 {
+                return Some(false);
+            }
+            match std::fs::read(format!("/proc/{at}/stat")).ok().and_then(|stat| parse_stat(&stat)) {
+                Some(stat) => at = stat.ppid,
+                // Hidden from this process, so of another user: none of the trees that it started.
+                None if self.open(at).is_ok() => return Some(false),
+                None => return None,
+            }
+        }
+        None
     }
 }
 

@@ -5,11 +5,15 @@ pub mod linux;
 pub mod people;
 pub mod watch;
 
-use crate::core::lease::Scope;
+use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::Proc;
 use crate::core::verify::{Evidence, Marker, Verified};
+use acp_shared::launch::ExitStatus;
+use rustix::process::Rlimit;
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::Command;
 use std::sync::Arc;
 
 /// The signals that this program sends.
@@ -95,10 +99,25 @@ impl Abilities {
     }
 }
 
+/// An open process.
+pub trait OpenProcess: Send + Sync + std::fmt::Debug + 'static {
+    /// Its number.
+    fn pid(&self) -> i32;
+
+    /// What identifies it, for the record; `None` when its start time cannot be read.
+    fn record(&self) -> Option<ProcessRecord>;
+
+    /// Its inode in pidfs, where the kernel has it.
+    fn inode(&self) -> Option<u64>;
+
+    /// A descriptor that is readable once the process has ended, where the kernel gives one.
+    fn pidfd(&self) -> Option<BorrowedFd<'_>>;
+}
+
 /// The operating system.
-pub trait Sys: Send + Sync + 'static {
+pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// An open process: all evidence is read and all signals are sent through it.
-    type Handle: Send + Sync + std::fmt::Debug;
+    type Handle: OpenProcess;
 
     /// Where process numbers have their meaning here; `None` when it cannot be read.
     fn here(&self) -> Option<Scope>;
@@ -143,4 +162,51 @@ pub trait Sys: Send + Sync + 'static {
 
     /// This process and its ancestors.
     fn own_line(&self) -> HashSet<i32>;
+
+    /// Whether a process runs somewhere below one of `roots`. `None` when its line broke while it was read.
+    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool>;
+
+    /// Starts a child with `control` as its standard input, and returns its number.
+    ///
+    /// # Errors
+    /// It was not started.
+    fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32>;
+
+    /// Limits the open files of a child that this process has just made and not reaped.
+    ///
+    /// # Errors
+    /// The limit is as it was.
+    fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()>;
+
+    /// Opens a child that this process has just made and not reaped, so that its number is surely its own.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn open_child(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
+
+    /// Collects the exit status of an own child, if it has ended.
+    ///
+    /// # Errors
+    /// It is no child of this process, or was collected before.
+    fn collect(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
+
+    /// The children of this process, dead ones too.
+    fn children(&self) -> Vec<i32>;
+
+    /// Collects a child whose exit status nobody wants; whether it was dead.
+    ///
+    /// # Errors
+    /// It is no child of this process.
+    fn reap_stray(&self, pid: i32) -> io::Result<bool>;
+
+    /// Does work that reads many files, where it holds up nobody.
+    fn aside<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> impl Future<Output = io::Result<T>> + Send {
+        async move {
+            let done = tokio::task::spawn_blocking(move || work(&self)).await;
+            done.unwrap_or_else(|e| Err(io::Error::other(e)))
+        }
+    }
 }

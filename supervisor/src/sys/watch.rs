@@ -1,6 +1,7 @@
 //! Waiting for what the kernel says, without a thread for each wait.
 
-use crate::sys::linux::{self, Handle, Linux};
+use crate::sys::linux::{self, Linux};
+use crate::sys::{OpenProcess, Sys};
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, ToWrapper};
 use acp_shared::wire::{self, WireError};
 use std::io;
@@ -16,20 +17,20 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// An own child, to be waited for and collected once.
 #[derive(Debug)]
-pub struct Child {
-    sys: Arc<Linux>,
-    handle: Arc<Handle>,
+pub struct Child<S: Sys = Linux> {
+    sys: Arc<S>,
+    handle: Arc<S::Handle>,
     /// The pidfd becomes readable when the process ends, as a pipe does when data comes.
     ready: Option<pipe::Receiver>,
     status: Option<ExitStatus>,
 }
 
-impl Child {
+impl<S: Sys> Child<S> {
     /// Watches a child of this process.
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub fn new(sys: Arc<Linux>, handle: Arc<Handle>) -> io::Result<Self> {
+    pub fn new(sys: Arc<S>, handle: Arc<S::Handle>) -> io::Result<Self> {
         let ready = match handle.pidfd() {
             Some(fd) => Some(pipe::Receiver::from_owned_fd_unchecked(fd.try_clone_to_owned()?)?),
             None => None,
@@ -39,7 +40,7 @@ impl Child {
 
     /// The handle.
     #[must_use]
-    pub const fn handle(&self) -> &Arc<Handle> {
+    pub const fn handle(&self) -> &Arc<S::Handle> {
         &self.handle
     }
 

@@ -201,6 +201,7 @@ impl Identity {
             version_max: VERSION_MAX,
             features: vec![],
             role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
+            secret: None,
         }
     }
 
@@ -350,7 +351,7 @@ impl Client {
     }
 
     pub(crate) async fn leases(&mut self) -> Vec<LeaseInfo> {
-        match self.call(Request::ListLeases).await.unwrap() {
+        match self.call(Request::ListLeases { detail: false }).await.unwrap() {
             Reply::Leases(leases) => leases,
             other => panic!("{other:?}"),
         }
@@ -366,6 +367,7 @@ pub(crate) fn agent(argv: &[&str]) -> Spawn {
         argv: argv.iter().map(|s| (*s).to_owned()).collect(),
         env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
         cwd: "/".into(),
+        roots: Vec::new(),
         graces: QUICK,
     }
 }

@@ -114,7 +114,7 @@ async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
     let mut sent = 0;
     // It writes until the supervisor closes, and reads nothing.
     while sent < 1_000_000 {
-        let request = ToSupervisor::Request { id: 1_000 + sent, body: Request::ListLeases };
+        let request = ToSupervisor::Request { id: 1_000 + sent, body: Request::ListLeases { detail: false } };
         match tokio::time::timeout(DEADLINE, deaf.conn.sender.send(&request)).await.unwrap() {
             Ok(()) => sent += 1,
             Err(_) => break,

@@ -124,7 +124,7 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
     drop(watcher);
     let mut watcher = other.connect().await;
     assert!(
-        matches!(watcher.call(Request::ListLeases).await, Ok(Reply::Leases(l)) if l[0].state == LeaseState::Open)
+        matches!(watcher.call(Request::ListLeases { detail: false }).await, Ok(Reply::Leases(l)) if l[0].state == LeaseState::Open)
     );
     assert!(!watcher.notices.iter().any(|n| matches!(n, Notice::LeaseChanged { .. })));
 }

@@ -73,6 +73,7 @@ impl Above {
             cwd: "/".to_owned(),
             term_grace_ms: 1_000,
             sweep_ms: 1_000,
+            confine: acp_shared::launch::Confine::default(),
         };
         let file = directory.join(LAUNCH_FILE);
         let text = serde_json::to_vec(&launch).unwrap_or_else(|e| panic!("{e}"));

@@ -50,6 +50,7 @@ pub(crate) fn program(argv: &[&str]) -> Launch {
         cwd: "/".to_owned(),
         term_grace_ms: 10_000,
         sweep_ms: 10_000,
+        confine: acp_shared::launch::Confine::default(),
     }
 }
 

@@ -56,6 +56,7 @@ impl Actor {
             argv: self.profile.argv.clone(),
             env: self.profile.env.clone(),
             cwd: self.session.cwd.clone(),
+            roots: vec![self.session.cwd.clone()],
             graces: self.profile.graces,
         };
         let row = LeaseRow {

@@ -115,6 +115,7 @@ pub(super) fn lease(session: &SessionKey) -> LeaseRow {
             argv: vec!["agent".into(), "--acp".into()],
             env: vec![("TOKEN".into(), "secret".into())],
             cwd: "/tmp".into(),
+            roots: vec!["/tmp".into()],
             graces: Graces::default(),
         },
         usage: LeaseUse::Intended,
