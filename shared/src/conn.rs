@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
@@ -176,6 +177,23 @@ impl Listener {
         // The umask has taken bits away from `mode`, never added any: now they are given back.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         Ok(Self(listener))
+    }
+
+    /// Another descriptor of the socket: who connects while nobody accepts waits, as long as one is open.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let LocalListener::UdSocket(listener) = &self.0;
+        listener.as_fd().try_clone_to_owned()
+    }
+
+    /// Accepts on a socket that listens already.
+    ///
+    /// # Errors
+    /// It is none, or the runtime cannot watch it.
+    pub fn from_descriptor(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self(LocalListener::UdSocket(socket.try_into()?)))
     }
 
     /// The next connection. Safe to cancel.

@@ -10,6 +10,7 @@ pub mod config;
 pub mod context;
 pub mod core;
 mod handle;
+mod handover;
 pub mod launchdir;
 pub mod lease_task;
 pub mod link;

@@ -6,6 +6,7 @@ use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
 use crate::core::lease::Lease;
 use crate::core::verify::Guard;
 use crate::handle;
+use crate::handover::{Frozen, Ground, Tried, Upgrade};
 use crate::lease_task::LeaseCmd;
 use crate::link::{Link, LinkId, Responder};
 use crate::relay::{self, Relay};
@@ -14,7 +15,7 @@ use crate::sys::linux::Handle;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient, Welcome,
+    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient, Welcome,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub enum Event {
         /// What.
         notice: Notice,
     },
+    /// A new program was tried (H14).
+    Tried(Tried),
     /// Time passed.
     Tick,
     /// The supervisor is to end; a second one leaves no grace.
@@ -151,14 +154,29 @@ pub struct Owner {
     pub(crate) policy: Policy,
     pub(crate) leases: BTreeMap<LeaseId, Entry>,
     pub(crate) links: HashMap<LinkId, Connected>,
-    installations: HashMap<GatewayInstanceId, Installation>,
-    detached_at_ms: HashMap<GatewayInstanceId, u64>,
+    pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
+    pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
     pub(crate) stopping: bool,
-    hurried: bool,
+    pub(crate) hurried: bool,
     /// When leases that no task holds are looked at again, and whether that is being done.
     pub(crate) sweep_at_ms: u64,
     pub(crate) sweeping: Arc<AtomicBool>,
     pub(crate) warnings: Vec<String>,
+    /// What it stands on; it cannot leave without.
+    pub(crate) ground: Option<Ground>,
+    /// The upgrade under way, and that it has come so far that nobody is let in.
+    pub(crate) upgrade: Option<Upgrade>,
+    pub(crate) leaving: bool,
+    pub(crate) last_upgrade: Option<LastUpgrade>,
+}
+
+/// How an owner's time is over.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Every tree is gone or named.
+    Ended,
+    /// It is to go on in another program.
+    Frozen(Box<Frozen>),
 }
 
 impl Owner {
@@ -197,15 +215,25 @@ impl Owner {
             sweep_at_ms: 0,
             sweeping: Arc::default(),
             warnings,
+            ground: None,
+            upgrade: None,
+            leaving: false,
+            last_upgrade: None,
         }
     }
 
-    /// Takes events until the supervisor has ended: asked to stop, and every tree gone or named.
-    pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    /// Takes events until the supervisor has ended (asked to stop, and every tree gone or named), or is to go on in
+    /// another program.
+    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Outcome {
         while let Some(event) = events.recv().await {
             self.on(event);
             if self.stopping && self.leases.values().all(|e| e.commands.is_none() || e.stuck) {
                 break;
+            }
+            if self.may_freeze()
+                && let Some(frozen) = self.freeze(events).await
+            {
+                return Outcome::Frozen(Box::new(frozen));
             }
         }
         let ending = Refusal::new(RefusalCode::ShuttingDown, "the supervisor has ended");
@@ -215,9 +243,10 @@ impl Owner {
         // The last words, among them the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
         drop(tokio::time::timeout(LAST_WORDS, said).await);
+        Outcome::Ended
     }
 
-    fn on(&mut self, event: Event) {
+    pub(crate) fn on(&mut self, event: Event) {
         match event {
             Event::Hello { hello, version, peer, link, answer } => {
                 // A client that went away in the meantime is noticed by its own task.
@@ -228,13 +257,14 @@ impl Owner {
             Event::Spawned { lease, result } => self.spawned(lease, result),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::News { gateway, notice } => self.tell(gateway, notice),
+            Event::Tried(tried) => self.tried(tried),
             Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }
     }
 
     fn hello(&mut self, hello: &Hello, version: u16, peer: Peer, link: Link) -> Result<Welcome, Refusal> {
-        if self.stopping {
+        if self.stopping || self.leaving {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
         }
         if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
@@ -455,6 +485,7 @@ impl Owner {
         }
         self.expire();
         self.sweep(now);
+        self.check_upgrade(now);
     }
 
     fn close_all(&mut self, which: impl Fn(&Lease) -> bool, reason: &str) {
@@ -484,6 +515,7 @@ impl Owner {
             tracing::info!("ending: every lease is closed in order");
         }
         self.stopping = true;
+        self.give_up("it is to end");
         self.close_all(|_| true, "the supervisor ends");
     }
 

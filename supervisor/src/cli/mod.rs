@@ -4,6 +4,7 @@ mod leases;
 mod output;
 mod serve;
 mod status;
+mod upgrade;
 
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{IdError, LeaseId};
@@ -71,6 +72,23 @@ enum Verb {
         /// Leave the session of the terminal, so that its Ctrl-C does not reach the supervisor
         #[arg(long)]
         own_session: bool,
+        /// Go on where an earlier image of this process was (internal)
+        #[arg(long, hide = true, value_name = "NUMBER")]
+        resume_from_fd: Option<i32>,
+    },
+    /// Put another version of the program in the place of the running one; no agent ends
+    Upgrade {
+        /// The new program, absolute; nobody but root and the supervisor's user may be able to write it
+        /// [default: the file that the running one was started from]
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+    },
+    /// Say whether the handover on standard input can be taken over (internal)
+    #[command(hide = true)]
+    HandoverCheck {
+        /// What the supervisor would be started with
+        #[arg(last = true)]
+        args: Vec<std::ffi::OsString>,
     },
     /// Show how the supervisor is
     Status,
@@ -132,6 +150,12 @@ enum CliError {
     App(#[from] crate::app::AppError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
+    #[error("the supervisor was not upgraded and goes on as it was: {0}")]
+    FellBack(String),
+    #[error("the new program does not answer; see the log of the supervisor")]
+    NoAnswer,
+    #[error("the handover cannot be taken over: {0}")]
+    Handover(String),
     #[error("there is no home directory to keep state in; name one with --state-dir")]
     NoHome,
 }
@@ -147,6 +171,8 @@ impl CliError {
             Self::NoLease(_) => "LEASE_UNKNOWN",
             Self::Config(_) => "CONFIG_INVALID",
             Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::FellBack(_) | Self::Handover(_) => "UPGRADE_FAILED",
+            Self::NoAnswer => "TIMEOUT",
             Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
         }
     }
@@ -160,6 +186,9 @@ impl CliError {
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::App(_)
+            | Self::FellBack(_)
+            | Self::NoAnswer
+            | Self::Handover(_)
             | Self::Runtime(_) => 1,
         }
     }
@@ -197,6 +226,9 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
     let workers = matches!(cli.verb, Verb::Serve { .. });
+    if workers {
+        crate::app::hold_signals()?;
+    }
     let mut builder = if workers {
         tokio::runtime::Builder::new_multi_thread()
     } else {
@@ -216,21 +248,36 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
     };
     let socket = cli.global.socket.clone();
     match cli.verb {
-        Verb::Serve { config, wrapper, own_session } => {
+        Verb::Serve { config, wrapper, own_session, resume_from_fd } => {
+            // Before anything else could be opened, or started.
+            let handover = resume_from_fd.map(crate::handover::resume).transpose();
+            let handover = handover.map_err(crate::app::AppError::from)?;
             serve::log(cli.global.log_format);
             if own_session {
                 serve::leave_session();
             }
             let config = crate::config::Config::load(config.as_deref())?;
-            serve::run(crate::app::Options { state_dir, socket, wrapper, config }, out).await
+            serve::run(crate::app::Options { state_dir, socket, wrapper, config }, handover, out).await
         }
+        Verb::Upgrade { program } => {
+            let socket = socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE));
+            upgrade::run(&socket, &state_dir, program, out).await
+        }
+        Verb::HandoverCheck { args } => upgrade::check(args, out),
         Verb::Status => status::run(&mut client(socket, &state_dir).await?, out).await,
         Verb::Leases(verb) => leases::run(&mut client(socket, &state_dir).await?, verb, out).await,
     }
 }
 
 async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, CliError> {
-    let socket = socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE));
+    connect(socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE))).await
+}
+
+async fn connect(socket: PathBuf) -> Result<Client, CliError> {
+    connect_within(socket, ANSWER).await
+}
+
+async fn connect_within(socket: PathBuf, deadline: Duration) -> Result<Client, CliError> {
     let hello = Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
@@ -238,7 +285,7 @@ async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, Cli
         role: Role::Admin,
         secret: None,
     };
-    Client::open(&socket, hello, ANSWER).await.map_err(|source| CliError::Connect { socket, source })
+    Client::open(&socket, hello, deadline).await.map_err(|source| CliError::Connect { socket, source })
 }
 
 /// The system's directory for root where it is installed, else the user's.

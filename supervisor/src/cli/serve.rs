@@ -24,9 +24,13 @@ pub(super) fn leave_session() {
     }
 }
 
-pub(super) async fn run(options: Options, out: &mut Output) -> Result<(), CliError> {
+pub(super) async fn run(
+    options: Options,
+    handover: Option<crate::handover::Handover>,
+    out: &mut Output,
+) -> Result<(), CliError> {
     let mut printed = Ok(());
-    let served = app::serve(options, |socket| {
+    let served = app::serve(options, handover, |socket| {
         let pid = std::process::id();
         printed = if out.is_json() {
             out.value(&serde_json::json!({ "event": "ready", "pid": pid, "socket": socket }))

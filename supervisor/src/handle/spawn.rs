@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 const ARGUMENTS_MAX: usize = 4_096;
-const COMMANDS_QUEUED_MAX: usize = 8;
+pub(crate) const COMMANDS_QUEUED_MAX: usize = 8;
 const QUOTA_RETRY_MS: u64 = 5_000;
 pub(crate) const SESSION_RETRY_MS: u64 = 500;
 
@@ -74,6 +74,9 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
     }
     if owner.stopping {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
+    }
+    if let Some(refusal) = owner.is_full() {
+        return Err(refusal);
     }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
     check_caps(owner, gateway)?;

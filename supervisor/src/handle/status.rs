@@ -45,5 +45,6 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .sum(),
         warnings: owner.warnings.clone(),
         read_only: None,
+        last_upgrade: owner.last_upgrade.clone(),
     })));
 }

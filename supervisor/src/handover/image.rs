@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 /// Grows with every change that an older reader would misread instead of refusing.
@@ -94,8 +94,8 @@ pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
     // Kernels before 6.3 do not know that a memory file may be no program.
     let made = rustix::fs::memfd_create("acp-handover", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create("acp-handover", flags))?;
-    let mut file = File::from(made);
-    file.write_all(&[0; HEADER_BYTES])?;
+    let file = File::from(made);
+    (&file).write_all(&[0; HEADER_BYTES])?;
     let mut out = Hashing { inner: BufWriter::new(&file), hash: Sha256::new(), count: 0 };
     put_record(&mut out, &handover.head)?;
     for entry in &mut handover.entries {
@@ -105,11 +105,10 @@ pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
         }
     }
     out.flush()?;
-    let (hash, count) = (out.hash.finalize(), out.count);
-    drop(out.inner);
+    let (hash, count) = (out.hash.clone().finalize(), out.count);
+    drop(out);
     let leases = u32::try_from(handover.entries.len()).map_err(io::Error::other)?;
     file.write_all_at(&header(leases, count, &hash), 0)?;
-    file.seek(SeekFrom::Start(0))?;
     rustix::fs::fcntl_add_seals(&file, SEALS)?;
     Ok((file, Summary { leases, checksum: format!("{hash:x}") }))
 }
@@ -193,9 +192,4 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
         return Err(ImageError::Foreign("bytes are left over"));
     }
     Ok((Handover { head, entries }, summary))
-}
-
-/// The memory file as a descriptor that can be passed on.
-pub(crate) fn borrow(file: &File) -> io::Result<OwnedFd> {
-    Ok(file.as_fd().try_clone_to_owned()?)
 }

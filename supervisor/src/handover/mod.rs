@@ -8,8 +8,7 @@
 //!    ─ execve ─ Handover ─ thaw
 //!               └ it failed: the same values, the same thaw, in this image
 //! ```
-//! There is one way back to life, [`Owner::thaw`](crate::owner::Owner), for the new image and for the old one that
-//! could not leave. Nothing is written to or read from a pipe between the freezing of its relay and the thaw; what
+//! There is one way back to life, `Owner::thaw`, for the new image and for the old one that could not leave. Nothing is written to or read from a pipe between the freezing of its relay and the thaw; what
 //! arrives meanwhile waits in the pipe.
 //!
 //! The description is JSON with unknown fields refused and bytes beside it, not bincode: the two programs are of
@@ -24,9 +23,10 @@ mod passed;
 pub(crate) mod program;
 mod thaw;
 
-pub(crate) use exec::{ResumeError, resume};
-pub(crate) use freeze::{Pause, Upgrade, UpgradeStep};
+pub(crate) use exec::{ResumeError, plain, resume};
+pub(crate) use freeze::{Frozen, Ground, Pause, Tried, Upgrade};
 pub(crate) use passed::Passed;
+pub(crate) use thaw::Thawing;
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;
@@ -87,8 +87,6 @@ pub(crate) struct EntryState {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TaskState {
-    /// The row as the task has it.
-    pub(crate) lease: Lease,
     /// How far its end has come.
     pub(crate) stop: Stop,
     /// The wrapper's control socket, while it is open.
@@ -99,6 +97,10 @@ pub(crate) struct TaskState {
     pub(crate) done: bool,
     /// The wrapper ended silently while nobody had asked for an end.
     pub(crate) vanished: bool,
+    /// An end that it was told of and had not begun.
+    pub(crate) asked: Option<String>,
+    /// The same without any grace.
+    pub(crate) hurried: bool,
 }
 
 /// Everything.

@@ -20,6 +20,16 @@ impl Passed {
         Self { number: fd.as_raw_fd(), held: Some(fd) }
     }
 
+    /// Its number.
+    pub(crate) const fn number(&self) -> i32 {
+        self.number
+    }
+
+    /// A number that means nothing, for a trial.
+    pub(crate) const fn nothing() -> Self {
+        Self { number: -1, held: None }
+    }
+
     /// Whether the next image would get it too.
     pub(crate) fn inherit(&self, inherited: bool) -> io::Result<()> {
         use rustix::io::{FdFlags, fcntl_setfd};

@@ -115,6 +115,15 @@ impl Store {
         Ok((Self { jobs }, Writer(thread), loaded))
     }
 
+    /// Whether this program would open the store of a supervisor that runs. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn check(state_dir: &Path) -> Result<(), StoreError> {
+        let path = state_dir.join(STORE_FILE);
+        refuse_newer(&look(&path)?, &path)
+    }
+
     /// Writes a whole lease. It is durable when this returns.
     ///
     /// # Errors
@@ -180,12 +189,22 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(Connection::open(path)?)
 }
 
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    let migrations = Migrations::from_slice(MIGRATIONS);
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+fn look(path: &Path) -> Result<Connection, StoreError> {
+    Ok(Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?)
+}
+
+fn refuse_newer(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if usize::try_from(version).is_ok_and(|version| version > MIGRATIONS.len()) {
         return Err(StoreError::Newer { path: path.to_owned() });
     }
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let migrations = Migrations::from_slice(MIGRATIONS);
+    refuse_newer(connection, path)?;
     migrations.to_latest(connection).map_err(|e| StoreError::Sqlite(e.to_string()))
 }
 

@@ -401,6 +401,21 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Takes over a descriptor that an earlier image of this process left open, and closes it to all later ones. The
+/// caller names each number once, before anything else could have come by it.
+///
+/// # Errors
+/// It is not open.
+pub fn adopt(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a number that is not open gives EBADF; the flag of one that is open is all that is changed.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and no value of this image owns it: it was inherited over `execve`, and the caller takes
+    // each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// Sends one packet with descriptors.
 ///
 /// # Errors
