@@ -48,9 +48,8 @@ pub(super) async fn run(
         let asked = async { status(&mut connect(socket.to_owned()).await?).await };
         match asked.await.map(|status| status.last_upgrade) {
             Ok(Some(last)) if Some(last.at_ms) != before => break last,
-            Ok(_) => {}
-            Err(CliError::Connect { .. } | CliError::Call(ConnError::Closed | ConnError::Io(_))) => {}
-            Err(error) => return Err(error),
+            Err(error) if !comes_back(&error) => return Err(error),
+            Ok(_) | Err(_) => {}
         }
         if Instant::now() >= until {
             return Err(CliError::NoAnswer);
@@ -61,6 +60,20 @@ pub(super) async fn run(
         return Err(CliError::FellBack(why));
     }
     if out.is_json() { Ok(out.value(&json(&last))?) } else { Ok(out.line(&self::text(&last))?) }
+}
+
+/// Whether a supervisor that is being upgraded may be behind a failure. Its socket is never gone: who connects waits.
+fn comes_back(error: &CliError) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match error {
+        CliError::Connect { source: ConnError::Io(error), .. } => {
+            !matches!(error.kind(), NotFound | ConnectionRefused)
+        }
+        CliError::Connect { source, .. } | CliError::Call(source) => {
+            matches!(source, ConnError::Closed | ConnError::Io(_) | ConnError::Refused(_))
+        }
+        _ => false,
+    }
 }
 
 /// An upgrade as programs see it.

@@ -59,7 +59,7 @@ pub(crate) fn prove(
     let shown = program.display();
     let read = image.try_clone().map_err(|e| format!("no descriptor is left: {e}"))?;
     let mut command = Command::new(program);
-    command.args(["handover-check", "--"]).args(args);
+    command.args(["--json", "handover-check", "--"]).args(args);
     command.stdin(Stdio::from(read)).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut started = None;
     let pid = context.start_child(|| {
@@ -77,21 +77,28 @@ pub(crate) fn prove(
 
 /// Whether an answer proves that the handover was read.
 fn judge(answer: &[u8], want: &Summary) -> Result<String, String> {
-    let text = String::from_utf8_lossy(answer);
-    let shown = crate::core::tail::head(text.trim(), SHOWN_BYTES);
-    let proof: Proof =
-        serde_json::from_slice(answer).map_err(|_| format!("does not understand the handover: {shown:?}"))?;
+    let proof: Proof = serde_json::from_slice(answer)
+        .map_err(|_| format!("does not understand the handover: {}", shown(answer)))?;
     let read = Summary { leases: proof.leases, checksum: proof.checksum };
     if proof.handover != HANDOVER_VERSION || read != *want {
-        return Err(format!("has read something else: {shown}"));
+        return Err(format!("has read something else: {}", shown(answer)));
     }
     Ok(proof.version)
+}
+
+/// The beginning of an answer, for people.
+fn shown(answer: &[u8]) -> String {
+    let text = String::from_utf8_lossy(answer);
+    format!("{:?}", crate::core::tail::head(text.trim(), SHOWN_BYTES))
 }
 
 /// What a child prints until it ends well.
 fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
     let until = Instant::now() + WITHIN;
-    let heard = listen(child, until).and_then(|answer| end(child, until).map(|()| answer));
+    let heard = listen(child, until).and_then(|answer| match end(child, until) {
+        Ok(()) => Ok(answer),
+        Err(why) => Err(format!("{why}: {}", shown(&answer))),
+    });
     if heard.is_err() {
         // Our own child that is not reaped: its number is its own.
         drop(child.kill());

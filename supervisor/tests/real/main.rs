@@ -10,3 +10,4 @@ mod spawn;
 mod stop;
 mod store;
 mod terminal;
+mod upgrade;
