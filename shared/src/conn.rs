@@ -188,11 +188,11 @@ impl Listener {
         listener.as_fd().try_clone_to_owned()
     }
 
-    /// Accepts on a socket that listens already.
+    /// Listens on a socket that another program made and handed over.
     ///
     /// # Errors
-    /// It is none, or the runtime cannot watch it.
-    pub fn from_descriptor(socket: OwnedFd) -> io::Result<Self> {
+    /// The socket cannot be waited for.
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self(LocalListener::UdSocket(socket.try_into()?)))
     }
 

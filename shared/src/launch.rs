@@ -146,7 +146,8 @@ pub enum FromWrapper {
     ExecFailed {
         /// The `errno` of the failed call.
         errno: i32,
-        /// Which call failed: `chdir` or `exec`.
+        /// Which step failed: `chdir`, `exec`, or one of the confinement: `oom_score_adj`, `setrlimit`, `setgroups`,
+        /// `setresgid`, `setresuid`, `capset`, `no_new_privs`, `landlock`.
         stage: String,
     },
     /// The wrapper could not get as far as a blocked adapter.

@@ -1,32 +1,35 @@
 //! `serve`: takes the lock, reaps, listens, and ends in order.
 
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
 use crate::core::lease::{Lease, ProcessRecord, Scope};
-use crate::handover::{Ground, Handover, Thawing, plain, program};
+use crate::core::load::{self, Own};
+use crate::handover::{Ground, Handover, Standing, Thawing, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Outcome, Owner};
 use crate::reaper;
-use crate::relay;
+use crate::relay::spools::Spools;
 use crate::server;
-use crate::store::{Loaded, Store, StoreError};
+use crate::socket::Socket;
+use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
 use crate::sys::linux::Linux;
-use crate::sys::{Abilities, Sys};
+use crate::sys::{Abilities, OpenProcess, Sys};
+use crate::systemd::Manager;
 use acp_shared::conn::Listener;
+use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
-use nix::sys::signal::SigSet;
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -38,7 +41,6 @@ const LOCK_FILE: &str = "lock";
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Looks at processes for clients that are taken at the same time.
 const LOOKS_MAX: usize = 2;
-const TICK: Duration = Duration::from_millis(500);
 
 /// Why the supervisor does not run.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +77,9 @@ pub enum AppError {
     /// What an earlier image handed over is not what it should be.
     #[error("cannot go on where the earlier program was")]
     Resume(#[from] crate::handover::ResumeError),
+    /// The service manager cannot be told anything.
+    #[error("cannot use what the service manager put into the environment")]
+    Manager(#[source] io::Error),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -176,12 +181,10 @@ fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
     rustix::process::Rlimit { current, maximum }
 }
 
-/// Everything that stays the same until the program ends.
+/// Everything that stays the same until this image ends.
 struct House {
     context: Arc<Context>,
     policy: Policy,
-    socket: PathBuf,
-    socket_mode: u32,
     /// Numbers connections.
     links: Arc<AtomicU64>,
     program: PathBuf,
@@ -189,24 +192,28 @@ struct House {
 
 impl House {
     /// Opens the doors: connections and signals come in.
-    fn open(&self, lock: OwnedFd, listener: OwnedFd) -> Result<Ground, AppError> {
-        let accepts = file(&self.socket, listener.try_clone().and_then(Listener::from_descriptor))?;
+    fn open(&self, owner: &mut Owner, standing: Standing) -> Result<(), AppError> {
+        let accepts = standing.listener.try_clone().and_then(Listener::inherited);
+        let accepts = file(&self.context.state_dir.join(SOCKET_FILE), accepts)?;
         let server = server::serve(Arc::clone(&self.context), accepts, Arc::clone(&self.links));
         let signals = Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&self.context));
-        Ok(Ground {
-            lock,
-            listener,
+        owner.manager = Manager::from_env().map_err(AppError::Manager)?;
+        let read_only = self.context.store.read_only().is_some();
+        owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
+        owner.stand(Ground {
+            standing,
             doors: vec![tokio::spawn(server), tokio::spawn(signals)],
             program: self.program.clone(),
             args: plain(std::env::args_os().skip(1)),
-        })
+        });
+        Ok(())
     }
 
     /// Goes on where an owner was frozen.
     fn thaw(&self, thawing: Thawing) -> Result<Owner, AppError> {
         let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
-        let (mut owner, lock, listener) = file(&self.context.state_dir, thawed)?;
-        owner.stand(self.open(lock, listener)?);
+        let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
+        self.open(&mut owner, standing)?;
         Ok(owner)
     }
 
@@ -214,22 +221,54 @@ impl House {
     async fn found(
         &self,
         lock: File,
-        mut loaded: Loaded,
-        warnings: Vec<String>,
+        socket: PathBuf,
+        (mut loaded, mut warnings): (Loaded, Vec<String>),
+        ready: impl FnOnce(&Path),
     ) -> Result<Owner, AppError> {
-        reap_at_start(&self.context, &mut loaded.leases).await?;
+        let context = &self.context;
+        if let Some(why) = context.store.read_only() {
+            tracing::error!(why, "nothing is signalled and nothing is started");
+        } else {
+            warnings.extend(put_in_order(context, &mut loaded));
+            let manager = Manager::from_env().map_err(AppError::Manager)?;
+            manager.say("STATUS=looking at what an earlier supervisor left behind");
+            reap_at_start(context, &mut loaded.leases).await?;
+        }
         let (leases, installations) = (loaded.leases, loaded.installations);
-        let mut owner =
-            Owner::new(Arc::clone(&self.context), self.policy.clone(), leases, installations, warnings);
-        let listener = file(&self.socket, Listener::bind(&self.socket, self.socket_mode))?;
-        let listener = file(&self.socket, listener.descriptor())?;
-        owner.stand(self.open(lock.into(), listener)?);
+        let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
+        let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
+        let listener = file(&socket.path, socket.listener.descriptor())?;
+        let standing = Standing { lock: lock.into(), listener, to_remove: socket.to_remove() };
+        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.abilities.rung(), "ready");
+        self.open(&mut owner, standing)?;
+        ready(&socket.path);
         Ok(owner)
+    }
+
+    /// Lives until the end, however often it fails to leave for another program. Returns what it stood on.
+    async fn live(
+        &self,
+        mut owner: Owner,
+        queue: &mut mpsc::Receiver<Event>,
+    ) -> Result<Option<Standing>, AppError> {
+        let watches = self.context.store.read_only().is_none();
+        let strays = watches.then(|| tokio::spawn(strays::watch(Arc::clone(&self.context))));
+        let standing = loop {
+            match owner.run(queue).await {
+                Outcome::Ended(standing) => break standing,
+                Outcome::Frozen(frozen) => owner = self.thaw(frozen.leave(&self.context).await)?,
+            }
+        };
+        if let Some(task) = strays {
+            task.abort();
+            drop(task.await);
+        }
+        Ok(standing)
     }
 }
 
 /// Runs a supervisor until it is asked to end: from what is on disk, or from what an earlier image of this process
-/// handed over (H14). `ready` is called with the socket's path when it accepts for the first time.
+/// handed over (H14). `ready` is called with the socket's path when the first image accepts.
 ///
 /// # Errors
 /// [`AppError`]; nothing was started.
@@ -238,24 +277,57 @@ pub(crate) async fn serve(
     handover: Option<Handover>,
     ready: impl FnOnce(&Path),
 ) -> Result<(), AppError> {
-    let (state_dir, program) = (options.state_dir, program::own());
+    let (state_dir, program) = (options.state_dir.clone(), program::own());
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let lock = if handover.is_some() { None } else { Some(lock(&state_dir)?) };
-    let descriptors = descriptors(handover.as_ref());
-    let around = look_around(handover.as_ref())?;
+    let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
+    let policy = policy(&options.config);
+    let (context, mut queue, loaded, warnings, writer) = prepare(options, state_dir, handover.as_ref())?;
+    let links = Arc::new(AtomicU64::new(1));
+    let house = House { context: Arc::clone(&context), policy, links, program };
+    let owner = match (handover, lock) {
+        (Some(handover), _) => {
+            let mut owner = house.thaw(handover.arrived(loaded.leases))?;
+            owner.warnings.extend(warnings);
+            owner.outlast();
+            owner
+        }
+        (None, Some(lock)) => house.found(lock, socket, (loaded, warnings), ready).await?,
+        (None, None) => return Ok(()),
+    };
+    let standing = house.live(owner, &mut queue).await?;
+    drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
+    // What was posted is on disk when this is.
+    let flushed = context.store.flush().await;
+    drop((writer, standing));
+    Ok(flushed?)
+}
+
+fn policy(config: &Config) -> Policy {
+    Policy {
+        own_uid: rustix::process::geteuid().as_raw(),
+        allowed_uids: config.allowed_uids.clone(),
+        allowed_gids: config.allowed_gids.clone(),
+        admin_gids: config.admin_gids.clone(),
+    }
+}
+
+type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
+
+/// Looks around, opens the store and makes what everything else needs.
+fn prepare(options: Options, state_dir: PathBuf, handover: Option<&Handover>) -> Result<Prepared, AppError> {
+    let descriptors = descriptors(handover);
+    let mut around = look_around(handover)?;
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
-    let (store, writer, loaded) = Store::open(&state_dir)?;
-    let (events, mut queue) = mpsc::channel(EVENTS_QUEUED_MAX);
-    let policy = Policy {
-        own_uid: rustix::process::geteuid().as_raw(),
-        allowed_uids: options.config.allowed_uids.clone(),
-        allowed_gids: options.config.allowed_gids.clone(),
-        admin_gids: options.config.admin_gids.clone(),
-    };
+    let (store, writer, mut loaded) = Store::open(&state_dir)?;
+    around.warnings.append(&mut loaded.warnings);
+    let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
+    spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
+    let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
         own_line: around.sys.own_line(),
         sys: around.sys,
@@ -263,75 +335,49 @@ pub(crate) async fn serve(
         store,
         config: options.config,
         wrapper_root,
-        state_dir: state_dir.clone(),
+        state_dir,
         me: around.me,
         scope: around.scope,
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
+        spools,
         children: Mutex::new(HashSet::new()),
         descriptors,
         events,
         looks: Semaphore::new(LOOKS_MAX),
-        started: handover.as_ref().map_or_else(Instant::now, Handover::started),
+        started: handover.map_or_else(Instant::now, Handover::started),
     });
-    let house = House {
-        socket: options.socket.unwrap_or_else(|| state_dir.join(SOCKET_FILE)),
-        socket_mode: socket_mode(&policy),
-        context: Arc::clone(&context),
-        policy,
-        links: Arc::new(AtomicU64::new(1)),
-        program,
-    };
-    let owner = match (handover, lock) {
-        (Some(handover), _) => {
-            let owner = house.thaw(handover.arrived(loaded.leases))?;
-            owner.outlast();
-            owner
-        }
-        (None, Some(lock)) => {
-            let owner = house.found(lock, loaded, around.warnings).await?;
-            ready(&house.socket);
-            owner
-        }
-        (None, None) => return Ok(()),
-    };
-    run(&house, owner, &mut queue).await?;
-    drop(std::fs::remove_file(&house.socket));
-    // What was posted is on disk when this is.
-    let flushed = context.store.flush().await;
-    drop(writer);
-    Ok(flushed?)
+    Ok((context, queue, loaded, around.warnings, writer))
 }
 
-/// Who may reach the socket at all.
-fn socket_mode(policy: &Policy) -> u32 {
-    let open_to_groups = !policy.allowed_gids.is_empty() || !policy.admin_gids.is_empty();
-    if !policy.allowed_uids.is_empty() {
-        0o666
-    } else if open_to_groups {
-        0o660
-    } else {
-        0o600
+/// Puts rows out of use that cannot be believed, and says what the rows do not say.
+fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
+    let own = Own { scope: &context.scope, line: &context.own_line };
+    let now = |pid| context.sys.open(pid).ok()?.record();
+    for lease in load::settle(&mut loaded.leases, own, wall_ms(), now) {
+        tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
+        context.store.post_lease(&lease);
     }
-}
-
-/// Lives until the end, however often it fails to leave for another program.
-async fn run(house: &House, mut owner: Owner, queue: &mut mpsc::Receiver<Event>) -> Result<(), AppError> {
-    let context = &house.context;
-    let beside = [
-        tokio::spawn(strays::watch(Arc::clone(context))),
-        tokio::spawn(tick(Arc::clone(context))),
-    ];
-    let (socket, rung) = (house.socket.display(), context.abilities.rung());
-    tracing::info!(%socket, pid = context.me.pid, rung, "ready");
-    while let Outcome::Frozen(frozen) = owner.run(queue).await {
-        owner = house.thaw(frozen.leave(context).await)?;
+    let known: HashSet<LeaseId> = loaded.leases.iter().map(|l| l.lease_id).collect();
+    let forgotten: Vec<String> = context
+        .wrapper_root
+        .leases()
+        .into_iter()
+        .filter(|id| !known.contains(id))
+        .map(|id| id.to_string())
+        .collect();
+    if forgotten.is_empty() {
+        return Vec::new();
     }
-    for task in beside {
-        task.abort();
-        drop(task.await);
-    }
-    Ok(())
+    let how = if loaded.fresh { "a new lease store" } else { "the lease store" };
+    let warning = format!(
+        "{how} does not know the leases of {} launch directories; what may be left of their processes is not \
+         signalled, look for it by hand and then remove the directories: {}",
+        forgotten.len(),
+        forgotten.join(" ")
+    );
+    tracing::warn!("{warning}");
+    vec![warning]
 }
 
 /// The signals that end a supervisor. They are blocked and read from a descriptor: one that comes while an image
@@ -376,14 +422,6 @@ impl Signals {
     }
 }
 
-async fn tick(context: Arc<Context>) {
-    let mut ticks = tokio::time::interval(TICK);
-    loop {
-        ticks.tick().await;
-        context.tell(Event::Tick).await;
-    }
-}
-
 /// Ends what earlier supervisors left behind, and puts their rows in order.
 async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(), AppError> {
     let mut open: Vec<Lease> = leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
@@ -393,7 +431,7 @@ async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(
     tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
     reaper::reap(context, &mut open).await.map_err(AppError::Reap)?;
     for lease in &mut open {
-        if let Some(end) = relay::spooled_end(&context.spool_dir(), lease.lease_id) {
+        if let Some(end) = context.spools.end(lease.gateway, lease.lease_id) {
             lease.stdout_end = lease.stdout_end.max(end);
             context.store.post_lease(lease);
         }

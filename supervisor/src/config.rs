@@ -50,6 +50,11 @@ pub struct Config {
     pub allowed_gids: Vec<u32>,
     /// Groups that may use the admin CLI. Default: none.
     pub admin_gids: Vec<u32>,
+    /// The group of the socket, by name or number: its members, besides those that the lists above name, can reach it
+    /// where the mode lets the group in. Default: the group that the supervisor runs as.
+    pub socket_group: Option<String>,
+    /// The mode of the socket, in octal. Default: 0600; with groups in the lists above 0660, with users 0666.
+    pub socket_mode: Option<String>,
     /// Directory under which wrappers are started; it must allow exec. Default: `wrappers` in the state directory.
     pub wrapper_root: Option<PathBuf>,
     /// Living leases in all. Default 2048.
@@ -70,6 +75,8 @@ pub struct Config {
     pub credit_bytes: u64,
     /// Output of one ending agent kept on disk. Default 256 MiB.
     pub spool_bytes_max: u64,
+    /// Output of all ended agents of one gateway kept on disk, until it is acknowledged or past retention. Default 2 GiB.
+    pub spool_total_bytes_max: u64,
     /// Input of one agent that waits for its pipe. Default 64 MiB.
     pub stdin_bytes_max: u64,
     /// Input numbers whose hash is remembered, for each agent. Default 65536.
@@ -107,6 +114,8 @@ impl Default for Config {
             allowed_uids: Vec::new(),
             allowed_gids: Vec::new(),
             admin_gids: Vec::new(),
+            socket_group: None,
+            socket_mode: None,
             wrapper_root: None,
             leases_max: 2048,
             leases_per_gateway_max: 512,
@@ -117,6 +126,7 @@ impl Default for Config {
             ring_bytes_max: 8 * MIB,
             credit_bytes: 4 * MIB,
             spool_bytes_max: 256 * MIB,
+            spool_total_bytes_max: 2048 * MIB,
             stdin_bytes_max: 64 * MIB,
             stdin_hashes_max: 65_536,
             gateway_bytes_max: 1024 * MIB,
@@ -136,7 +146,7 @@ impl Default for Config {
 }
 
 /// Keys whose default is "not set", so that they do not show in the default's TOML.
-const OPTIONAL_KEYS: &[&str] = &["wrapper_root"];
+const OPTIONAL_KEYS: &[&str] = &["socket_group", "socket_mode", "wrapper_root"];
 
 impl Config {
     /// Reads a file, or takes the defaults without one.
@@ -193,6 +203,7 @@ impl Config {
             ("ring_bytes_max", self.ring_bytes_max, 4_096, GIB),
             ("credit_bytes", self.credit_bytes, 4_096, GIB),
             ("spool_bytes_max", self.spool_bytes_max, 0, 64 * GIB),
+            ("spool_total_bytes_max", self.spool_total_bytes_max, 0, 64 * 1024 * GIB),
             ("stdin_bytes_max", self.stdin_bytes_max, 4_096, GIB),
             ("stdin_hashes_max", self.stdin_hashes_max, 16, 16_777_216),
             // One frame must hold it.
@@ -213,7 +224,19 @@ impl Config {
                 return Err(ConfigError::OutOfBounds { key, value, min, max });
             }
         }
-        Ok(())
+        match (&self.socket_mode, self.mode()) {
+            (Some(text), None) => Err(ConfigError::Parse(format!(
+                "socket_mode = {text:?} is no file mode; write \"0660\", for example"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The mode of the socket, if one is set that is one.
+    #[must_use]
+    pub fn mode(&self) -> Option<u32> {
+        let text = self.socket_mode.as_deref()?;
+        u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok().filter(|mode| *mode <= 0o777)
     }
 }
 
@@ -259,6 +282,10 @@ mod tests {
             ("leases_maxx = 1", r#"the configuration has no key "leases_maxx"; did you mean "leases_max"?"#),
             ("zzz = 1", r#"the configuration has no key "zzz""#),
             ("leases_max = 0", "leases_max = 0 is outside of 1 to 100000"),
+            (
+                "socket_mode = \"888\"",
+                r#"the configuration is not valid: socket_mode = "888" is no file mode; write "0660", for example"#,
+            ),
         ] {
             assert_eq!(Config::parse(text).unwrap_err().to_string(), want);
         }

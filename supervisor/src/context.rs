@@ -7,6 +7,7 @@ use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
 use crate::relay::Limits;
 use crate::relay::budget::Budget;
+use crate::relay::spools::Spools;
 use crate::store::Store;
 use crate::sys::linux::Linux;
 use crate::sys::{Abilities, Sys};
@@ -44,6 +45,8 @@ pub struct Context<S: Sys = Linux> {
     pub roots: Mutex<HashSet<i32>>,
     /// The memory that the relays of each gateway share.
     pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<Budget>>>,
+    /// What ended agents said, on disk.
+    pub spools: Spools,
     /// Children that this supervisor started and has not collected.
     pub children: Mutex<HashSet<i32>>,
     /// The limit on open files that wrappers get, which is the one this supervisor was started with.
@@ -71,12 +74,6 @@ impl<S: Sys> Context<S> {
         self.started + Duration::from_millis(at_ms.min(FAR_MS))
     }
 
-    /// Where spools lie.
-    #[must_use]
-    pub fn spool_dir(&self) -> PathBuf {
-        self.state_dir.join("spool")
-    }
-
     /// The sizes that the relays of a gateway work with.
     #[must_use]
     pub fn limits(&self, gateway: GatewayInstanceId) -> Limits {
@@ -87,7 +84,7 @@ impl<S: Sys> Context<S> {
             budgets.insert(gateway, Arc::downgrade(&new));
             new
         });
-        Limits::new(&self.config, self.spool_dir(), budget)
+        Limits::new(&self.config, self.spools.dir().to_owned(), budget, self.spools.total(gateway))
     }
 
     /// Who is never signalled for the sake of a lease whose own root is `own`.
@@ -141,6 +138,13 @@ impl<S: Sys> Context<S> {
     /// A child was collected, or nobody holds it any more.
     pub fn forget_child(&self, pid: i32) {
         self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
+    }
+
+    /// Whether this process has any child, one that it started or a stray.
+    #[must_use]
+    pub fn has_children(&self) -> bool {
+        let started = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        !started.is_empty() || !self.sys.children().is_empty()
     }
 
     /// Children that this supervisor did not start.

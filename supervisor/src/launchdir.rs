@@ -125,6 +125,20 @@ impl WrapperRoot {
         self.root.join(gateway.to_string()).join(lease_id.to_string())
     }
 
+    /// The leases whose directories are there.
+    #[must_use]
+    pub fn leases(&self) -> Vec<LeaseId> {
+        let names = |dir: PathBuf| {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)))
+        };
+        names(self.root.clone())
+            .filter(|(_, name)| GatewayInstanceId::parse(name).is_ok())
+            .flat_map(|(path, _)| names(path))
+            .filter_map(|(_, name)| LeaseId::parse(&name).ok())
+            .collect()
+    }
+
     /// Makes a lease's directory. One that a crash left behind is replaced.
     ///
     /// # Errors
@@ -217,6 +231,7 @@ mod tests {
         assert_eq!(read, launch);
         // A crash left it behind: it is made anew.
         root.make(&launch).unwrap();
+        assert_eq!(root.leases(), [launch.lease_id]);
         root.remove(launch.gateway_instance_id, launch.lease_id);
         assert!(!made.dir.exists());
         WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();

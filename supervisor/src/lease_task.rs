@@ -157,9 +157,7 @@ async fn failed<S: Sys>(
 async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal) {
     change(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
-    if let Err(error) = context.store.save_lease(&lease).await {
-        tracing::error!(lease_id = %lease.lease_id, %error, "the closing of a lease is not recorded");
-    }
+    context.store.record(&lease, "the closing of a lease").await;
     context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal) }).await;
     until_gone(context, lease).await;
 }
@@ -212,9 +210,7 @@ async fn end<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease, event: LeaseE
     let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
     change(lease, event, &reason);
     lease.ended_at_ms = Some(wall_ms());
-    if let Err(error) = context.store.save_lease(lease).await {
-        tracing::error!(lease_id = %lease.lease_id, %error, "the end of a lease is not recorded");
-    }
+    context.store.record(lease, "the end of a lease").await;
     context.wrapper_root.remove(lease.gateway, lease.lease_id);
 }
 
@@ -408,9 +404,7 @@ impl<S: Sys> Task<S> {
             return;
         }
         change(&mut self.lease, LeaseEvent::Close, reason);
-        if let Err(error) = self.context.store.save_lease(&self.lease).await {
-            tracing::error!(lease_id = %self.lease.lease_id, %error, "the closing of a lease is not recorded");
-        }
+        self.context.store.record(&self.lease, "the closing of a lease").await;
         self.relay.tell(RelayCmd::State(LeaseState::Closing)).await;
         self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }

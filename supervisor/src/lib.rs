@@ -18,11 +18,13 @@ pub mod owner;
 pub mod reaper;
 pub mod relay;
 pub mod server;
+mod socket;
 pub mod spawn;
 pub mod store;
 pub mod strays;
 pub mod sweep;
 pub mod sys;
+pub mod systemd;
 mod upkeep;
 
 use std::process::ExitCode;

@@ -6,16 +6,18 @@ use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
 use crate::core::lease::Lease;
 use crate::core::verify::Guard;
 use crate::handle;
-use crate::handover::{Frozen, Ground, Tried, Upgrade};
+use crate::handover::{Frozen, Ground, Standing, Tried, Upgrade};
 use crate::lease_task::LeaseCmd;
 use crate::link::{Link, LinkId, Responder};
 use crate::relay::{self, Relay};
 use crate::sys::Sys;
 use crate::sys::linux::Handle;
+use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient, Welcome,
+    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient,
+    Welcome,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -72,8 +74,6 @@ pub enum Event {
     },
     /// A new program was tried (H14).
     Tried(Tried),
-    /// Time passed.
-    Tick,
     /// The supervisor is to end; a second one leaves no grace.
     Stop,
 }
@@ -142,7 +142,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The longest machine id; systemd's have 33 bytes.
 const MACHINE_ID_BYTES_MAX: usize = 256;
 /// The deadline of an end that the lease's task was told of: the owner has nothing more to do about it.
-const TOLD: u64 = u64::MAX;
+pub(crate) const TOLD: u64 = u64::MAX;
 /// How long an agent's end waits for its terminals beyond their own graces, in milliseconds.
 const TERMINALS_SLACK_MS: u64 = 1_000;
 
@@ -161,6 +161,9 @@ pub struct Owner {
     /// When leases that no task holds are looked at again, and whether that is being done.
     pub(crate) sweep_at_ms: u64,
     pub(crate) sweeping: Arc<AtomicBool>,
+    /// When it wakes by itself: at the first deadline, `None` while there is none. At once when that is to be reckoned.
+    pub(crate) wake_at_ms: Option<u64>,
+    pub(crate) manager: Manager,
     pub(crate) warnings: Vec<String>,
     /// What it stands on; it cannot leave without.
     pub(crate) ground: Option<Ground>,
@@ -173,8 +176,8 @@ pub struct Owner {
 /// How an owner's time is over.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Every tree is gone or named.
-    Ended,
+    /// Every tree is gone or named. What it stood on is held until everything is on disk.
+    Ended(Option<Standing>),
     /// It is to go on in another program.
     Frozen(Box<Frozen>),
 }
@@ -214,6 +217,8 @@ impl Owner {
             hurried: false,
             sweep_at_ms: 0,
             sweeping: Arc::default(),
+            wake_at_ms: Some(0),
+            manager: Manager::default(),
             warnings,
             ground: None,
             upgrade: None,
@@ -225,8 +230,19 @@ impl Owner {
     /// Takes events until the supervisor has ended (asked to stop, and every tree gone or named), or is to go on in
     /// another program.
     pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Outcome {
-        while let Some(event) = events.recv().await {
-            self.on(event);
+        loop {
+            let event = match tokio::time::timeout_at(self.wake_at(), events.recv()).await {
+                Ok(Some(event)) => Some(event),
+                Ok(None) => break,
+                Err(_) => None,
+            };
+            // A flood of events must not keep it from its deadlines.
+            if self.is_due() {
+                self.tick();
+            }
+            if let Some(event) = event {
+                self.on(event);
+            }
             if self.stopping && self.leases.values().all(|e| e.commands.is_none() || e.stuck) {
                 break;
             }
@@ -243,7 +259,11 @@ impl Owner {
         // The last words, among them the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
         drop(tokio::time::timeout(LAST_WORDS, said).await);
-        Outcome::Ended
+        let ground = self.ground.take();
+        for door in ground.iter().flat_map(|ground| &ground.doors) {
+            door.abort();
+        }
+        Outcome::Ended(ground.map(|ground| ground.standing))
     }
 
     pub(crate) fn on(&mut self, event: Event) {
@@ -258,7 +278,6 @@ impl Owner {
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::News { gateway, notice } => self.tell(gateway, notice),
             Event::Tried(tried) => self.tried(tried),
-            Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }
     }
@@ -360,11 +379,13 @@ impl Owner {
         tracing::info!(who = ?connected.who, "disconnected");
         if let Who::Gateway(gateway) = connected.who {
             self.detached_at_ms.insert(gateway, self.context.now_ms());
+            self.wake_anew();
         }
     }
 
     fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>) {
         let id = lease.lease_id;
+        self.wake_anew();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut entry.waiting);
         entry.lease = lease;
@@ -396,7 +417,9 @@ impl Owner {
         entry.stuck = stuck;
         if state.is_ended() {
             entry.commands = None;
+            self.wake_anew();
         }
+        let Some(entry) = self.leases.get(&id) else { return };
         let parent = entry.lease.parent();
         if parent.is_some() && state.is_ended() {
             self.trim_tails(gateway);
@@ -442,12 +465,13 @@ impl Owner {
             return;
         }
         entry.close_at_ms = Some((until, reason.to_owned()));
+        self.wake_anew();
         self.close_terminals(id, "its agent is ending");
         self.close_when_alone(id);
     }
 
     /// The end of an agent that waited for its terminals.
-    fn close_when_alone(&mut self, id: LeaseId) {
+    pub(crate) fn close_when_alone(&mut self, id: LeaseId) {
         let now = self.context.now_ms();
         let asked = self.leases.get(&id).and_then(|entry| entry.close_at_ms.clone());
         let Some((until, reason)) = asked.filter(|(until, _)| *until != TOLD) else { return };
@@ -461,34 +485,11 @@ impl Owner {
             && commands.try_send(command).is_ok()
         {
             entry.close_at_ms = Some((TOLD, String::new()));
+            self.wake_anew();
         }
     }
 
-    fn tick(&mut self) {
-        let now = self.context.now_ms();
-        let grace = self.context.config.detached_grace_ms;
-        let away: Vec<GatewayInstanceId> = self
-            .detached_at_ms
-            .iter()
-            .filter(|(_, at)| now.saturating_sub(**at) >= grace)
-            .map(|(g, _)| *g)
-            .collect();
-        for gateway in away {
-            self.detached_at_ms.remove(&gateway);
-            self.close_all(|lease| lease.gateway == gateway, "its gateway did not come back");
-        }
-        let waits =
-            |e: &Entry| e.commands.is_some() && matches!(e.close_at_ms, Some((until, _)) if until != TOLD);
-        let waiting: Vec<LeaseId> = self.leases.iter().filter(|(_, e)| waits(e)).map(|(id, _)| *id).collect();
-        for id in waiting {
-            self.close_when_alone(id);
-        }
-        self.expire();
-        self.sweep(now);
-        self.check_upgrade(now);
-    }
-
-    fn close_all(&mut self, which: impl Fn(&Lease) -> bool, reason: &str) {
+    pub(crate) fn close_all(&mut self, which: impl Fn(&Lease) -> bool, reason: &str) {
         let ids: Vec<LeaseId> = self
             .leases
             .iter()
@@ -513,6 +514,7 @@ impl Owner {
         }
         if !self.stopping {
             tracing::info!("ending: every lease is closed in order");
+            self.manager.say("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
         self.give_up("it is to end");

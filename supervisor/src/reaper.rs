@@ -130,9 +130,7 @@ async fn round<S: Sys>(
                 tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped");
                 continue;
             }
-            if let Err(error) = context.store.save_lease(lease).await {
-                tracing::error!(%error, lease_id = %lease.lease_id, "the reaping of a lease is not recorded");
-            }
+            context.store.record(lease, "the reaping of a lease").await;
         }
         if kill {
             tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
@@ -157,9 +155,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
         }
         tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
-        if let Err(error) = context.store.save_lease(lease).await {
-            tracing::error!(%error, lease_id = %lease.lease_id, "the end of a lease is not recorded");
-        }
+        context.store.record(lease, "the end of a lease").await;
         context.wrapper_root.remove(lease.gateway, lease.lease_id);
     }
 }

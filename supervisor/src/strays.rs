@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often it looks even without a SIGCHLD, since several of them may be one.
+/// How often it looks even without a SIGCHLD, since several of them may be one: while there are children.
 const LOOK: Duration = Duration::from_secs(2);
 /// Pause after each look: a burst of dying children is one look.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -32,9 +32,16 @@ pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
                 None => std::future::pending().await,
             }
         };
+        let now_and_then = async {
+            if context.has_children() {
+                tokio::time::sleep(LOOK).await;
+            } else {
+                std::future::pending().await
+            }
+        };
         tokio::select! {
             () = told => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = now_and_then => {}
         }
         let at = Arc::clone(&context);
         let looked = context.blocking(move |sys| {

@@ -2,9 +2,11 @@
 //! ones is bounded.
 
 use crate::core::lease::Lease;
+use crate::core::wake::{Deadlines, next_wake};
 use crate::handle;
-use crate::owner::{Entry, Owner};
-use crate::relay::{self, Relay, RelayCmd};
+use crate::handover::Upgrade;
+use crate::owner::{Entry, Owner, TOLD};
+use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::LeaseKind;
 use std::collections::HashMap;
@@ -15,12 +17,90 @@ use std::sync::atomic::Ordering;
 const TERMINAL_KEPT_MS: u64 = 10 * 60 * 1_000;
 
 impl Owner {
+    /// What is due by the clock, and when to look at it again.
+    pub(crate) fn tick(&mut self) {
+        let now = self.context.now_ms();
+        let grace = self.context.config.detached_grace_ms;
+        let away: Vec<GatewayInstanceId> = self
+            .detached_at_ms
+            .iter()
+            .filter(|(_, at)| now.saturating_sub(**at) >= grace)
+            .map(|(g, _)| *g)
+            .collect();
+        for gateway in away {
+            self.detached_at_ms.remove(&gateway);
+            self.close_all(|lease| lease.gateway == gateway, "its gateway did not come back");
+        }
+        let waiting: Vec<LeaseId> = self.waiting().map(|(id, _)| id).collect();
+        for id in waiting {
+            self.close_when_alone(id);
+        }
+        if self.context.store.read_only().is_none() {
+            self.expire();
+            self.sweep(now);
+        }
+        self.check_upgrade(now);
+        self.manager.alive(now);
+        self.wake_at_ms = next_wake(now, &self.deadlines(now));
+    }
+
+    /// The instant to wake at without an event.
+    pub(crate) fn wake_at(&self) -> tokio::time::Instant {
+        self.context.instant(self.wake_at_ms.unwrap_or(u64::MAX))
+    }
+
+    /// Whether that instant has come.
+    pub(crate) fn is_due(&self) -> bool {
+        self.wake_at_ms.is_some_and(|at| at <= self.context.now_ms())
+    }
+
+    /// Something changed what is waited for.
+    pub(crate) const fn wake_anew(&mut self) {
+        self.wake_at_ms = Some(0);
+    }
+
+    /// Leases whose end waits for their terminals, and until when.
+    fn waiting(&self) -> impl Iterator<Item = (LeaseId, u64)> {
+        self.leases.iter().filter(|(_, e)| e.commands.is_some()).filter_map(|(id, e)| {
+            let until = e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != TOLD)?;
+            Some((*id, until))
+        })
+    }
+
+    fn deadlines(&self, now: u64) -> Deadlines {
+        let config = &self.context.config;
+        let wall = crate::context::wall_ms();
+        let kept = |e: &Entry| {
+            let printed = e.lease.parent().is_some() && e.relay.is_some();
+            let keep = if printed { TERMINAL_KEPT_MS.min(config.retention_ms) } else { config.retention_ms };
+            // What is kept for exactly its time goes one millisecond later.
+            let until = e.lease.ended_at_ms?.saturating_add(keep).saturating_add(1);
+            Some(now.saturating_add(until.saturating_sub(wall)))
+        };
+        // Living leases may lose the store's file; those without a task are looked at again.
+        let living = self.leases.values().any(|e| !e.lease.state.is_ended());
+        let writes = self.context.store.read_only().is_none();
+        Deadlines {
+            detached: self
+                .detached_at_ms
+                .values()
+                .map(|at| at.saturating_add(config.detached_grace_ms))
+                .min(),
+            closing: self.waiting().map(|(_, until)| until).min(),
+            expiry: self.leases.values().filter_map(kept).min().filter(|_| writes),
+            sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),
+            watchdog: self.manager.next_ms(),
+            upgrade: self.upgrade.as_ref().and_then(Upgrade::deadline_ms),
+        }
+    }
+
     /// Looks again at leases of earlier supervisors that could not be told when this one started.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         if now_ms < self.sweep_at_ms || self.stopping {
             return;
         }
         self.sweep_at_ms = now_ms.saturating_add(self.context.config.reap_every_ms);
+        self.context.store.post_check();
         let left = self.leases.values().filter(|e| e.commands.is_none() && !e.lease.state.is_ended());
         let left: Vec<Lease> = left.map(|e| e.lease.clone()).collect();
         if left.is_empty() || self.sweeping.swap(true, Ordering::Relaxed) {
@@ -52,10 +132,11 @@ impl Owner {
             return;
         }
         for id in &ids {
-            if let Some(relay) = self.leases.remove(id).and_then(|entry| entry.relay) {
+            let Some(entry) = self.leases.remove(id) else { continue };
+            if let Some(relay) = entry.relay {
                 relay.request(RelayCmd::Release);
             }
-            relay::forget(&self.context.spool_dir(), *id);
+            self.context.spools.forget(entry.lease.gateway, *id);
         }
         let store = self.context.store.clone();
         tokio::spawn(async move {

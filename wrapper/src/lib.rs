@@ -14,6 +14,7 @@
 //! when it could not be started; 125 when the wrapper itself failed; 64 when it was not started by a supervisor.
 
 mod cli;
+mod confine;
 mod control;
 mod escalate;
 mod family;
@@ -21,6 +22,7 @@ mod fault;
 mod plan;
 mod run;
 mod setup;
+mod stage;
 mod sys;
 mod tree;
 

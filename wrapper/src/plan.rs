@@ -2,7 +2,9 @@
 
 use crate::escalate::Graces;
 use crate::fault::{During, Fault};
-use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, LAUNCH_FILE, LAUNCH_VERSION, Launch};
+use acp_shared::launch::{
+    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, LAUNCH_FILE, LAUNCH_VERSION, Launch,
+};
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::CString;
@@ -27,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) cwd: CString,
     /// How long it gets to end.
     pub(crate) graces: Graces,
+    /// As whom and within which bounds it runs.
+    pub(crate) confine: Confine,
 }
 
 /// Reads the launch description that lies beside the running binary.
@@ -76,6 +80,7 @@ fn plan(launch: Launch) -> Result<Plan, Fault> {
         env,
         cwd: text(launch.cwd)?,
         graces: Graces { term_ms: launch.term_grace_ms, sweep_ms: launch.sweep_ms },
+        confine: launch.confine,
     })
 }
 
@@ -128,7 +133,7 @@ mod tests {
             cwd: "/tmp".into(),
             term_grace_ms: 1,
             sweep_ms: 2,
-            confine: acp_shared::launch::Confine::default(),
+            confine: Confine::default(),
         }
     }
 
@@ -150,6 +155,7 @@ mod tests {
             ],
             cwd: c("/tmp"),
             graces: Graces { term_ms: 1, sweep_ms: 2 },
+            confine: Confine::default(),
         };
         assert_eq!(plan(launch).unwrap(), want);
     }

@@ -1,16 +1,19 @@
 //! The steps and the one loop.
 
+use crate::confine::Confinement;
 use crate::control::{Control, Received};
 use crate::escalate::{Graces, Input, Phase, Step};
 use crate::family::Family;
 use crate::fault::{During, Fault};
 use crate::plan::{self, Plan};
-use crate::sys::{self, AdapterFds};
-use crate::{EXIT_WRAPPER, setup, tree};
+use crate::stage::Stage;
+use crate::sys::{self, Adapter, AdapterFds};
+use crate::{EXIT_WRAPPER, confine, setup, tree};
 use acp_shared::launch::{ExitStatus, FromWrapper, LAUNCH_FDS, ToWrapper};
 use nix::libc;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -29,10 +32,10 @@ pub(crate) fn run() -> u8 {
         Err(_) => return EXIT_WRAPPER,
     };
     match prepare() {
-        Ok((plan, signals, parent)) => {
+        Ok(Ready { plan, confinement, signals, parent }) => {
             let ears = Ears { control, signals, parent };
             match await_launch(&ears) {
-                Ok(Some(stdio)) => match Wrapper::start(ears, plan, stdio) {
+                Ok(Some(stdio)) => match Wrapper::start(ears, &plan, &confinement, stdio) {
                     Ok(wrapper) => wrapper.run(),
                     Err((ears, fault)) => refuse(&ears.control, fault),
                 },
@@ -49,21 +52,30 @@ fn refuse(control: &Control, fault: Fault) -> u8 {
     EXIT_WRAPPER
 }
 
-fn prepare() -> Result<(Plan, SignalFd, Option<OwnedFd>), Fault> {
+/// What is there before anything is heard.
+struct Ready {
+    plan: Plan,
+    confinement: Confinement,
+    signals: SignalFd,
+    parent: Option<OwnedFd>,
+}
+
+fn prepare() -> Result<Ready, Fault> {
     setup::stand_alone()?;
-    let plan = plan::read_beside_binary()?;
+    let mut plan = plan::read_beside_binary()?;
+    let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
     let signals = setup::take_signals()?;
     let parent = setup::watch_parent()?;
-    Ok((plan, signals, parent))
+    Ok(Ready { plan, confinement, signals, parent })
 }
 
 /// Waits for the adapter's pipes. `None` when the supervisor is gone or a signal says that nothing is to run.
 fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
     loop {
-        let mut fds = vec![poll_in(&ears.control), poll_in(&ears.signals)];
-        fds.extend(ears.parent.as_ref().map(poll_in));
-        rustix::event::poll(&mut fds, None).during("wait for the launch message")?;
-        if fds.get(2).is_some_and(is_ready) {
+        let parent = ears.parent.as_ref().map(AsFd::as_fd);
+        let sources = [parent, Some(ears.control.as_fd()), Some(ears.signals.as_fd())];
+        let [parent, _, _] = poll(ears, sources, None).during("wait for the launch message")?;
+        if parent {
             return Ok(None);
         }
         while let Ok(Some(signal)) = ears.signals.read_signal() {
@@ -88,12 +100,19 @@ fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
     }
 }
 
-fn poll_in(fd: &impl AsFd) -> PollFd<'_> {
-    PollFd::new(fd, PollFlags::IN)
-}
-
-fn is_ready(fd: &PollFd<'_>) -> bool {
-    !fd.revents().is_empty()
+/// Waits until one of `sources` can be read or `timeout` is over, and says which can be. A pidfd can be read when its
+/// process is dead.
+fn poll<const N: usize>(
+    ears: &Ears,
+    sources: [Option<BorrowedFd<'_>>; N],
+    timeout: Option<&Timespec>,
+) -> Result<[bool; N], Errno> {
+    // In the place of what is not there stands a descriptor that is asked nothing, and has nothing to say by itself.
+    let nothing = PollFd::from_borrowed_fd(ears.signals.as_fd(), PollFlags::empty());
+    let asked = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let mut fds = sources.map(|source| source.map_or_else(|| nothing.clone(), asked));
+    rustix::event::poll(&mut fds, timeout)?;
+    Ok(fds.map(|fd| !fd.revents().is_empty()))
 }
 
 /// The wrapper from the fork on.
@@ -123,8 +142,13 @@ struct Wrapper {
 
 impl Wrapper {
     /// Forks the adapter, blocked before exec, and says so.
-    fn start(ears: Ears, plan: Plan, stdio: [OwnedFd; LAUNCH_FDS]) -> Result<Self, (Ears, Fault)> {
-        match fork(&ears, &plan, stdio) {
+    fn start(
+        ears: Ears,
+        plan: &Plan,
+        confinement: &Confinement,
+        stdio: [OwnedFd; LAUNCH_FDS],
+    ) -> Result<Self, (Ears, Fault)> {
+        match fork(&ears, plan, confinement, stdio) {
             Err(fault) => Err((ears, fault)),
             Ok((pid, go, report)) => {
                 let wrapper_pid = std::process::id().cast_signed();
@@ -151,21 +175,21 @@ impl Wrapper {
     /// The loop. It sleeps until something happens; a timer runs only while the tree is being ended.
     fn run(mut self) -> u8 {
         while self.phase != Phase::Over {
-            let ready = self.wait();
-            if ready.report {
+            let woken = self.wait();
+            if woken.report {
                 self.read_report();
             }
-            if ready.parent {
+            if woken.parent {
                 self.ears.parent = None;
                 self.step(Input::Stop);
             }
-            if ready.control {
+            if woken.control {
                 self.read_control();
             }
-            if ready.signals {
+            if woken.signals {
                 self.read_signals();
             }
-            if ready.adapter {
+            if woken.adapter {
                 self.adapter = None;
                 self.family.adapter_is_dead();
             }
@@ -175,7 +199,7 @@ impl Wrapper {
         self.last_word()
     }
 
-    fn wait(&self) -> Ready {
+    fn wait(&self) -> Woken {
         let control = self.supervised.then_some(&self.ears.control);
         let sources: [Option<BorrowedFd<'_>>; 5] = [
             Some(self.ears.signals.as_fd()),
@@ -184,16 +208,20 @@ impl Wrapper {
             self.report.as_ref().filter(|_| self.released).map(AsFd::as_fd),
             self.adapter.as_ref().map(AsFd::as_fd),
         ];
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(sources.len());
-        fds.extend(sources.iter().flatten().map(poll_in));
         let timeout = self.phase.deadline_ms().map(|at_ms| timespec(at_ms.saturating_sub(self.now_ms())));
-        // A failed poll (no memory) is like a wake-up by everything: all of it is read without waiting.
-        let failed = rustix::event::poll(&mut fds, timeout.as_ref()).is_err();
-        let mut ready = fds.iter().map(is_ready);
-        let mut of =
-            |source: &Option<BorrowedFd<'_>>| source.is_some() && (ready.next() == Some(true) || failed);
-        let [signals, control, parent, report, adapter] = sources.each_ref().map(&mut of);
-        Ready { signals, control, parent: parent && !failed, report, adapter: adapter && !failed }
+        match poll(&self.ears, sources, timeout.as_ref()) {
+            Ok([signals, control, parent, report, adapter]) => {
+                Woken { signals, control, parent, report, adapter }
+            }
+            // A failed poll (no memory) is like a wake-up by all that is read without waiting.
+            Err(_) => Woken {
+                signals: true,
+                control: self.supervised,
+                parent: false,
+                report: self.released,
+                adapter: false,
+            },
+        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -251,12 +279,12 @@ impl Wrapper {
         let Some(report) = &self.report else { return };
         let mut bytes = [0u8; sys::REPORT_BYTES];
         let said = match rustix::io::read(report, &mut bytes) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::INTR) => return,
             Ok(sys::REPORT_BYTES) => {
                 let [stage, a, b, c, d] = bytes;
                 self.exec_failed = true;
-                let stage = if stage == sys::STAGE_CHDIR { "chdir" } else { "exec" };
-                FromWrapper::ExecFailed { errno: i32::from_ne_bytes([a, b, c, d]), stage: stage.to_owned() }
+                let stage = Stage::name_of(stage).to_owned();
+                FromWrapper::ExecFailed { errno: i32::from_ne_bytes([a, b, c, d]), stage }
             }
             Ok(_) | Err(_) => FromWrapper::Running,
         };
@@ -310,7 +338,7 @@ impl Wrapper {
 
 /// What can be read without waiting.
 #[derive(Debug, Clone, Copy)]
-struct Ready {
+struct Woken {
     signals: bool,
     control: bool,
     parent: bool,
@@ -324,20 +352,28 @@ fn timespec(ms: u64) -> Timespec {
 }
 
 /// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may hold them open.
-fn fork(ears: &Ears, plan: &Plan, stdio: [OwnedFd; LAUNCH_FDS]) -> Result<(i32, OwnedFd, OwnedFd), Fault> {
+fn fork(
+    ears: &Ears,
+    plan: &Plan,
+    confinement: &Confinement,
+    stdio: [OwnedFd; LAUNCH_FDS],
+) -> Result<(i32, OwnedFd, OwnedFd), Fault> {
     const STAGE: &str = "make the pipes to the adapter";
     let (go_read, go_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).during(STAGE)?;
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (report_read, report_write) = rustix::pipe::pipe_with(flags).during(STAGE)?;
     let fds = AdapterFds { stdio, go: go_read, report: report_write };
-    let mut close = vec![
+    let signals = ears.signals.as_fd().as_raw_fd();
+    let close = [
         ears.control.as_fd().as_raw_fd(),
-        ears.signals.as_fd().as_raw_fd(),
+        signals,
         go_write.as_raw_fd(),
         report_read.as_raw_fd(),
+        // Where there is no parent to watch, another is closed twice, which does no harm.
+        ears.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
     ];
-    close.extend(ears.parent.as_ref().map(AsRawFd::as_raw_fd));
-    let pid = sys::fork_adapter(plan, &fds, &close).during("fork the adapter")?;
+    let adapter = Adapter { plan, confinement, fds };
+    let pid = sys::fork_adapter(&adapter, &close).during("fork the adapter")?;
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
         // Both sides do it, so that it is true for both from now on; the second to come changes nothing.
         let _ = rustix::process::setpgid(Some(pid), Some(pid));

@@ -3,13 +3,15 @@
 //! The wrapper has one thread for its whole life. That is what makes `fork` sound (no lock can be held by a thread
 //! that is not there in the child), and what makes `PR_SET_PDEATHSIG` mean the death of the wrapper: the kernel ties
 //! it to the thread that forked.
-#![expect(unsafe_code, reason = "fork, execve, waitid with the pid of the child, signal dispositions")]
+#![expect(unsafe_code, reason = "fork, what the child may call until its exec, waitid, signal dispositions")]
 
+use crate::confine::Confinement;
 use crate::plan::Plan;
+use crate::stage::Stage;
 use acp_shared::launch::ExitStatus;
 use nix::errno::Errno;
-use nix::libc::{self, c_char, c_int};
-use std::ffi::CString;
+use nix::libc::{self, c_char, c_int, c_long};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// The highest signal number of Linux.
@@ -18,13 +20,8 @@ const SIGNAL_MAX: c_int = 64;
 const KERNEL_SIGSET_BYTES: usize = SIGNAL_MAX as usize / 8;
 /// Exit code of an adapter that was never let go.
 const EXIT_NOT_RELEASED: c_int = 125;
-/// Bytes of the report about a failed exec: the stage, then the errno.
+/// Bytes of the report about a start that failed: the [`Stage`], then the errno.
 pub(crate) const REPORT_BYTES: usize = 5;
-/// Stage of a report: the working directory could not be entered.
-pub(crate) const STAGE_CHDIR: u8 = 1;
-/// Stage of a report: no candidate could be executed.
-pub(crate) const STAGE_EXEC: u8 = 2;
-
 /// The descriptors of the adapter's side. All of them have numbers above 2.
 #[derive(Debug)]
 pub(crate) struct AdapterFds {
@@ -48,16 +45,27 @@ fn default_action() -> libc::sigaction {
     unsafe { std::mem::zeroed() }
 }
 
+/// What the adapter's side of the fork works with.
+#[derive(Debug)]
+pub(crate) struct Adapter<'a> {
+    /// What it execs.
+    pub(crate) plan: &'a Plan,
+    /// What it gives up before that.
+    pub(crate) confinement: &'a Confinement,
+    /// Its descriptors.
+    pub(crate) fds: AdapterFds,
+}
+
 /// Forks the adapter, blocked before exec. `close` are the wrapper's own descriptors.
 ///
 /// The child leads its own process group, dies with the wrapper, and waits for a byte on `go`.
-pub(crate) fn fork_adapter(plan: &Plan, fds: &AdapterFds, close: &[RawFd]) -> Result<i32, Errno> {
-    let vectors = Vectors { argv: pointers(&plan.argv), env: pointers(&plan.env) };
+pub(crate) fn fork_adapter(adapter: &Adapter<'_>, close: &[RawFd]) -> Result<i32, Errno> {
+    let vectors = Vectors { argv: pointers(&adapter.plan.argv), env: pointers(&adapter.plan.env) };
     let wrapper = std::process::id().cast_signed();
     // SAFETY: the process has one thread, so the child's memory is consistent; the child allocates nothing.
     match Errno::result(unsafe { libc::fork() })? {
         // SAFETY: this is the forked child, and everything it needs was made before.
-        0 => unsafe { adapter(wrapper, plan, &vectors, fds, close) },
+        0 => unsafe { become_adapter(wrapper, adapter, &vectors, close) },
         pid => Ok(pid),
     }
 }
@@ -76,15 +84,46 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 ///
 /// # Safety
 /// To be called in a freshly forked child of a process with one thread.
-unsafe fn adapter(wrapper: i32, plan: &Plan, vectors: &Vectors, fds: &AdapterFds, close: &[RawFd]) -> ! {
-    // SAFETY: system calls on numbers and on memory that outlives them; `execve` gets null-terminated arrays of
-    // C strings that `plan` keeps alive.
-    unsafe {
+unsafe fn become_adapter(wrapper: i32, adapter: &Adapter<'_>, vectors: &Vectors, close: &[RawFd]) -> ! {
+    let report = adapter.fds.report.as_raw_fd();
+    // SAFETY: as this function's own; every step makes system calls on numbers and on memory that outlives it.
+    let (stage, errno) = unsafe {
         libc::setpgid(0, 0);
+        die_with(wrapper);
+        take_stdio(&adapter.fds, close);
+        wait_for_go(adapter.fds.go.as_raw_fd());
+        libc::close(adapter.fds.go.as_raw_fd());
+        restore_signals();
+        match give_up(wrapper, adapter.confinement, adapter.plan) {
+            Ok(()) => (Stage::Exec, exec(adapter.plan, vectors)),
+            Err(failed) => failed,
+        }
+    };
+    // SAFETY: as this function's own; the descriptor is open.
+    unsafe { fail(report, stage, errno) }
+}
+
+/// Lets the kernel kill this child when the wrapper dies. It may have died before: then nobody would.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn die_with(wrapper: i32) {
+    // SAFETY: no memory is involved; `_exit` runs nothing of the wrapper.
+    unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         if libc::getppid() != wrapper {
             libc::_exit(EXIT_NOT_RELEASED);
         }
+    }
+}
+
+/// The adapter's three pipes become its stdio; what is the wrapper's is closed.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn take_stdio(fds: &AdapterFds, close: &[RawFd]) {
+    // SAFETY: no memory is involved, and no descriptor that is closed here is used again in this child.
+    unsafe {
         for fd in close {
             libc::close(*fd);
         }
@@ -96,29 +135,127 @@ unsafe fn adapter(wrapper: i32, plan: &Plan, vectors: &Vectors, fds: &AdapterFds
         for fd in &fds.stdio {
             libc::close(fd.as_raw_fd());
         }
-        wait_for_go(fds.go.as_raw_fd());
-        libc::close(fds.go.as_raw_fd());
-        restore_signals();
-        let report = fds.report.as_raw_fd();
-        if libc::chdir(plan.cwd.as_ptr()) == -1 {
-            fail(report, STAGE_CHDIR, Errno::last_raw());
+    }
+}
+
+/// From what the supervisor may do to what the adapter may do. The order matters: what needs the supervisor's user
+/// comes first, the working directory is entered as the adapter's user, and the ruleset comes last.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Result<(), (Stage, i32)> {
+    // SAFETY: system calls on numbers and on memory that `confinement` and `plan` keep alive.
+    unsafe {
+        if let Some(score) = &confinement.oom_score_adj {
+            write_file(c"/proc/self/oom_score_adj", score).map_err(|errno| (Stage::OomScore, errno))?;
         }
-        let mut errno = 0;
-        for program in &plan.programs {
-            libc::execve(program.as_ptr(), vectors.argv.as_ptr(), vectors.env.as_ptr());
-            match Errno::last_raw() {
-                libc::EACCES => errno = libc::EACCES,
-                e @ (libc::ENOENT | libc::ENOTDIR) if errno == 0 => errno = e,
-                libc::ENOENT | libc::ENOTDIR => {}
-                e => fail(report, STAGE_EXEC, e),
+        for (resource, limit) in &confinement.limits {
+            let none = std::ptr::null_mut::<libc::rlimit64>();
+            did(Stage::Limits, libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const *limit, none))?;
+        }
+        if let Some(identity) = &confinement.identity {
+            give_stdio_to(identity.uid);
+            let (groups, count) = (identity.groups.as_ptr(), identity.groups.len());
+            did(Stage::Groups, libc::setgroups(count, groups))?;
+            did(Stage::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
+            did(Stage::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
+            drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
+            // The kernel forgot it with the change of the user.
+            die_with(wrapper);
+        }
+        if let Some(umask) = confinement.umask {
+            libc::umask(umask);
+        }
+        if confinement.no_new_privs {
+            did(Stage::NoNewPrivs, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        }
+        did(Stage::Chdir, libc::chdir(plan.cwd.as_ptr()))?;
+        if let Some(ruleset) = &confinement.ruleset {
+            did(Stage::Landlock, libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a call that returns -1 on failure has come to.
+fn did(stage: Stage, result: impl Into<c_long>) -> Result<(), (Stage, i32)> {
+    if result.into() == -1 { Err((stage, Errno::last_raw())) } else { Ok(()) }
+}
+
+/// Pipes belong to who made them. The adapter's user may open its own again, as `/dev/stderr` does; where this
+/// fails, only that does not work.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn give_stdio_to(uid: libc::uid_t) {
+    for fd in 0..=2 {
+        // SAFETY: all zeros is a valid stat, which the call writes; then no memory is involved.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            if libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO {
+                libc::fchown(fd, uid, libc::gid_t::MAX);
             }
         }
-        fail(report, STAGE_EXEC, if errno == 0 { libc::ENOENT } else { errno })
+    }
+}
+
+/// The change from root to another user clears them by default, but bits inherited from above can keep them.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn drop_capabilities() -> Result<(), i32> {
+    /// `_LINUX_CAPABILITY_VERSION_3` of linux/capability.h, for this process.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+    /// Effective, permitted, inheritable; twice, for capabilities above 31.
+    const NONE: [u32; 6] = [0; 6];
+    // SAFETY: the two arrays are laid out as the kernel's structures, and it reads only.
+    unsafe {
+        // An old kernel without ambient capabilities has none to clear.
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        match libc::syscall(libc::SYS_capset, HEADER.as_ptr(), NONE.as_ptr()) {
+            0 => Ok(()),
+            _ => Err(Errno::last_raw()),
+        }
     }
 }
 
 /// # Safety
-/// As [`adapter`].
+/// As [`become_adapter`].
+unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), i32> {
+    // SAFETY: the path ends with NUL, and as many bytes are read as there are.
+    unsafe {
+        let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd == -1 {
+            return Err(Errno::last_raw());
+        }
+        let wrote = libc::write(fd, text.as_ptr().cast(), text.len());
+        let errno = Errno::last_raw();
+        libc::close(fd);
+        if wrote == -1 { Err(errno) } else { Ok(()) }
+    }
+}
+
+/// Tries one path after the other. It returns only when none could be executed, with the errno that says most.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn exec(plan: &Plan, vectors: &Vectors) -> i32 {
+    let mut errno = 0;
+    for program in &plan.programs {
+        // SAFETY: `execve` gets null-terminated arrays of C strings that `plan` keeps alive.
+        unsafe { libc::execve(program.as_ptr(), vectors.argv.as_ptr(), vectors.env.as_ptr()) };
+        match Errno::last_raw() {
+            libc::EACCES => errno = libc::EACCES,
+            e @ (libc::ENOENT | libc::ENOTDIR) if errno == 0 => errno = e,
+            libc::ENOENT | libc::ENOTDIR => {}
+            e => return e,
+        }
+    }
+    if errno == 0 { libc::ENOENT } else { errno }
+}
+
+/// # Safety
+/// As [`become_adapter`].
 unsafe fn wait_for_go(go: RawFd) {
     let mut byte = 0u8;
     loop {
@@ -136,7 +273,7 @@ unsafe fn wait_for_go(go: RawFd) {
 /// that it keeps for itself, and somebody above may have left them ignored.
 ///
 /// # Safety
-/// As [`adapter`].
+/// As [`become_adapter`].
 unsafe fn restore_signals() {
     // The kernel's own sigaction, all zeros: SIG_DFL, no flags, an empty mask. No architecture's is longer.
     let default = [0u64; 8];
@@ -161,11 +298,11 @@ unsafe fn restore_signals() {
 }
 
 /// # Safety
-/// As [`adapter`].
-unsafe fn fail(report: RawFd, stage: u8, errno: i32) -> ! {
+/// As [`become_adapter`].
+unsafe fn fail(report: RawFd, stage: Stage, errno: i32) -> ! {
     let [a, b, c, d] = errno.to_ne_bytes();
-    let bytes: [u8; REPORT_BYTES] = [stage, a, b, c, d];
-    let not_found = stage == STAGE_EXEC && errno == libc::ENOENT;
+    let bytes: [u8; REPORT_BYTES] = [stage as u8, a, b, c, d];
+    let not_found = stage == Stage::Exec && errno == libc::ENOENT;
     // SAFETY: REPORT_BYTES bytes of readable memory are given; then the child ends.
     unsafe {
         libc::write(report, bytes.as_ptr().cast(), REPORT_BYTES);

@@ -6,6 +6,8 @@ mod serve;
 mod status;
 mod upgrade;
 
+use crate::app::AppError;
+use crate::store::StoreError;
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{IdError, LeaseId};
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
@@ -147,7 +149,7 @@ enum CliError {
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     #[error(transparent)]
-    App(#[from] crate::app::AppError),
+    App(#[from] AppError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
     #[error("the supervisor was not upgraded and goes on as it was: {0}")]
@@ -170,7 +172,8 @@ impl CliError {
             Self::Id(_) | Self::NoHome => "USAGE",
             Self::NoLease(_) => "LEASE_UNKNOWN",
             Self::Config(_) => "CONFIG_INVALID",
-            Self::App(crate::app::AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::FellBack(_) | Self::Handover(_) => "UPGRADE_FAILED",
             Self::NoAnswer => "TIMEOUT",
             Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
@@ -180,6 +183,8 @@ impl CliError {
     fn exit(&self) -> u8 {
         match self {
             Self::Id(_) | Self::NoHome | Self::Config(_) => 2,
+            // To start it again is no use before a person has looked at it.
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => 3,
             Self::Connect { .. }
             | Self::Call(_)
             | Self::NoLease(_)
@@ -251,7 +256,7 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
         Verb::Serve { config, wrapper, own_session, resume_from_fd } => {
             // Before anything else could be opened, or started.
             let handover = resume_from_fd.map(crate::handover::resume).transpose();
-            let handover = handover.map_err(crate::app::AppError::from)?;
+            let handover = handover.map_err(AppError::from)?;
             serve::log(cli.global.log_format);
             if own_session {
                 serve::leave_session();

@@ -31,6 +31,7 @@ fn json(status: &Status) -> serde_json::Value {
         "gateways": gateways,
         "buffered_bytes": status.buffered_bytes,
         "warnings": status.warnings,
+        "read_only": status.read_only,
         "last_upgrade": status.last_upgrade.as_ref().map(super::upgrade::json),
     })
 }
@@ -52,7 +53,10 @@ fn text(status: &Status) -> String {
         format!("rung         {}, missing abilities: {}", status.rung, or_none(missing.join(", "))),
         format!("gateways     {}", or_none(format_gateways(status))),
     ];
-    lines.extend(status.last_upgrade.as_ref().map(|last| format!("upgrade      {}", super::upgrade::text(last))));
+    lines.extend(status.read_only.iter().map(|why| format!("read only    {why}")));
+    lines.extend(
+        status.last_upgrade.as_ref().map(|last| format!("upgrade      {}", super::upgrade::text(last))),
+    );
     lines.extend(status.warnings.iter().map(|warning| format!("warning      {warning}")));
     lines.join("\n")
 }

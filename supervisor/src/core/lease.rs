@@ -166,6 +166,22 @@ impl Lease {
         Ok(())
     }
 
+    /// Puts a lease out of use whose record cannot be trusted: it is lost, and names no process any more, so that
+    /// none is signalled for its sake. What was recorded of its processes stays to be read.
+    pub fn quarantine(&mut self, why: &str, at_ms: u64) {
+        if let Some(bound) = self.bound.take() {
+            let (wrapper, adapter) = (bound.wrapper.pid, bound.adapter.pid);
+            self.last_evidence_json = Some(format!(
+                r#"{{"quarantined":{{"wrapper_pid":{wrapper},"adapter_pid":{adapter},"pgid":{},"sid":{}}}}}"#,
+                bound.pgid, bound.sid
+            ));
+        }
+        let reason = format!("quarantined, nothing is signalled for it: {why}");
+        self.state_reason = crate::core::tail::head(&reason, REASON_BYTES_MAX).to_owned();
+        self.state = LeaseState::Lost;
+        self.ended_at_ms = self.ended_at_ms.or(Some(at_ms));
+    }
+
     /// The agent's lease that this terminal belongs to.
     #[must_use]
     pub const fn parent(&self) -> Option<LeaseId> {

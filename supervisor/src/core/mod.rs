@@ -3,6 +3,7 @@
 
 pub mod admit;
 pub mod lease;
+pub mod load;
 pub mod reap;
 pub mod ring;
 pub mod stdin;
@@ -10,3 +11,4 @@ pub mod stop;
 pub mod tail;
 pub mod tree;
 pub mod verify;
+pub mod wake;

@@ -18,6 +18,12 @@ use acp_shared::protocol::{Refusal, RefusalCode, Request};
 
 /// Sends a request to its handler.
 pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to: Responder) {
+    if let Some(why) = owner.context.store.read_only()
+        && !only_looks(&body)
+    {
+        let why = format!("this supervisor only looks, and signals nothing: {why}");
+        return to.answer(Err(Refusal::new(RefusalCode::StoreUnavailable, why)));
+    }
     match body {
         Request::Spawn(spec) => spawn::handle(owner, who, uid, spec, to),
         Request::Attach { lease_id, from_offset } => streams::attach(owner, who, lease_id, from_offset, to),
@@ -32,6 +38,27 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to:
         Request::Status => status::handle(owner, who, to),
         Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
         Request::Shutdown { state_dir } => shutdown::handle(owner, who, uid, &state_dir, to),
+    }
+}
+
+/// Whether a request touches neither a process nor a record. The end of the supervisor itself is one of these: where
+/// nothing is written it has started nothing either.
+const fn only_looks(body: &Request) -> bool {
+    match body {
+        Request::ListLeases { .. }
+        | Request::Verify { .. }
+        | Request::Reap { dry_run: true }
+        | Request::Status
+        | Request::Shutdown { .. } => true,
+        Request::Spawn(_)
+        | Request::Attach { .. }
+        | Request::Input { .. }
+        | Request::Ack { .. }
+        | Request::Tail { .. }
+        | Request::CloseLease { .. }
+        | Request::Release { .. }
+        | Request::Upgrade { .. }
+        | Request::Reap { dry_run: false } => false,
     }
 }
 

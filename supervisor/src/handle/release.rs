@@ -2,12 +2,13 @@
 
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
-use crate::relay::{self, RelayCmd};
+use crate::relay::RelayCmd;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
+use std::sync::Arc;
 
 pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
-    let (store, spool_dir) = (owner.context.store.clone(), owner.context.spool_dir());
+    let context = Arc::clone(&owner.context);
     let entry = match owner.visible(who, lease_id) {
         Ok(entry) => entry,
         Err(refusal) => return to.answer(Err(refusal)),
@@ -23,9 +24,9 @@ pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Respond
             entry.lease.stdout_base = totals.stdout_base.max(entry.lease.stdout_base);
             relay.request(RelayCmd::Release);
         } else {
-            relay::forget(&spool_dir, lease_id);
+            context.spools.forget(entry.lease.gateway, lease_id);
         }
-        store.post_lease(&entry.lease);
+        context.store.post_lease(&entry.lease);
     }
     to.answer(Ok(Reply::Done));
 }

@@ -43,8 +43,8 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .filter_map(|e| e.relay.as_ref())
             .map(Relay::buffered_bytes)
             .sum(),
-        warnings: owner.warnings.clone(),
-        read_only: None,
+        warnings: owner.warnings.iter().cloned().chain(context.store.warnings()).collect(),
+        read_only: context.store.read_only().map(str::to_owned),
         last_upgrade: owner.last_upgrade.clone(),
     })));
 }

@@ -4,7 +4,7 @@ use super::check;
 use super::exec;
 use super::image;
 use super::program;
-use super::{EntryState, Handover, Head, Passed, TaskState, Thawing};
+use super::{EntryState, Handover, Head, Passed, Standing, TaskState, Thawing};
 use crate::context::{Context, wall_ms};
 use crate::core::lease::Lease;
 use crate::lease_task::LeaseCmd;
@@ -14,7 +14,6 @@ use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LastUpgrade, LeaseState, Refusal, RefusalCode, Reply};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +59,13 @@ pub(crate) struct Upgrade {
     drain_until_ms: Option<u64>,
 }
 
+impl Upgrade {
+    /// Until when spawns are waited for.
+    pub(crate) const fn deadline_ms(&self) -> Option<u64> {
+        self.drain_until_ms
+    }
+}
+
 /// What came of the trial of a program: its version, or why it cannot take over.
 #[derive(Debug)]
 pub struct Tried(Result<String, String>);
@@ -67,10 +73,8 @@ pub struct Tried(Result<String, String>);
 /// What a supervisor stands on that is not in its tables.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    /// The lock of the state directory.
-    pub(crate) lock: OwnedFd,
-    /// The listening socket.
-    pub(crate) listener: OwnedFd,
+    /// What stays from image to image.
+    pub(crate) standing: Standing,
     /// What takes connections and signals. Whoever comes after its end waits in the kernel.
     pub(crate) doors: Vec<JoinHandle<()>>,
     /// Where this program was started from.
@@ -115,7 +119,7 @@ impl Owner {
             return to.answer(Err(failed(&why)));
         }
         tracing::info!(program = %program.display(), "an upgrade was asked for");
-        let head = self.head(Passed::nothing(), Passed::nothing());
+        let head = self.head(Passed::nothing(), Passed::nothing(), ground.standing.to_remove.clone());
         let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
@@ -132,6 +136,7 @@ impl Owner {
                 tracing::info!(version, "the new program can take over; no more spawns are taken");
                 let within = self.context.config.spawn_ms.saturating_add(DRAIN_SLACK_MS);
                 upgrade.drain_until_ms = Some(self.context.now_ms().saturating_add(within));
+                self.wake_anew();
             }
             (Err(why), _) => self.give_up(&why),
             (Ok(_), None) => {}
@@ -161,9 +166,8 @@ impl Owner {
 
     /// Whether nothing is left to wait for.
     pub(crate) fn may_freeze(&self) -> bool {
-        let spawning = |e: &crate::owner::Entry| {
-            e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended()
-        };
+        let spawning =
+            |e: &crate::owner::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some())
             && !self.leases.values().any(spawning)
     }
@@ -204,7 +208,8 @@ impl Owner {
         while let Ok(event) = events.try_recv() {
             self.on(event);
         }
-        let head = self.head(Passed::new(ground.lock), Passed::new(ground.listener));
+        let Standing { lock, listener, to_remove } = ground.standing;
+        let head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
         let (entries, ended) = self.entries(tasks).await;
         let handover = Handover { head, entries };
         Some(Frozen { handover, ended, program, args: ground.args, asker })
@@ -248,7 +253,8 @@ impl Owner {
     /// Lets every client go, save the one that waits for the outcome.
     async fn let_go(&mut self, asker: &Link, events: &mut mpsc::Receiver<Event>) {
         let now = self.context.now_ms();
-        let leave = Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
+        let leave =
+            Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
         let mut ends = Vec::new();
         for (id, connected) in std::mem::take(&mut self.links) {
             if let Who::Gateway(gateway) = connected.who {
@@ -279,7 +285,7 @@ impl Owner {
         }
     }
 
-    fn head(&self, lock: Passed, listener: Passed) -> Head {
+    fn head(&self, lock: Passed, listener: Passed, to_remove: Option<PathBuf>) -> Head {
         let context = &self.context;
         let now = super::thaw::monotonic_ns();
         let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -294,6 +300,7 @@ impl Owner {
             warnings: self.warnings.clone(),
             lock,
             listener,
+            to_remove,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),

@@ -19,7 +19,8 @@ use std::os::unix::fs::FileExt;
 pub(crate) const HANDOVER_VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"ACPHAND\n";
 const HEADER_BYTES: usize = 56;
-const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
+const SEALS: SealFlags =
+    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
 /// Why a handover cannot be read.
 #[derive(Debug, thiserror::Error)]

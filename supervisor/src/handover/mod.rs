@@ -26,7 +26,7 @@ mod thaw;
 pub(crate) use exec::{ResumeError, plain, resume};
 pub(crate) use freeze::{Frozen, Ground, Pause, Tried, Upgrade};
 pub(crate) use passed::Passed;
-pub(crate) use thaw::Thawing;
+pub(crate) use thaw::{Standing, Thawing};
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;
@@ -34,6 +34,7 @@ use crate::core::stop::Stop;
 use crate::relay::RelayState;
 use acp_shared::ids::GatewayInstanceId;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// What the supervisor as a whole hands over.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,6 +60,8 @@ pub(crate) struct Head {
     pub(crate) lock: Passed,
     /// The listening socket: who connects meanwhile waits.
     pub(crate) listener: Passed,
+    /// Its name, where an image of this process made it: the last one removes it.
+    pub(crate) to_remove: Option<PathBuf>,
     /// What is known of each gateway.
     pub(crate) installations: Vec<Installation>,
     /// Since when each gateway is away, on the supervisor's clock.

@@ -13,6 +13,7 @@ use acp_shared::protocol::LastUpgrade;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -27,6 +28,17 @@ pub(crate) struct Thawing {
     pub(crate) ended: Vec<Lease>,
     /// How it came to this.
     pub(crate) last: LastUpgrade,
+}
+
+/// What a supervisor holds from its first image to its last.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// The lock of the state directory.
+    pub(crate) lock: OwnedFd,
+    /// The listening socket.
+    pub(crate) listener: OwnedFd,
+    /// Its name, where this program made it.
+    pub(crate) to_remove: Option<PathBuf>,
 }
 
 /// The monotonic clock, which `execve` does not touch, in nanoseconds.
@@ -73,9 +85,10 @@ impl Owner {
         context: &Arc<Context>,
         policy: Policy,
         thawing: Thawing,
-    ) -> io::Result<(Self, OwnedFd, OwnedFd)> {
+    ) -> io::Result<(Self, Standing)> {
         let Thawing { handover: Handover { head, entries }, ended, last } = thawing;
         let (lock, listener) = (head.lock.take()?, head.listener.take()?);
+        let standing = Standing { lock, listener, to_remove: head.to_remove };
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
@@ -88,7 +101,7 @@ impl Owner {
         for _ in 0..head.stops {
             owner.stop();
         }
-        Ok((owner, lock, listener))
+        Ok((owner, standing))
     }
 
     /// Looks after what failed starts left behind, as tasks of the earlier image did.
@@ -115,9 +128,7 @@ fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
 
 fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {
     match state {
-        RelayState::Agent(agent) => {
-            relay::agent::thaw(lease.lease_id, context.limits(lease.gateway), *agent)
-        }
+        RelayState::Agent(agent) => relay::agent::thaw(lease.lease_id, context.limits(lease.gateway), *agent),
         RelayState::Terminal(terminal) => {
             let on_exit = crate::spawn::news_of_exit(context.events.clone(), lease.gateway);
             relay::terminal::thaw(lease.lease_id, terminal, on_exit)

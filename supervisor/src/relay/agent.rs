@@ -70,7 +70,7 @@ pub fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes) -> Relay {
 pub fn archive(lease: &Lease, limits: Limits) -> Relay {
     let (relay, queue) = Relay::new();
     let totals = totals_of(lease);
-    let kept = Spool::find(&limits.spool_dir, lease.lease_id)
+    let kept = Spool::find(&limits.spool_dir, lease.lease_id, Arc::clone(&limits.spooled))
         .map_or_else(|| Kept::Memory(Ring::ended_at(totals.stdout_end)), Kept::Disk);
     let mut agent = Agent::new(lease.lease_id, limits, Arc::clone(&relay.gauges), kept);
     // What was acknowledged stays so; the spool may be older than the row.
@@ -88,7 +88,7 @@ pub fn archive(lease: &Lease, limits: Limits) -> Relay {
 #[must_use]
 pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max);
+    let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max, Arc::clone(&limits.spooled));
     let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
@@ -220,6 +220,7 @@ impl Agent {
             dir: &self.limits.spool_dir,
             lease_id: self.lease_id,
             bytes_max: self.limits.spool_bytes_max,
+            total: &self.limits.spooled,
         };
         let closing = self.state == LeaseState::Closing;
         // Each agent may have one piece in memory, whatever the others hold; so its reader keeps it going.
@@ -468,6 +469,7 @@ impl Agent {
                 dir: &self.limits.spool_dir,
                 lease_id: self.lease_id,
                 bytes_max: self.limits.spool_bytes_max,
+                total: &self.limits.spooled,
             };
             self.kept.spool(&place);
         }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The memory of one gateway's streams: output not acknowledged and input not written.
+/// How much the streams of one gateway hold together: in memory (output not acknowledged and input not written), or
+/// on disk.
 #[derive(Debug)]
 pub struct Budget {
     used_bytes: AtomicU64,
@@ -16,6 +17,21 @@ impl Budget {
     #[must_use]
     pub const fn new(bytes_max: u64) -> Self {
         Self { used_bytes: AtomicU64::new(0), bytes_max }
+    }
+
+    /// So many bytes more.
+    pub(super) fn add(&self, bytes: u64) {
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many bytes less.
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether all of them together hold as much as they may.
+    pub(super) fn is_spent(&self) -> bool {
+        self.used_bytes.load(Ordering::Relaxed) >= self.bytes_max
     }
 }
 
@@ -33,18 +49,17 @@ impl Share {
 
     /// What this relay holds now.
     pub(super) fn set(&mut self, bytes: u64) {
-        let used = &self.budget.used_bytes;
         if bytes > self.bytes {
-            used.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            self.budget.add(bytes - self.bytes);
         } else {
-            used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            self.budget.give_back(self.bytes - bytes);
         }
         self.bytes = bytes;
     }
 
     /// Whether all relays together hold as much as they may.
     pub(super) fn is_spent(&self) -> bool {
-        self.budget.used_bytes.load(Ordering::Relaxed) >= self.budget.bytes_max
+        self.budget.is_spent()
     }
 }
 

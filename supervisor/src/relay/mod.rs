@@ -4,6 +4,7 @@ pub mod agent;
 pub mod budget;
 mod frozen;
 mod kept;
+pub mod spools;
 mod stderr;
 pub mod terminal;
 
@@ -12,10 +13,13 @@ pub(crate) use self::frozen::RelayState;
 use self::budget::Budget;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
+use crate::handover::Passed;
 use crate::link::{Link, Responder};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,20 +193,20 @@ impl Relay {
 /// A stream of a handover, put back to work. One that cannot be is said, and is closed.
 fn reopen<T>(
     lease_id: LeaseId,
-    stream: Option<crate::handover::Passed>,
-    watch: impl FnOnce(std::os::fd::OwnedFd) -> std::io::Result<T>,
+    stream: Option<Passed>,
+    watch: impl FnOnce(OwnedFd) -> io::Result<T>,
 ) -> Option<T> {
     let opened = stream?.take().and_then(watch);
-    opened.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream did not survive the handover")).ok()
+    opened
+        .inspect_err(|error| tracing::error!(%lease_id, %error, "a stream did not survive the handover"))
+        .ok()
 }
 
 /// A stream on its way into a handover.
-fn pass(
-    lease_id: LeaseId,
-    stream: Option<std::io::Result<std::os::fd::OwnedFd>>,
-) -> Option<crate::handover::Passed> {
-    let fd = stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
-    fd.ok().map(crate::handover::Passed::new)
+fn pass(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<Passed> {
+    let fd =
+        stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
+    fd.ok().map(Passed::new)
 }
 
 fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
@@ -234,12 +238,14 @@ pub struct Limits {
     stdin_hashes_max: usize,
     stderr_bytes_max: usize,
     budget: Arc<Budget>,
+    /// What the gateway has on disk.
+    spooled: Arc<Budget>,
 }
 
 impl Limits {
-    /// From the configuration, with the memory that the gateway's relays share.
+    /// From the configuration, with the memory and the disk that the gateway's relays share.
     #[must_use]
-    pub fn new(config: &Config, spool_dir: PathBuf, budget: Arc<Budget>) -> Self {
+    pub fn new(config: &Config, spool_dir: PathBuf, budget: Arc<Budget>, spooled: Arc<Budget>) -> Self {
         Self {
             ring_bytes_max: size(config.ring_bytes_max),
             credit_bytes: config.credit_bytes,
@@ -249,6 +255,7 @@ impl Limits {
             stdin_hashes_max: size(config.stdin_hashes_max),
             stderr_bytes_max: size(config.stderr_bytes_max),
             budget,
+            spooled,
         }
     }
 }
@@ -262,19 +269,6 @@ pub struct Pipes {
     pub stdout: pipe::Receiver,
     /// The adapter's standard error.
     pub stderr: pipe::Receiver,
-}
-
-/// One past the last byte that is kept on disk of a lease, if something is.
-#[must_use]
-pub fn spooled_end(spool_dir: &std::path::Path, lease_id: LeaseId) -> Option<u64> {
-    kept::Spool::find(spool_dir, lease_id).map(|spool| spool.end())
-}
-
-/// Removes what is kept on disk of a lease.
-pub fn forget(spool_dir: &std::path::Path, lease_id: LeaseId) {
-    if let Some(spool) = kept::Spool::find(spool_dir, lease_id) {
-        spool.remove();
-    }
 }
 
 /// Who the output goes to, and how far it got.

@@ -1,39 +1,54 @@
 //! The lease store: SQLite in WAL mode with full synchronisation, one writer thread, and one commit for everything
 //! that waits (concurrent spawns share their syncs). Each operation has a savepoint of its own, so that one that
 //! fails does not take the others with it (H19).
+//!
+//! A file that is damaged is refused, one of a newer program is only read, and one that is taken away while it is in
+//! use is written anew from the open handle.
 
+mod open;
 mod rows;
+mod writer;
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;
 use acp_shared::ids::LeaseId;
-use rusqlite::Connection;
-use rusqlite_migration::{M, Migrations};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// File name of the store inside the state directory.
 pub const STORE_FILE: &str = "supervisor.db";
 const QUEUED_MAX: usize = 4096;
-const GROUP_MAX: usize = 512;
-const MIGRATIONS: &[M<'static>] = &[M::up(include_str!("migrations/0001_leases.sql"))];
+/// How long what has to be done to processes waits for a disk that does not answer.
+const PROCESSES_WAIT: Duration = Duration::from_secs(2);
 
 /// Why the store did not do something.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite failed: the disk is full, read-only, or the file is damaged.
+    /// SQLite failed: the disk is full, read-only, or broken.
     #[error("the lease store failed: {0}")]
     Sqlite(String),
-    /// The file was written by a newer version of this program.
-    #[error("{path} was written by a newer version of this program; use that one, or move the file away")]
-    Newer {
+    /// The file cannot be what this program left there.
+    #[error(
+        "{path} is damaged ({why}); nothing was signalled and nothing is started on it. Restore it from a backup, or move it away \
+         together with its -wal: its leases are forgotten then, and what is left of their processes has to be looked for by hand \
+         (grep -lz ^OPENCLAW_ACPX_LEASE_ID= /proc/[0-9]*/environ)"
+    )]
+    Damaged {
         /// The file.
         path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
+    /// The store is only read.
+    #[error("the lease store is only read: {0}")]
+    ReadOnly(String),
     /// The file cannot be made, or cannot be kept to this user.
-    #[error("the lease store's file cannot be opened: {0}")]
+    #[error("the lease store's file cannot be used: {0}")]
     File(String),
     /// A row that this program did not write.
     #[error("the lease store holds a row that makes no sense: {0}")]
@@ -67,52 +82,91 @@ struct Job {
 /// Everything that was stored.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Every lease, oldest first.
+    /// Every lease, oldest first. One whose row cannot be read whole is `lost`, names no process, and says why.
     pub leases: Vec<Lease>,
     /// Every gateway installation seen.
     pub installations: Vec<Installation>,
+    /// What a person should know about the file.
+    pub warnings: Vec<String>,
+    /// The file did not exist.
+    pub fresh: bool,
+}
+
+/// How the writer is.
+#[derive(Debug, Default)]
+struct Health {
+    commits: AtomicU64,
+    /// Why the last commit failed, if it did.
+    failing: Mutex<Option<String>>,
+    /// What befell the file.
+    rewritten: Mutex<Option<String>>,
 }
 
 /// The way to the writer. Cheap to clone; the writer ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
-    jobs: SyncSender<Job>,
+    /// Nobody takes jobs where the file is only read.
+    jobs: Result<SyncSender<Job>, Arc<str>>,
+    health: Arc<Health>,
 }
 
 /// The writer thread, to be waited for at the end.
 #[derive(Debug)]
-pub struct Writer(JoinHandle<()>);
+pub struct Writer(Option<JoinHandle<()>>);
 
 impl Writer {
     /// Waits until everything is on disk. All [`Store`]s must be dropped before.
     pub fn finish(self) {
-        if self.0.join().is_err() {
+        if self.0.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writer of the lease store panicked");
         }
     }
 }
 
 impl Store {
-    /// Opens or makes the store in `state_dir`, whose lock the caller holds, and reads what is in it.
+    /// Opens or makes the store in `state_dir`, whose lock the caller holds, and reads what is in it. A file of a
+    /// newer program is only read: [`Store::read_only`] says so.
     ///
     /// # Errors
-    /// [`StoreError`]; in the case of a newer schema the file is left as it is.
+    /// [`StoreError`]; a file that is damaged is left as it is.
     pub fn open(state_dir: &Path) -> Result<(Self, Writer, Loaded), StoreError> {
-        let path = state_dir.join(STORE_FILE);
-        let mut connection = connect(&path)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        connection.busy_timeout(std::time::Duration::from_secs(1))?;
-        migrate(&mut connection, &path)?;
-        let loaded =
-            Loaded { leases: rows::leases(&connection)?, installations: rows::installations(&connection)? };
+        let opened = open::open(state_dir)?;
+        let (leases, mut warnings) = rows::leases(&opened.connection).or_else(|e| opened.unreadable(e))?;
+        let installations = rows::installations(&opened.connection).or_else(|e| opened.unreadable(e))?;
+        warnings.extend(opened.warnings);
+        let loaded = Loaded { leases, installations, warnings, fresh: opened.fresh };
+        let health = Arc::new(Health::default());
+        if let Some(why) = opened.read_only {
+            return Ok((Self { jobs: Err(why.into()), health }, Writer(None), loaded));
+        }
         let (jobs, queue) = sync_channel(QUEUED_MAX);
+        let disk = writer::Disk::new(state_dir, opened.connection, Arc::clone(&health));
         let thread = std::thread::Builder::new()
             .name("lease-store".into())
-            .spawn(move || write(connection, &queue))
+            .spawn(move || disk.write(&queue))
             .map_err(|e| StoreError::Sqlite(e.to_string()))?;
-        Ok((Self { jobs }, Writer(thread), loaded))
+        Ok((Self { jobs: Ok(jobs), health }, Writer(Some(thread)), loaded))
+    }
+
+    /// Why nothing is written and nothing may be signalled, if that is so.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&str> {
+        self.jobs.as_ref().err().map(AsRef::as_ref)
+    }
+
+    /// How many commits were made, each with one sync, whatever the number of rows in it.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.health.commits.load(Ordering::Relaxed)
+    }
+
+    /// What a person should know about the store now.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        [&self.health.rewritten, &self.health.failing]
+            .into_iter()
+            .filter_map(|text| text.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .collect()
     }
 
     /// Whether this program would open the store of a supervisor that runs. Nothing is changed.
@@ -120,8 +174,12 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn check(state_dir: &Path) -> Result<(), StoreError> {
-        let path = state_dir.join(STORE_FILE);
-        refuse_newer(&look(&path)?, &path)
+        match open::newer(state_dir)? {
+            None => Ok(()),
+            Some((_, version)) => {
+                Err(StoreError::ReadOnly(format!("schema {version} is of a newer program")))
+            }
+        }
     }
 
     /// Writes a whole lease. It is durable when this returns.
@@ -132,13 +190,34 @@ impl Store {
         self.run(Op::SaveLease(Box::new(lease.clone()))).await
     }
 
+    /// Writes a lease before something is done to its processes. Those come first (H19): a disk that fails is only
+    /// reported, and one that hangs is waited for only so long; then the row follows when the disk answers.
+    pub async fn record(&self, lease: &Lease, what: &'static str) {
+        let saved = tokio::time::timeout(PROCESSES_WAIT, self.save_lease(lease)).await;
+        let error = match saved {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
+        };
+        tracing::error!(lease_id = %lease.lease_id, state = %lease.state, error, "{what} is not on record");
+    }
+
     /// Has a whole lease written without waiting for it: for changes that a crash may lose. Operations are written
     /// in the order in which they were asked for.
     pub fn post_lease(&self, lease: &Lease) {
-        let (done, _) = oneshot::channel();
-        if self.jobs.try_send(Job { op: Op::SaveLease(Box::new(lease.clone())), done }).is_err() {
+        if !self.post(Op::SaveLease(Box::new(lease.clone()))) {
             tracing::error!(lease_id = %lease.lease_id, "the lease store is behind or closed; a change is not written");
         }
+    }
+
+    /// Has the writer see whether its file is still in its place, without waiting for it.
+    pub fn post_check(&self) {
+        self.post(Op::DeleteLeases(Vec::new()));
+    }
+
+    fn post(&self, op: Op) -> bool {
+        let (done, _) = oneshot::channel();
+        self.jobs.as_ref().is_ok_and(|jobs| jobs.try_send(Job { op, done }).is_ok())
     }
 
     /// Writes what is known about a gateway.
@@ -162,96 +241,21 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn flush(&self) -> Result<(), StoreError> {
-        self.run(Op::DeleteLeases(Vec::new())).await
+        match &self.jobs {
+            Ok(_) => self.run(Op::DeleteLeases(Vec::new())).await,
+            Err(_) => Ok(()),
+        }
     }
 
     async fn run(&self, op: Op) -> Result<(), StoreError> {
+        let jobs = self.jobs.as_ref().map_err(|why| StoreError::ReadOnly(why.to_string()))?;
         let (done, answer) = oneshot::channel();
-        self.jobs.try_send(Job { op, done }).map_err(|e| match e {
+        jobs.try_send(Job { op, done }).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy,
             TrySendError::Disconnected(_) => StoreError::Closed,
         })?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
-}
-
-/// Makes the file readable by this user alone; SQLite gives its companions the same mode.
-fn private(path: &Path) -> Result<(), StoreError> {
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let made = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-    let kept = made.and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o600)));
-    kept.map_err(|error| StoreError::File(error.to_string()))
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
-fn connect(path: &Path) -> Result<Connection, StoreError> {
-    private(path)?;
-    Ok(Connection::open(path)?)
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
-fn look(path: &Path) -> Result<Connection, StoreError> {
-    Ok(Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?)
-}
-
-fn refuse_newer(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if usize::try_from(version).is_ok_and(|version| version > MIGRATIONS.len()) {
-        return Err(StoreError::Newer { path: path.to_owned() });
-    }
-    Ok(())
-}
-
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    let migrations = Migrations::from_slice(MIGRATIONS);
-    refuse_newer(connection, path)?;
-    migrations.to_latest(connection).map_err(|e| StoreError::Sqlite(e.to_string()))
-}
-
-fn write(mut connection: Connection, queue: &Receiver<Job>) {
-    while let Ok(first) = queue.recv() {
-        let mut group = vec![first];
-        group.extend(std::iter::from_fn(|| queue.try_recv().ok()).take(GROUP_MAX - 1));
-        let (outcomes, answers) = commit(&mut connection, group);
-        for (outcome, answer) in outcomes.into_iter().zip(answers) {
-            // Nobody waits any more for one whose asker has gone; the row is written all the same.
-            let _ = answer.send(outcome);
-        }
-    }
-}
-
-type Answers = Vec<oneshot::Sender<Result<(), StoreError>>>;
-
-fn commit(connection: &mut Connection, group: Vec<Job>) -> (Vec<Result<(), StoreError>>, Answers) {
-    let (ops, answers): (Vec<Op>, Answers) = group.into_iter().map(|job| (job.op, job.done)).unzip();
-    match try_commit(connection, &ops) {
-        Ok(outcomes) => (outcomes, answers),
-        Err(error) => {
-            tracing::error!(%error, "a commit to the lease store failed");
-            (ops.iter().map(|_| Err(error.clone())).collect(), answers)
-        }
-    }
-}
-
-fn try_commit(connection: &mut Connection, ops: &[Op]) -> Result<Vec<Result<(), StoreError>>, StoreError> {
-    let mut transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let mut outcomes = Vec::with_capacity(ops.len());
-    for op in ops {
-        let point = transaction.savepoint()?;
-        let outcome = match op {
-            Op::SaveLease(lease) => rows::save_lease(&point, lease),
-            Op::SaveInstallation(installation) => rows::save_installation(&point, installation),
-            Op::DeleteLeases(ids) => rows::delete_leases(&point, ids),
-        };
-        // A savepoint that is dropped without a commit is rolled back.
-        match &outcome {
-            Ok(()) => point.commit()?,
-            Err(error) => tracing::error!(%error, "the lease store refused a row"),
-        }
-        outcomes.push(outcome);
-    }
-    transaction.commit()?;
-    Ok(outcomes)
 }
 
 #[cfg(test)]

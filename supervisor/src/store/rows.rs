@@ -102,6 +102,12 @@ pub(super) fn delete_leases(connection: &Connection, ids: &[LeaseId]) -> Result<
     Ok(())
 }
 
+/// Copies everything into an empty file, as one consistent version.
+pub(super) fn copy_into(connection: &Connection, path: &std::path::Path) -> Result<(), StoreError> {
+    connection.execute("VACUUM INTO ?1", [path.to_string_lossy()])?;
+    Ok(())
+}
+
 pub(super) fn save_installation(connection: &Connection, known: &Installation) -> Result<(), StoreError> {
     connection
         .prepare_cached(
@@ -168,6 +174,9 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
     let (wrapper, adapter) = (process(row, "wrapper")?, process(row, "adapter")?);
     let (pgid, sid): (Option<i32>, Option<i32>) = (row.get("pgid")?, row.get("sid")?);
     let bound = wrapper.zip(adapter).zip(pgid.zip(sid));
+    if bound.is_none() && (wrapper.is_some() || adapter.is_some() || pgid.is_some() || sid.is_some()) {
+        return Err(bad("half a tree of", &id));
+    }
     Ok(Lease {
         lease_id: LeaseId::parse(&id).map_err(|_| bad("lease id", &id))?,
         gateway: GatewayInstanceId::parse(&gateway).map_err(|_| bad("gateway", &gateway))?,
@@ -204,15 +213,55 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
     })
 }
 
-/// Every lease, oldest first.
-pub(super) fn leases(connection: &Connection) -> Result<Vec<Lease>, StoreError> {
+/// A row that cannot be read whole, with what can be: it names no process, so that none is signalled for its sake.
+fn salvage(row: &Row<'_>, why: &StoreError) -> Option<Lease> {
+    let text = |column: &str| row.get::<_, String>(column).unwrap_or_default();
+    let count = |column: &str| number(row, column).unwrap_or_default();
+    let mut lease = Lease {
+        lease_id: LeaseId::parse(&text("lease_id")).ok()?,
+        gateway: GatewayInstanceId::parse(&text("gateway_instance_id")).ok()?,
+        owner_uid: row.get("owner_uid").ok()?,
+        session_key: SessionKey::parse(&text("session_key"))
+            .or_else(|_| SessionKey::parse("unreadable"))
+            .ok()?,
+        kind: kind(row).unwrap_or(LeaseKind::Agent),
+        graces: Graces::default(),
+        wrapper_root: text("wrapper_root"),
+        wrapper_path: text("wrapper_path"),
+        supervisor: ProcessRecord { pid: 0, start_ticks: 0, inode: None },
+        scope: Scope { boot_id: text("boot_id"), pidns: count("pidns") },
+        bound: None,
+        command_hash: text("command_hash"),
+        spec_hash: text("spec_hash"),
+        cgroup_path: None,
+        rung: text("rung"),
+        started_at_ms: count("started_at_ms"),
+        ended_at_ms: None,
+        state: LeaseState::Lost,
+        state_reason: String::new(),
+        last_evidence_json: row.get("last_evidence_json").unwrap_or_default(),
+        exit: None,
+        stdout_base: 0,
+        stdout_end: 0,
+        stdin_written: 0,
+        released: false,
+    };
+    lease.quarantine(&format!("{why} (state {:?})", text("state")), lease.started_at_ms);
+    Some(lease)
+}
+
+/// Every lease, oldest first, and what could not be read.
+pub(super) fn leases(connection: &Connection) -> Result<(Vec<Lease>, Vec<String>), StoreError> {
     let mut statement = connection.prepare("SELECT * FROM leases ORDER BY started_at_ms, lease_id")?;
     let mut rows = statement.query([])?;
-    let mut all = Vec::new();
+    let (mut all, mut warnings) = (Vec::new(), Vec::new());
     while let Some(row) = rows.next()? {
-        all.push(lease(row)?);
+        match lease(row).or_else(|why| salvage(row, &why).ok_or(why)) {
+            Ok(lease) => all.push(lease),
+            Err(why) => warnings.push(format!("a lease cannot be read at all and is left alone: {why}")),
+        }
     }
-    Ok(all)
+    Ok((all, warnings))
 }
 
 /// Every gateway installation.

@@ -1,9 +1,9 @@
 //! Linux: pidfds, pidfs inodes and `/proc` directory handles. The only file of this package with `unsafe` in it,
-//! for two system calls that no crate wraps.
+//! for two system calls that no crate wraps, and for a descriptor that comes as a number.
 
 #![expect(
     unsafe_code,
-    reason = "pidfd_send_signal with flags, and recvmsg with SCM_PIDFD, have no safe wrapper"
+    reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
 )]
 
 use crate::core::lease::{ProcessRecord, Scope};
@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::collections::HashSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -387,6 +387,20 @@ pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((theirs, ours))
 }
 
+/// Takes over the listening Unix socket that a service manager left under a number before this program began. No
+/// child gets it.
+///
+/// # Errors
+/// There is none.
+pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
+    let fd = adopt(number)?;
+    let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
+    if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
+        return Ok(fd);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "what was handed over is no listening Unix socket"))
+}
+
 /// Asks the kernel to send a pidfd of the sender with each packet.
 ///
 /// # Errors
@@ -401,8 +415,8 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes over a descriptor that an earlier image of this process left open, and closes it to all later ones. The
-/// caller names each number once, before anything else could have come by it.
+/// Takes over a descriptor that an earlier image of this process, or a service manager, left open, and closes it to
+/// all later ones. The caller names each number once, before this program has opened anything of its own.
 ///
 /// # Errors
 /// It is not open.
@@ -411,8 +425,8 @@ pub fn adopt(number: i32) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and no value of this image owns it: it was inherited over `execve`, and the caller takes
-    // each number once.
+    // SAFETY: it is open, and no value of this image owns it: it was inherited over `execve`, is meant for this
+    // program alone, and the caller takes each number once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -79,7 +79,24 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
+    /// A shell line that is run in a mount namespace of its own before the supervisor, in place of it.
+    pub(crate) before: Option<String>,
+    /// Another wrapper.
+    pub(crate) wrapper: Option<PathBuf>,
     child: Option<Child>,
+}
+
+/// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
+pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
+    let seen = Command::new(program).args(args).output();
+    match &seen {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => {
+            println!("probe: cannot {what}: {program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => println!("probe: cannot {what}: {program}: {error}"),
+    }
+    false
 }
 
 impl Host {
@@ -88,9 +105,20 @@ impl Host {
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
-        let mut host = Self { dir: tempfile::tempdir().unwrap(), config: config.to_owned(), child: None };
+        let mut host = Self::idle(config);
         host.start();
         host
+    }
+
+    /// One that does not run yet.
+    pub(crate) fn idle(config: &str) -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            config: config.to_owned(),
+            before: None,
+            wrapper: None,
+            child: None,
+        }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -98,22 +126,35 @@ impl Host {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.state_dir().join("supervisor.sock")
+        // What is mounted for the supervisor alone is not seen here.
+        let dir = if self.before.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
+        dir.join("supervisor.sock")
     }
 
     pub(crate) fn command(&self) -> Command {
         let config = self.dir.path().join("supervisor.toml");
         std::fs::write(&config, &self.config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        let program = env!("CARGO_BIN_EXE_acp-supervisor");
+        let mut command = Command::new(if self.before.is_some() { "unshare" } else { program });
+        if let Some(before) = &self.before {
+            command.args(["-m", "sh", "-ec", &format!("{before}; exec \"$@\""), "sh", program]);
+        }
         command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
-        command.arg("--wrapper").arg(wrapper()).arg("--config").arg(config);
+        command.arg("--socket").arg(self.socket());
+        command.arg("--wrapper").arg(self.wrapper.as_deref().unwrap_or_else(|| wrapper()));
+        command.arg("--config").arg(config);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
         command
     }
 
     /// Starts the supervisor and waits until it says that it is ready.
     pub(crate) fn start(&mut self) {
-        let mut child = self.command().stdout(Stdio::piped()).spawn().unwrap();
+        self.start_as(self.command());
+    }
+
+    /// The same, with a command that was changed before.
+    pub(crate) fn start_as(&mut self, mut command: Command) {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: serde_json::Value = serde_json::from_str(&line).expect("a ready line");
@@ -153,7 +194,8 @@ impl Host {
     /// Runs an admin command.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-        command.args(args).arg("--state-dir").arg(self.state_dir()).output().unwrap()
+        command.args(args).arg("--state-dir").arg(self.state_dir());
+        command.arg("--socket").arg(self.socket()).output().unwrap()
     }
 
     /// Runs an admin command with `--json`.

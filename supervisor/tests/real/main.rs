@@ -3,8 +3,11 @@
 mod admin;
 mod common;
 mod crash;
+mod disk;
+mod durable;
 mod gateways;
 mod hostile;
+mod idle;
 mod relay;
 mod spawn;
 mod stop;

@@ -30,18 +30,3 @@ async fn without_a_store_nothing_is_spawned_and_everything_can_still_be_ended() 
     // Nothing was done the first time, so the same spawn is a new one.
     assert_eq!(gateway.spawn(&next).await.state, LeaseState::Open);
 }
-
-#[tokio::test]
-async fn a_newer_store_is_refused_and_nothing_of_it_is_touched() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
-    host.crash();
-    eventually("the tree is gone", || marked(spec.lease_id).is_empty());
-    block(&host).execute_batch("ROLLBACK; PRAGMA user_version = 99").unwrap();
-    let output = host.command().output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(error["message"].as_str().unwrap().contains("newer version"), "{error}");
-}

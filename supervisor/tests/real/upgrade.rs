@@ -13,7 +13,9 @@ use std::time::Duration;
 
 /// Prints numbered lines of ten bytes: `count` of them, with a pause after each hundred.
 fn counting(count: usize) -> String {
-    format!("i=0; while [ $i -lt {count} ]; do i=$((i+1)); printf '%09d\\n' $i; [ $((i % 100)) = 0 ] && sleep 0.01; done; exec cat")
+    format!(
+        "i=0; while [ $i -lt {count} ]; do i=$((i+1)); printf '%09d\\n' $i; [ $((i % 100)) = 0 ] && sleep 0.01; done; exec cat"
+    )
 }
 
 fn lines(from: usize, to: usize) -> Vec<u8> {
@@ -116,7 +118,10 @@ async fn c72_r_a_turn_goes_on_over_an_upgrade() {
     assert_eq!(reader.client.welcome.pid, host.pid());
     // The same agent, which can still be spoken to, closed, and is collected.
     let now = reader.client.leases().await.remove(0);
-    assert_eq!((now.state, now.adapter_pid, now.wrapper_pid), (LeaseState::Open, info.adapter_pid, info.wrapper_pid));
+    assert_eq!(
+        (now.state, now.adapter_pid, now.wrapper_pid),
+        (LeaseState::Open, info.adapter_pid, info.wrapper_pid)
+    );
     let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
     assert_eq!(report["verdict"], "owned", "{report}");
     assert_eq!(host.json(&["status"])["warnings"], serde_json::json!([]));
@@ -207,7 +212,10 @@ async fn c72_r_what_an_ended_lease_said_is_still_there() {
     upgrade(&host);
     let mut gateway = again(&identity).await;
     let attached = gateway.attach(long.lease_id, 5_000).await;
-    assert_eq!((attached.state, attached.stdout_base, attached.stdout_eof), (LeaseState::Closed, 5_000, true));
+    assert_eq!(
+        (attached.state, attached.stdout_base, attached.stdout_eof),
+        (LeaseState::Closed, 5_000, true)
+    );
     let want: String = (1..=9_999).map(|i| format!("{i:04}\n")).collect();
     let mut all = Vec::new();
     while all.len() < want.len() - 5_000 {
@@ -310,7 +318,11 @@ async fn c72_r_a_wrapper_that_dies_in_the_pause_is_noticed() {
     let info = gateway.spawn(&dies).await;
     gateway.spawn(&lives).await;
     // The trial runs while everything goes on, the proof in the pause: its second run kills the wrapper.
-    let text = format!("[ -e $0.1 ] && kill -9 {}; touch $0.1; exec {} \"$@\"", info.wrapper_pid.unwrap(), binary().display());
+    let text = format!(
+        "[ -e $0.1 ] && kill -9 {}; touch $0.1; exec {} \"$@\"",
+        info.wrapper_pid.unwrap(),
+        binary().display()
+    );
     let output = host.cli(&["upgrade", "--json", "--program", program(&host, &text).to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
     let mut gateway = again(&identity).await;
@@ -365,7 +377,10 @@ async fn c72_r_a_program_that_cannot_take_over_does_not() {
         ("has another version", program(&host, other)),
         ("floods", program(&host, "exec yes")),
         ("reads and is killed", program(&host, "kill -9 $$")),
-        ("refuses its arguments", program(&host, &format!("exec {} handover-check -- serve --bad", binary().display()))),
+        (
+            "refuses its arguments",
+            program(&host, &format!("exec {} handover-check -- serve --bad", binary().display())),
+        ),
         ("hangs", program(&host, "trap '' TERM; sleep 600")),
     ] {
         let output = try_upgrade(&host, &path);
@@ -387,7 +402,9 @@ async fn c72_r_a_program_that_cannot_take_over_does_not() {
 fn children(host: &Host) -> Vec<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", host.pid())).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()).collect()
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
+        .collect()
 }
 
 /// A program that passes the trial and fails afterwards: everything was frozen already.

@@ -1,6 +1,6 @@
 //! What breaks the contract is refused before anything runs.
 
-use crate::rig::{Rig, launch_directory, script};
+use crate::rig::{Rig, launch_directory, refused, script};
 use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
 use acp_shared::wire;
 use nix::libc;
@@ -17,16 +17,6 @@ fn witness(directory: &tempfile::TempDir) -> (Launch, std::path::PathBuf) {
 
 fn null() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()
-}
-
-fn errno_of(messages: &[FromWrapper]) -> i32 {
-    match messages {
-        [FromWrapper::SetupFailed { errno, stage }] => {
-            assert!(!stage.is_empty());
-            *errno
-        }
-        other => panic!("only a failed setup was expected: {other:?}"),
-    }
 }
 
 #[test]
@@ -49,7 +39,7 @@ fn a_wrong_launch_json_is_refused() {
         ("readable by others", good.clone(), 0o604, libc::EPERM),
     ] {
         let mut rig = Rig::start_with(launch.lease_id, &json, mode, |wrapper| Command::new(wrapper));
-        assert_eq!(errno_of(&rig.hear_all()), want, "{name}");
+        assert_eq!(refused(&rig.hear_all()), want, "{name}");
         assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
     }
 }
@@ -73,7 +63,7 @@ fn a_launch_json_that_is_missing_or_a_link_is_refused() {
             change(&file);
             Command::new(wrapper)
         });
-        assert_eq!(errno_of(&rig.hear_all()), want, "{name}");
+        assert_eq!(refused(&rig.hear_all()), want, "{name}");
         assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
     }
 }
@@ -100,7 +90,7 @@ fn wrong_first_messages_are_refused() {
         let mut rig = Rig::start(&launch);
         let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
         rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
-        assert_eq!(errno_of(&rig.hear_all()), libc::EPROTO, "{name}");
+        assert_eq!(refused(&rig.hear_all()), libc::EPROTO, "{name}");
         assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
         assert!(!ran.exists(), "{name}");
     }
@@ -159,7 +149,7 @@ fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
 }
 
 #[test]
-fn sigterm_before_go_means_that_nothing_ever_ran() {
+fn c48_r_sigterm_before_go_means_that_nothing_ever_ran() {
     for steps in 0..2 {
         let directory = tempfile::tempdir().unwrap();
         let (launch, ran) = witness(&directory);

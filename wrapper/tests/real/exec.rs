@@ -28,7 +28,7 @@ fn file(directory: &tempfile::TempDir, name: &str, mode: u32, text: &[u8]) -> St
 }
 
 #[test]
-fn exec_failures_keep_their_errno() {
+fn c67_r_exec_failures_keep_their_errno() {
     let directory = tempfile::tempdir().unwrap();
     let denied = file(&directory, "denied", 0o644, b"#!/bin/sh\n");
     let no_format = file(&directory, "no-format", 0o755, b"echo no\n");
@@ -104,7 +104,7 @@ fn arguments_are_never_split_or_quoted() {
 }
 
 #[test]
-fn only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
+fn c45_r_only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
     let mut rig = Rig::running(&program(&["/bin/sleep", "60"]));
     let [adapter] = rig.living()[..] else { panic!("one process was expected: {:?}", rig.living()) };
     let mut open: Vec<_> = std::fs::read_dir(format!("/proc/{adapter}/fd"))
@@ -123,7 +123,7 @@ fn only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
 
 /// Also when the wrapper itself was started with signals ignored, descriptors leaked and SIGCHLD ignored.
 #[test]
-fn a_dirty_inheritance_is_not_passed_on() {
+fn c45_r_a_dirty_inheritance_is_not_passed_on() {
     let launch = script("exec sleep 60");
     let json = serde_json::to_vec(&launch).unwrap();
     let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {

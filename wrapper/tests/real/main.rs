@@ -1,9 +1,12 @@
 //! The real binary, driven from outside by a test that plays the supervisor. The adapters are small shell scripts.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod confine;
 mod contract;
 mod exec;
 mod exit;
+mod helper;
+mod odd;
 mod parent;
 mod rig;
 mod signals;

@@ -31,7 +31,7 @@ fn gone_in_time(rig: &Rig, since: Instant) {
 }
 
 #[test]
-fn the_control_socket_closes() {
+fn c49_r_the_control_socket_closes() {
     let mut rig = Rig::running(&stubborn_tree());
     all_three_are_up(&mut rig);
     let since = Instant::now();
@@ -43,14 +43,9 @@ fn the_control_socket_closes() {
 /// The parent is a process between this test and the wrapper, and this test keeps the control socket open: only the
 /// pidfd on the parent can tell.
 #[test]
-fn the_parent_is_killed() {
+fn c49_c52_c54_a06_r_the_parent_is_killed() {
     let launch = stubborn_tree();
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
-        command
-    });
+    let mut rig = Rig::below_a_shell(&launch);
     rig.launch();
     let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
     assert_ne!(wrapper_pid, rig.wrapper_pid(), "the shell is the parent");
@@ -66,14 +61,9 @@ fn the_parent_is_killed() {
 
 /// The parent dies before anything ran: nothing ever does.
 #[test]
-fn the_parent_is_killed_before_go() {
+fn c54_a06_r_the_parent_is_killed_before_go() {
     let launch = stubborn_tree();
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
-        command
-    });
+    let mut rig = Rig::below_a_shell(&launch);
     rig.launch();
     let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
     rig.signal(Signal::KILL);
@@ -98,14 +88,9 @@ fn the_parent_dies_above_a_stopped_tree() {
 
 /// A supervisor that is only stopped is not gone.
 #[test]
-fn the_parent_is_stopped() {
+fn c41_r_the_parent_is_stopped() {
     let launch = script("echo up; read x; exit 8");
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
-        command
-    });
+    let mut rig = Rig::below_a_shell(&launch);
     rig.launch();
     assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
     rig.say(&ToWrapper::Go);
@@ -122,7 +107,7 @@ fn the_parent_is_stopped() {
 }
 
 #[test]
-fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
+fn c55_a15_r_the_wrapper_is_killed_and_the_adapter_dies_with_it() {
     for go in [false, true] {
         let mut rig = Rig::start(&script("trap '' TERM HUP; while :; do sleep 0.05; done"));
         rig.launch();
@@ -135,4 +120,46 @@ fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
         assert_eq!(rig.exit_code(), 1000 + 9);
         crate::rig::eventually("the adapter is dead", || !is_alive(adapter_pid));
     }
+}
+
+/// The supervisor dies after its fork, before the wrapper has run an instruction: it finds its socket closed.
+#[test]
+fn c50_a06_r_the_parent_dies_before_the_wrapper_begins() {
+    let directory = tempfile::tempdir().unwrap();
+    let ran = directory.path().join("ran");
+    let gate = directory.path().join("gate");
+    rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let launch = script(&format!("touch {}", ran.display()));
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        let mut command = Command::new("/bin/sh");
+        // The forked shell becomes the wrapper once the gate opens.
+        let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());
+        command.args(["-c", &text]).arg(wrapper);
+        command
+    });
+    rig.launch();
+    rig.say(&ToWrapper::Go);
+    crate::rig::eventually("the shell has forked", || rig.below().len() == 1);
+    let begins = rig.below()[0];
+    drop(rig.control.take());
+    rig.signal(Signal::KILL);
+    assert_eq!(rig.exit_code(), 1000 + 9);
+    std::fs::write(&gate, "go\n").unwrap();
+    crate::rig::eventually("the wrapper has ended", || !is_alive(begins));
+    assert!(!ran.exists());
+}
+
+/// What started the wrapper was a thread, and it ends; its process lives.
+#[test]
+fn c51_r_the_forking_thread_ends() {
+    let mut rig = std::thread::spawn(|| Rig::running(&script("echo up; read x; exit 8"))).join().unwrap();
+    rig.read_until("up");
+    let tree = rig.below();
+    assert_eq!(tree.len(), 1);
+    // The wrapper answers signals, and so has not been told to end.
+    rig.signal(Signal::WINCH);
+    assert!(is_alive(rig.wrapper_pid()) && is_alive(tree[0]));
+    drop(rig.stdin.take());
+    assert_eq!(rig.exit_code(), 8);
 }

@@ -3,10 +3,11 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{
-    CONTROL_BYTES_MAX, ENV_LEASE_ID, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, ToWrapper,
-    WRAPPER_FILE,
+    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, RunAs,
+    ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
+use landlock::{CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -16,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -50,7 +51,49 @@ pub(crate) fn program(argv: &[&str]) -> Launch {
         cwd: "/".to_owned(),
         term_grace_ms: 10_000,
         sweep_ms: 10_000,
-        confine: acp_shared::launch::Confine::default(),
+        confine: Confine::default(),
+    }
+}
+
+/// A confinement to another user and group, without further groups.
+pub(crate) fn user(uid: u32, gid: u32) -> Confine {
+    Confine { run_as: Some(RunAs { uid, gid, groups: Vec::new() }), ..Confine::default() }
+}
+
+/// Whether this test runs as root; else it says what is left out.
+pub(crate) fn as_root() -> bool {
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() {
+        println!("probe: user {uid:?} is not root and cannot become another user: left out");
+    }
+    uid.is_root()
+}
+
+/// A ruleset that forbids nothing that a test does; the kernel must know the rights.
+fn harmless_ruleset() -> Result<landlock::RulesetCreated, landlock::RulesetError> {
+    let rights = landlock::AccessFs::Truncate | landlock::AccessFs::MakeBlock;
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(rights)?;
+    let root = landlock::PathFd::new("/").unwrap();
+    ruleset.create()?.add_rule(landlock::PathBeneath::new(root, rights))
+}
+
+/// Whether this kernel can confine writes; else it says what it saw.
+pub(crate) fn landlock_works() -> bool {
+    let made = harmless_ruleset();
+    if let Err(e) = &made {
+        println!("probe: no Landlock that confines writes: {e}: left out");
+    }
+    made.is_ok()
+}
+
+/// The errno of the one thing that the wrapper said: that the setup failed.
+pub(crate) fn refused(messages: &[FromWrapper]) -> i32 {
+    match messages {
+        [FromWrapper::SetupFailed { errno, stage }] => {
+            assert!(!stage.is_empty());
+            *errno
+        }
+        other => panic!("only a failed setup was expected: {other:?}"),
     }
 }
 
@@ -61,12 +104,17 @@ pub(crate) struct Rig {
     pub(crate) stdin: Option<std::fs::File>,
     stdout: Option<std::fs::File>,
     pub(crate) lease: LeaseId,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// The launch directory: the wrapper linked into it, and `launch.json`. It lies on the binary's file system.
 pub(crate) fn launch_directory(launch_json: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    launch_directory_in(Path::new(env!("CARGO_TARGET_TMPDIR")), launch_json, mode)
+}
+
+fn launch_directory_in(place: &Path, launch_json: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir_in(place).unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let wrapper = directory.path().join(WRAPPER_FILE);
     let built = Path::new(env!("CARGO_BIN_EXE_acp-wrapper"));
     if std::fs::hard_link(built, &wrapper).is_err() {
@@ -102,9 +150,16 @@ impl Rig {
         mode: u32,
         command: impl FnOnce(&Path) -> Command,
     ) -> Self {
+        Self::start_in(launch_directory(launch_json, mode), lease, command)
+    }
+
+    fn start_in(
+        (directory, wrapper): (tempfile::TempDir, PathBuf),
+        lease: LeaseId,
+        command: impl FnOnce(&Path) -> Command,
+    ) -> Self {
         // What a dying wrapper leaves behind comes to the test, not to a pid 1 that may not reap.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
-        let (directory, wrapper) = launch_directory(launch_json, mode);
         let (control, theirs) = control_pair();
         let child = command(&wrapper)
             .env_clear()
@@ -114,17 +169,83 @@ impl Rig {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, control: Some(control), stdin: None, stdout: None, lease, _directory: directory }
+        Self { child, control: Some(control), stdin: None, stdout: None, lease, directory }
+    }
+
+    /// Starts it as another user, who has the launch directory. Needs root.
+    pub(crate) fn start_as(uid: u32, launch: &Launch) -> Self {
+        let json = serde_json::to_vec(launch).unwrap();
+        let (directory, wrapper) = launch_directory_in(&std::env::temp_dir(), &json, 0o600);
+        // A link would give the built binary itself to the user.
+        let built = std::fs::read_link(&wrapper).unwrap_or_else(|_| wrapper.clone());
+        let copy = directory.path().join("copy");
+        assert!(Command::new("cp").arg(&built).arg(&copy).status().unwrap().success());
+        std::fs::rename(&copy, &wrapper).unwrap();
+        for path in [directory.path(), &wrapper, &directory.path().join(LAUNCH_FILE)] {
+            std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
+        }
+        Self::start_in((directory, wrapper), launch.lease_id, |wrapper| {
+            let mut command = Command::new(wrapper);
+            command.uid(uid).gid(uid);
+            command
+        })
+    }
+
+    /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
+    pub(crate) fn below_a_shell(launch: &Launch) -> Self {
+        let json = serde_json::to_vec(launch).unwrap();
+        Self::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
+            command
+        })
+    }
+
+    /// Starts it below as many rulesets as the kernel takes, so that it can enforce no more.
+    pub(crate) fn under_full_landlock(launch: &Launch) -> Self {
+        // Rulesets belong to a thread: the others of this test go without.
+        std::thread::scope(|scope| {
+            let start = || {
+                while harmless_ruleset().unwrap().restrict_self().is_ok() {}
+                Self::start(launch)
+            };
+            scope.spawn(start).join().unwrap()
+        })
     }
 
     /// Starts it and takes it as far as a running adapter.
     pub(crate) fn running(launch: &Launch) -> Self {
         let mut rig = Self::start(launch);
-        rig.launch();
-        assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-        rig.say(&ToWrapper::Go);
-        assert_eq!(rig.hear(), FromWrapper::Running);
+        rig.go();
         rig
+    }
+
+    /// From its start as far as a running adapter.
+    pub(crate) fn go(&mut self) {
+        self.release();
+        assert_eq!(self.hear(), FromWrapper::Running);
+    }
+
+    /// From its start until it lets the adapter go; returns the pids of the wrapper and of the adapter.
+    pub(crate) fn release(&mut self) -> (i32, i32) {
+        self.launch();
+        let FromWrapper::Hello { wrapper_pid, adapter_pid } = self.hear() else { panic!("no hello") };
+        self.say(&ToWrapper::Go);
+        (wrapper_pid, adapter_pid)
+    }
+
+    /// Errno and stage of an adapter that could not start.
+    pub(crate) fn hear_failed_exec(mut self) -> (i32, String) {
+        self.release();
+        match self.hear() {
+            FromWrapper::ExecFailed { errno, stage } => (errno, stage),
+            other => panic!("it was not to start: {other:?}"),
+        }
+    }
+
+    /// Where launch.json lies.
+    pub(crate) fn launch_file(&self) -> PathBuf {
+        self.directory.path().join(LAUNCH_FILE)
     }
 
     pub(crate) fn wrapper_pid(&self) -> i32 {
@@ -227,6 +348,22 @@ impl Rig {
         all_pids().into_iter().filter(|pid| marked(*pid) && is_alive(*pid)).collect()
     }
 
+    /// The living processes below the wrapper, whatever their environment says; the adapter first.
+    pub(crate) fn below(&self) -> Vec<i32> {
+        let parents: Vec<(i32, i32)> = all_pids()
+            .into_iter()
+            .filter(|pid| is_alive(*pid))
+            .filter_map(|pid| Some((pid, status_field(pid, "PPid")?.parse().ok()?)))
+            .collect();
+        let mut found = vec![self.wrapper_pid()];
+        let mut at = 0;
+        while let Some(parent) = found.get(at).copied() {
+            found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+            at += 1;
+        }
+        found.split_off(1)
+    }
+
     /// Waits until no process of the lease lives.
     pub(crate) fn nobody_lives(&self) {
         eventually("nobody of the lease lives", || self.living().is_empty());
@@ -270,6 +407,18 @@ impl Drop for Rig {
             }
         }
     }
+}
+
+/// Sends a signal to a process that is the one that is meant, as `is_it` says once a handle on it is open.
+pub(crate) fn signal_verified(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) {
+    let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    assert!(is_it(), "{pid} is another process");
+    rustix::process::pidfd_send_signal(&pidfd, signal).unwrap();
+}
+
+/// Kills a process that is the one that is meant.
+pub(crate) fn kill_verified(pid: i32, is_it: impl FnOnce() -> bool) {
+    signal_verified(pid, Signal::KILL, is_it);
 }
 
 fn all_pids() -> Vec<i32> {

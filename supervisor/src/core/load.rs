@@ -1,0 +1,175 @@
+//! What of the stored leases may be believed: a row that names processes which no lease can have is quarantined, and
+//! of two leases that name one process at most one can be right.
+
+use crate::core::lease::{Bound, Lease, ProcessRecord, Scope};
+use std::collections::{BTreeMap, HashSet};
+
+/// What a supervisor knows of itself when it loads leases.
+#[derive(Debug, Clone, Copy)]
+pub struct Own<'a> {
+    /// Where it runs.
+    pub scope: &'a Scope,
+    /// Itself and its ancestors.
+    pub line: &'a HashSet<i32>,
+}
+
+/// Why a recorded tree cannot be one, if so. Every wrapper leads a session of its own and every adapter a group, and
+/// that was verified before the lease was bound.
+fn fault(bound: &Bound) -> Option<&'static str> {
+    let pids = [bound.wrapper.pid, bound.adapter.pid, bound.pgid, bound.sid];
+    if pids.into_iter().any(|pid| pid <= 1) {
+        return Some("it names a process number that no lease can have");
+    }
+    if bound.wrapper.pid == bound.adapter.pid {
+        return Some("it names one process as wrapper and as adapter");
+    }
+    if bound.pgid != bound.adapter.pid || bound.sid != bound.wrapper.pid {
+        return Some("its group or session is not that of its own processes");
+    }
+    None
+}
+
+/// Puts leases out of use that cannot be believed, in place. `now` says what the system has under a number now.
+/// Returns those that were changed.
+pub fn settle(
+    leases: &mut Vec<Lease>,
+    own: Own<'_>,
+    at_ms: u64,
+    now: impl Fn(i32) -> Option<ProcessRecord>,
+) -> Vec<Lease> {
+    let mut changed = Vec::new();
+    // The later row of one id stands.
+    let last: BTreeMap<_, _> = leases.iter().enumerate().map(|(place, l)| (l.lease_id, place)).collect();
+    let mut place = 0;
+    leases.retain(|lease| {
+        place += 1;
+        last.get(&lease.lease_id) == Some(&(place - 1))
+    });
+    for lease in leases.iter_mut().filter(|l| !l.state.is_ended()) {
+        let Some(bound) = lease.bound else { continue };
+        let ours = |pid: &i32| own.line.contains(pid);
+        let itself = lease.scope == *own.scope && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
+        let why = fault(&bound).or(itself.then_some("it names this supervisor or an ancestor of it"));
+        if let Some(why) = why {
+            lease.quarantine(why, at_ms);
+            changed.push(lease.clone());
+        }
+    }
+    for place in doubles(leases, own.scope, now) {
+        if let Some(lease) = leases.get_mut(place) {
+            lease.quarantine("a newer lease names the same process, and that is the one that runs", at_ms);
+            changed.push(lease.clone());
+        }
+    }
+    changed
+}
+
+/// Living leases whose processes are provably those of another lease. Where the process under a shared number is
+/// none of theirs, each of them is left to be verified by itself.
+fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
+    let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
+    for (place, lease) in leases.iter().enumerate() {
+        if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended() && lease.scope == *scope) {
+            for process in [bound.wrapper, bound.adapter] {
+                by_pid.entry(process.pid).or_default().push((place, process));
+            }
+        }
+    }
+    let mut wrong: Vec<usize> = Vec::new();
+    for (pid, named) in by_pid.into_iter().filter(|(_, named)| named.len() > 1) {
+        let live = now(pid);
+        let matches = |process: &ProcessRecord| {
+            live.is_some_and(|live| {
+                live.start_ticks == process.start_ticks
+                    && (live.inode == process.inode || process.inode.is_none())
+            })
+        };
+        let right = named.iter().filter(|(_, p)| matches(p)).map(|(place, _)| *place).next_back();
+        if let Some(right) = right {
+            wrong.extend(named.iter().map(|(place, _)| *place).filter(|place| *place != right));
+        }
+    }
+    wrong.sort_unstable();
+    wrong.dedup();
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::core::lease::fixture;
+    use acp_shared::protocol::LeaseState;
+
+    const OWN: i32 = 50;
+
+    fn tree(wrapper: i32, adapter: i32, inode: u64) -> Lease {
+        let record = |pid| ProcessRecord { pid, start_ticks: 5, inode: Some(inode) };
+        let mut lease = fixture::lease();
+        lease.state = LeaseState::Open;
+        lease.bound =
+            Some(Bound { wrapper: record(wrapper), adapter: record(adapter), pgid: adapter, sid: wrapper });
+        lease
+    }
+
+    fn settled(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {
+        let line = HashSet::from([OWN, 1]);
+        let scope = fixture::lease().scope;
+        let changed = settle(&mut leases, Own { scope: &scope, line: &line }, 9, now);
+        (leases, changed.len())
+    }
+
+    #[test]
+    fn c14_s_a_lease_that_names_what_no_lease_can_is_lost_and_names_nothing() {
+        let mut alien_group = tree(100, 101, 1);
+        alien_group.bound.as_mut().unwrap().pgid = 77;
+        let mut alien_session = tree(100, 101, 1);
+        alien_session.bound.as_mut().unwrap().sid = 77;
+        for (name, lease) in [
+            ("0", tree(0, 101, 1)),
+            ("init", tree(1, 101, 1)),
+            ("negative", tree(-5, 101, 1)),
+            ("adapter 1", tree(100, 1, 1)),
+            ("itself", tree(OWN, 101, 1)),
+            ("itself as adapter", tree(100, OWN, 1)),
+            ("one process", tree(100, 100, 1)),
+            ("another group", alien_group),
+            ("another session", alien_session),
+        ] {
+            let (leases, changed) = settled(vec![lease], |_| None);
+            assert_eq!((changed, leases[0].state, leases[0].bound), (1, LeaseState::Lost, None), "{name}");
+            assert!(leases[0].state_reason.starts_with("quarantined"), "{name}");
+            assert!(leases[0].last_evidence_json.as_ref().unwrap().contains("wrapper_pid"), "{name}");
+        }
+        // Numbers of another boot say nothing about this supervisor.
+        let mut earlier = tree(OWN, 101, 1);
+        earlier.scope.boot_id = "earlier".into();
+        let (leases, changed) = settled(vec![tree(100, 101, 1), earlier], |_| None);
+        assert_eq!(changed, 0);
+        assert!(leases.iter().all(|l| l.state == LeaseState::Open && l.bound.is_some()));
+    }
+
+    #[test]
+    fn c66_s_of_leases_that_name_one_process_the_one_that_runs_stands() {
+        let runs = |inode| move |pid| Some(ProcessRecord { pid, start_ticks: 5, inode: Some(inode) });
+        let three = || vec![tree(100, 101, 1), tree(100, 201, 2), tree(301, 100, 3)];
+        for (inode, right) in [(1, 0), (2, 1), (3, 2)] {
+            let (leases, changed) = settled(three(), runs(inode));
+            assert_eq!(changed, 2);
+            for (place, lease) in leases.iter().enumerate() {
+                assert_eq!(lease.state == LeaseState::Open, place == right, "{inode}: {place}");
+            }
+        }
+        // Nobody's process: each is verified by itself, and none is believed.
+        assert_eq!(settled(three(), runs(9)).1, 0);
+        assert_eq!(settled(three(), |_| None).1, 0);
+    }
+
+    #[test]
+    fn c66_s_of_rows_with_one_id_the_later_one_stands() {
+        let (first, mut second) = (tree(100, 101, 1), tree(200, 201, 2));
+        second.lease_id = first.lease_id;
+        let (leases, _) = settled(vec![first, second.clone()], |_| None);
+        assert_eq!(leases, [second]);
+    }
+}

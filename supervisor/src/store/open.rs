@@ -1,0 +1,196 @@
+//! Opening the store's file: what is made, what is refused, and what is only read.
+//!
+//! A file gets its name only when it is complete and synced (`.part`, then `.new`, then the name), so an empty file,
+//! or a `-wal` without its file, is never one that a crash of this program left.
+
+use super::{STORE_FILE, StoreError};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite_migration::{M, Migrations};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(super) const MIGRATIONS: &[M<'static>] = &[M::up(include_str!("migrations/0001_leases.sql"))];
+/// How long another program that looks into the file is waited for.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// A store's file, open.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    /// Why it must not be written.
+    pub(super) read_only: Option<String>,
+    pub(super) warnings: Vec<String>,
+    pub(super) fresh: bool,
+}
+
+impl Opened {
+    /// What cannot be read of a newer file is shown as nothing; in a file of our own it is damage.
+    pub(super) fn unreadable<T: Default>(&self, error: StoreError) -> Result<T, StoreError> {
+        match &self.read_only {
+            Some(_) => {
+                tracing::warn!(%error, "the newer lease store cannot be read whole");
+                Ok(T::default())
+            }
+            None => Err(error),
+        }
+    }
+}
+
+/// The store's file in `dir`, with a suffix.
+pub(super) fn file(dir: &Path, suffix: &str) -> PathBuf {
+    dir.join(format!("{STORE_FILE}{suffix}"))
+}
+
+/// Which file a path names, whatever happens to the path later.
+pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn on_disk(what: &'static str) -> impl Fn(io::Error) -> StoreError {
+    move |error| StoreError::File(format!("{what}: {error}"))
+}
+
+fn damaged(dir: &Path, why: impl Into<String>) -> StoreError {
+    StoreError::Damaged { path: file(dir, ""), why: why.into() }
+}
+
+/// What an error of SQLite means for a file that is being opened.
+fn judge(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
+    let dir = dir.to_owned();
+    move |error| match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => damaged(&dir, error.to_string()),
+        _ => error.into(),
+    }
+}
+
+/// Opens the store in `dir`, or makes it.
+pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
+    let mut warnings = Vec::new();
+    if file(dir, ".new").exists() {
+        warnings.push(
+            "the lease store's file had been taken away from an earlier supervisor, and was written anew"
+                .into(),
+        );
+        install(dir)?;
+    }
+    let fresh = match std::fs::metadata(file(dir, "")) {
+        Ok(meta) if meta.len() == 0 => return Err(damaged(dir, "it is empty")),
+        Ok(_) => false,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if std::fs::metadata(file(dir, "-wal")).is_ok_and(|wal| wal.len() > 0) {
+                return Err(damaged(dir, "it is gone, and its -wal is still there"));
+            }
+            make(dir)?;
+            true
+        }
+        Err(error) => return Err(on_disk("look at it")(error)),
+    };
+    if let Some((connection, version)) = newer(dir)? {
+        let why = format!(
+            "{} was written by a newer version of this program (schema {version}, this one knows {}); use that one, or move the file away",
+            file(dir, "").display(),
+            MIGRATIONS.len()
+        );
+        return Ok(Opened { connection, read_only: Some(why), warnings, fresh });
+    }
+    let mut connection = connect(dir)?;
+    sound(dir, &connection)?;
+    migrate(&mut connection).map_err(|error| damaged(dir, error))?;
+    Ok(Opened { connection, read_only: None, warnings, fresh })
+}
+
+/// The file of a newer program, open for reading only.
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(super) fn newer(dir: &Path) -> Result<Option<(Connection, i64)>, StoreError> {
+    let connection = Connection::open_with_flags(file(dir, ""), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    connection.busy_timeout(BUSY_WAIT)?;
+    let version: i64 =
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(judge(dir))?;
+    let known = usize::try_from(version).is_ok_and(|version| version <= MIGRATIONS.len());
+    Ok((!known).then_some((connection, version)))
+}
+
+/// Opens the file for writing; it must be there.
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(super) fn connect(dir: &Path) -> Result<Connection, StoreError> {
+    let path = file(dir, "");
+    // SQLite gives the companions of the file the same mode.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+        .map_err(on_disk("keep it to this user"))?;
+    let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.busy_timeout(BUSY_WAIT)?;
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(judge(dir))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    Ok(connection)
+}
+
+/// Whether the pages of the file hang together. Rows that make no sense are another matter: they are quarantined.
+fn sound(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
+    connection.pragma_update(None, "ignore_check_constraints", true)?;
+    let said: String = connection
+        .pragma_query_value(None, "quick_check", |row| row.get(0))
+        .map_err(|error| damaged(dir, error.to_string()))?;
+    connection.pragma_update(None, "ignore_check_constraints", false)?;
+    if said == "ok" { Ok(()) } else { Err(damaged(dir, said)) }
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), String> {
+    Migrations::from_slice(MIGRATIONS).to_latest(connection).map_err(|error| error.to_string())
+}
+
+/// Makes an empty store.
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+fn make(dir: &Path) -> Result<(), StoreError> {
+    let part = part(dir)?;
+    let mut connection = Connection::open_with_flags(&part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    migrate(&mut connection).map_err(StoreError::Sqlite)?;
+    connection.close().map_err(|(_, error)| error)?;
+    complete(dir)?;
+    install(dir)
+}
+
+/// A new empty file that this user alone can read, for what is not complete yet.
+pub(super) fn part(dir: &Path) -> Result<PathBuf, StoreError> {
+    let path = file(dir, ".part");
+    for old in [path.clone(), file(dir, ".part-journal")] {
+        match std::fs::remove_file(&old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(on_disk("remove what a crash left of it")(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(on_disk("make it"))?;
+    Ok(path)
+}
+
+/// What was written as a part is whole, and may take the place of the file at any time.
+pub(super) fn complete(dir: &Path) -> Result<(), StoreError> {
+    let part = file(dir, ".part");
+    let synced = File::open(&part).and_then(|file| file.sync_all());
+    synced.and_then(|()| std::fs::rename(&part, file(dir, ".new"))).map_err(on_disk("write it"))
+}
+
+/// Moves files of that name aside which are not of this program's making, or were left without their file.
+pub(super) fn move_aside(dir: &Path, ours: &[(u64, u64)]) -> Result<(), StoreError> {
+    for suffix in ["", "-wal"] {
+        let path = file(dir, suffix);
+        if identity(&path).is_some_and(|found| !ours.contains(&found)) {
+            let aside = dir.join(format!("{STORE_FILE}.replaced{suffix}"));
+            std::fs::rename(&path, aside).map_err(on_disk("move another file out of its place"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a complete new file its name. Nothing has the old one open.
+pub(super) fn install(dir: &Path) -> Result<(), StoreError> {
+    move_aside(dir, &[])?;
+    // What an index of another file says must not be believed.
+    drop(std::fs::remove_file(file(dir, "-shm")));
+    let renamed = std::fs::rename(file(dir, ".new"), file(dir, ""));
+    renamed.and_then(|()| File::open(dir)?.sync_all()).map_err(on_disk("give it its name"))
+}

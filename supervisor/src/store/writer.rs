@@ -1,0 +1,127 @@
+//! The writer thread: takes all that waits, commits it once, and sees to it that the file is still the one that
+//! its name names.
+
+use super::open::{self, file, identity};
+use super::{Health, Job, Op, StoreError, rows};
+use rusqlite::{Connection, TransactionBehavior};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, PoisonError};
+use tokio::sync::oneshot;
+
+const GROUP_MAX: usize = 512;
+
+/// The open file and where it belongs.
+pub(super) struct Disk {
+    dir: PathBuf,
+    /// `None` only after the file was written anew and could not be opened yet.
+    connection: Option<Connection>,
+    /// The file and its log, as they were when they were opened.
+    ours: Vec<(u64, u64)>,
+    health: Arc<Health>,
+}
+
+type Outcome = Result<(), StoreError>;
+type Answers = Vec<oneshot::Sender<Outcome>>;
+
+/// The file and its log, as the names say now.
+fn in_place(dir: &Path) -> Vec<(u64, u64)> {
+    ["", "-wal"].into_iter().filter_map(|suffix| identity(&file(dir, suffix))).collect()
+}
+
+impl Disk {
+    pub(super) fn new(dir: &Path, connection: Connection, health: Arc<Health>) -> Self {
+        Self { ours: in_place(dir), dir: dir.to_owned(), connection: Some(connection), health }
+    }
+
+    /// Writes until the last [`super::Store`] is gone.
+    pub(super) fn write(mut self, queue: &Receiver<Job>) {
+        while let Ok(first) = queue.recv() {
+            let mut group = vec![first];
+            group.extend(std::iter::from_fn(|| queue.try_recv().ok()).take(GROUP_MAX - 1));
+            let (ops, answers): (Vec<Op>, Answers) = group.into_iter().map(|job| (job.op, job.done)).unzip();
+            let outcomes = self.commit(&ops);
+            for (outcome, answer) in outcomes.into_iter().zip(answers) {
+                // Nobody waits any more for one whose asker has gone; the row is written all the same.
+                let _ = answer.send(outcome);
+            }
+        }
+    }
+
+    fn commit(&mut self, ops: &[Op]) -> Vec<Outcome> {
+        let result = self.try_commit(ops);
+        let failing = result.as_ref().err().map(|error| format!("nothing can be written down: {error}"));
+        *self.health.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
+        result.unwrap_or_else(|error| {
+            tracing::error!(%error, "a commit to the lease store failed");
+            ops.iter().map(|_| Err(error.clone())).collect()
+        })
+    }
+
+    fn try_commit(&mut self, ops: &[Op]) -> Result<Vec<Outcome>, StoreError> {
+        self.keep_place()?;
+        let connection = self.connection.as_mut().ok_or(StoreError::Closed)?;
+        if ops.iter().all(Op::is_nothing) {
+            return Ok(ops.iter().map(|_| Ok(())).collect());
+        }
+        let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut outcomes = Vec::with_capacity(ops.len());
+        for op in ops {
+            let point = transaction.savepoint()?;
+            let outcome = op.apply(&point);
+            // A savepoint that is dropped without a commit is rolled back.
+            match &outcome {
+                Ok(()) => point.commit()?,
+                Err(error) => tracing::error!(%error, "the lease store refused a row"),
+            }
+            outcomes.push(outcome);
+        }
+        transaction.commit()?;
+        self.health.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(outcomes)
+    }
+
+    /// A commit to a file that nobody finds again is none: where the name no longer leads to the open file, the
+    /// open file is what counts, and is written anew under its name. What was put in its place is moved aside.
+    fn keep_place(&mut self) -> Result<(), StoreError> {
+        if let Some(connection) = &self.connection {
+            if in_place(&self.dir) == self.ours {
+                return Ok(());
+            }
+            tracing::error!(dir = %self.dir.display(), "the lease store's file was taken away or replaced");
+            let part = open::part(&self.dir)?;
+            rows::copy_into(connection, &part)?;
+            open::complete(&self.dir)?;
+            // Before the old handle is closed: that removes the log by its name, whosever it is by now.
+            open::move_aside(&self.dir, &self.ours)?;
+            self.connection = None;
+        }
+        if file(&self.dir, ".new").exists() {
+            open::install(&self.dir)?;
+        }
+        self.connection = Some(open::connect(&self.dir)?);
+        self.ours = in_place(&self.dir);
+        *self.health.rewritten.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
+            "the lease store's file was deleted or replaced while in use; it was written anew from the open one \
+             (in {}: what was found in its place is supervisor.db.replaced)",
+            self.dir.display()
+        ));
+        Ok(())
+    }
+}
+
+impl Op {
+    /// Whether there is nothing to write: it only waits its turn.
+    fn is_nothing(&self) -> bool {
+        matches!(self, Self::DeleteLeases(ids) if ids.is_empty())
+    }
+
+    fn apply(&self, connection: &Connection) -> Outcome {
+        match self {
+            Self::SaveLease(lease) => rows::save_lease(connection, lease),
+            Self::SaveInstallation(installation) => rows::save_installation(connection, installation),
+            Self::DeleteLeases(ids) => rows::delete_leases(connection, ids),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a service manager is told, and what it hands over: readiness, the watchdog and the listening socket, in
+//! systemd's protocols (sd_notify(3), sd_listen_fds(3)). Without a manager all of it is nothing.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The first descriptor that a manager hands over (sd_listen_fds(3)).
+const FIRST_PASSED_FD: i32 = 3;
+
+/// The way to the service manager, if there is one.
+#[derive(Debug, Default)]
+pub struct Manager {
+    to: Option<(UnixDatagram, SocketAddr)>,
+    /// How often it wants to hear that the owner is alive, in milliseconds, and when that is next.
+    watchdog: Option<(u64, u64)>,
+}
+
+impl Manager {
+    /// The one that the environment names: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` if it is meant for this process.
+    ///
+    /// # Errors
+    /// The address is none, or there is no socket to be had.
+    pub fn from_env() -> io::Result<Self> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let Some(name) = set("NOTIFY_SOCKET") else { return Ok(Self::default()) };
+        let number = |name: &str| set(name)?.to_str()?.parse::<u64>().ok();
+        let meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let every = number("WATCHDOG_USEC").filter(|usec| meant && *usec > 0);
+        let socket = UnixDatagram::unbound()?;
+        // The owner never waits for it.
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            to: Some((socket, address(&name)?)),
+            watchdog: every.map(|usec| ((usec / 2_000).max(1), 0)),
+        })
+    }
+
+    /// Says something: `READY=1`, `STATUS=…`. Several lines are one message.
+    pub fn say(&self, what: &str) {
+        if let Some((socket, to)) = &self.to
+            && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
+        {
+            tracing::debug!(%error, what, "the service manager does not hear");
+        }
+    }
+
+    /// Feeds the watchdog when its time has come. Called by the owner, so that a stuck owner is noticed.
+    pub(crate) fn alive(&mut self, now_ms: u64) {
+        if let Some((every_ms, _)) = self.watchdog.filter(|(_, at_ms)| *at_ms <= now_ms) {
+            self.say("WATCHDOG=1");
+            self.watchdog = Some((every_ms, now_ms.saturating_add(every_ms)));
+        }
+    }
+
+    /// When the watchdog is to be fed next.
+    pub(crate) fn next_ms(&self) -> Option<u64> {
+        self.watchdog.map(|(_, at_ms)| at_ms)
+    }
+}
+
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes().split_first() {
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name),
+        Some((b'/', _)) => SocketAddr::from_pathname(name),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "NOTIFY_SOCKET is neither a path nor abstract")),
+    }
+}
+
+/// The listening socket that the manager made, if it made one for this process.
+///
+/// # Errors
+/// More than one was handed over, or something else than a listening Unix socket.
+pub fn passed_listener() -> io::Result<Option<OwnedFd>> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Ok(None);
+    }
+    match number("LISTEN_FDS") {
+        None | Some(0) => Ok(None),
+        Some(1) => crate::sys::linux::inherited_listener(FIRST_PASSED_FD).map(Some),
+        Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "more than one socket was handed over")),
+    }
+}

@@ -1,0 +1,179 @@
+//! As whom and within which bounds the adapter runs: checked and made before the fork, so that its side only has to
+//! apply it. What cannot hold is refused here; nothing runs with less confinement than was asked for.
+
+use crate::fault::{During, Fault};
+use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs};
+use landlock::{
+    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetError, Scope,
+};
+use nix::libc;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// Permission bits that an umask may hold.
+const UMASK_BITS: u32 = 0o777;
+/// The kernel takes this number as "no change", so nobody can have it as an id.
+const NO_ID: u32 = u32::MAX;
+/// The most groups of a process, `NGROUPS_MAX` of linux/limits.h.
+const GROUPS_MAX: usize = 65_536;
+/// The oldest Landlock that confines writes: before it (Linux 6.2), any file could be truncated.
+const ABI_MIN: ABI = ABI::V3;
+/// The Landlock whose further rights to write (ioctl of devices) are denied too, where the kernel has them.
+const ABI_WANTED: ABI = ABI::V5;
+/// What every program may expect to write to, besides the given roots. What is not here is left out.
+const DEVICES: [&str; 8] = [
+    "/dev/full",
+    "/dev/null",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/random",
+    "/dev/tty",
+    "/dev/urandom",
+    "/dev/zero",
+];
+
+/// What the adapter's side of the fork applies.
+#[derive(Debug)]
+pub(crate) struct Confinement {
+    /// The adapter's user; `None` is the wrapper's.
+    pub(crate) identity: Option<Identity>,
+    /// Resource limits.
+    pub(crate) limits: Vec<(libc::c_uint, libc::rlimit64)>,
+    /// The text for `/proc/self/oom_score_adj`.
+    pub(crate) oom_score_adj: Option<Vec<u8>>,
+    /// File mode creation mask.
+    pub(crate) umask: Option<libc::mode_t>,
+    /// Whether nothing that is executed gives privileges.
+    pub(crate) no_new_privs: bool,
+    /// The ruleset to enforce.
+    pub(crate) ruleset: Option<OwnedFd>,
+}
+
+/// A user, ready for the calls that change to it.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Real, effective and saved user.
+    pub(crate) uid: libc::uid_t,
+    /// Real, effective and saved group.
+    pub(crate) gid: libc::gid_t,
+    /// All supplementary groups.
+    pub(crate) groups: Vec<libc::gid_t>,
+}
+
+/// Makes a confinement out of its description.
+pub(crate) fn prepare(confine: Confine) -> Result<Confinement, Fault> {
+    Ok(Confinement {
+        identity: confine.run_as.map(identity).transpose()?,
+        limits: confine.limits.iter().map(limit).collect::<Result<_, _>>()?,
+        oom_score_adj: confine.oom_score_adj.map(score).transpose()?,
+        umask: confine.umask.map(umask).transpose()?,
+        // Without privileges, a ruleset can be enforced in no other way.
+        no_new_privs: confine.no_new_privs || confine.landlock.is_some(),
+        ruleset: confine.landlock.as_ref().map(ruleset).transpose()?,
+    })
+}
+
+fn identity(user: RunAs) -> Result<Identity, Fault> {
+    if user.groups.iter().chain([&user.uid, &user.gid]).any(|id| *id == NO_ID)
+        || user.groups.len() > GROUPS_MAX
+    {
+        return Err(Fault::new("run as another user: an id is out of range", libc::EINVAL));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(Fault::new("run as another user: the wrapper is not root", libc::EPERM));
+    }
+    Ok(Identity { uid: user.uid, gid: user.gid, groups: user.groups })
+}
+
+fn limit(limit: &ResourceLimit) -> Result<(libc::c_uint, libc::rlimit64), Fault> {
+    if limit.soft > limit.hard {
+        return Err(Fault::new("limit resources: a soft limit is above its hard one", libc::EINVAL));
+    }
+    let resource = match limit.resource {
+        Resource::AddressSpace => libc::RLIMIT_AS,
+        Resource::Core => libc::RLIMIT_CORE,
+        Resource::Cpu => libc::RLIMIT_CPU,
+        Resource::Data => libc::RLIMIT_DATA,
+        Resource::FileSize => libc::RLIMIT_FSIZE,
+        Resource::OpenFiles => libc::RLIMIT_NOFILE,
+        Resource::Processes => libc::RLIMIT_NPROC,
+    };
+    // The C libraries do not agree on the sign of these small numbers.
+    Ok((resource as libc::c_uint, libc::rlimit64 { rlim_cur: limit.soft, rlim_max: limit.hard }))
+}
+
+fn score(score: i32) -> Result<Vec<u8>, Fault> {
+    match score {
+        -1000..=1000 => Ok(score.to_string().into_bytes()),
+        _ => Err(Fault::new("set oom_score_adj: it is out of range", libc::EINVAL)),
+    }
+}
+
+fn umask(bits: u32) -> Result<libc::mode_t, Fault> {
+    if bits & !UMASK_BITS == 0 {
+        Ok(bits)
+    } else {
+        Err(Fault::new("set the umask: it is no umask", libc::EINVAL))
+    }
+}
+
+fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
+    const STAGE: &str = "confine writes: this kernel's Landlock cannot (Linux 6.2 or later can)";
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_write(ABI_MIN))
+        .and_then(|ruleset| {
+            ruleset
+                .set_compatibility(CompatLevel::BestEffort)
+                .handle_access(AccessFs::from_write(ABI_WANTED) & !AccessFs::from_write(ABI_MIN))
+        });
+    if wanted.scope {
+        ruleset = ruleset.and_then(|ruleset| ruleset.scope(Scope::Signal | Scope::AbstractUnixSocket));
+    }
+    let mut ruleset = ruleset.and_then(Ruleset::create).map_err(|e| fault(STAGE, &e))?;
+    for root in &wanted.write {
+        if !root.starts_with('/') {
+            return Err(Fault::new("confine writes: a root is not absolute", libc::EINVAL));
+        }
+        let root = open(root).during("confine writes: open a root")?;
+        ruleset = allow(ruleset, root)?;
+    }
+    for device in DEVICES {
+        match open(device) {
+            Err(Errno::NOENT | Errno::NXIO) => {}
+            device => ruleset = allow(ruleset, device.during("confine writes: open a device")?)?,
+        }
+    }
+    // It holds none where the kernel has no Landlock, which the hard requirement has refused before.
+    Option::from(ruleset).ok_or(Fault::new(STAGE, libc::ENOSYS))
+}
+
+fn open(path: &str) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Allows every right to write beneath a directory, or those that there are to a file.
+fn allow(ruleset: RulesetCreated, root: OwnedFd) -> Result<RulesetCreated, Fault> {
+    const STAGE: &str = "confine writes: add a rule";
+    let stat = rustix::fs::fstat(&root).during(STAGE)?;
+    let all = AccessFs::from_write(ABI_WANTED);
+    let access: BitFlags<AccessFs> = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => all,
+        _ => all & AccessFs::from_file(ABI_WANTED),
+    };
+    ruleset.add_rule(PathBeneath::new(root, access)).map_err(|e| fault(STAGE, &e))
+}
+
+/// The errno inside of an error, if there is one; else that this kernel cannot do it.
+fn fault(stage: &'static str, error: &RulesetError) -> Fault {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(errno) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return Fault::new(stage, errno);
+        }
+        cause = error.source();
+    }
+    Fault::new(stage, libc::EOPNOTSUPP)
+}

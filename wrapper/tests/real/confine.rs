@@ -1,0 +1,357 @@
+//! As whom and within which bounds the adapter runs. Most of it needs a wrapper that runs as root.
+
+use crate::rig::{Rig, as_root, is_alive, landlock_works, program, refused, script, status_field, user};
+use acp_shared::launch::{
+    Confine, ExitStatus, FromWrapper, Landlock, Launch, Resource, ResourceLimit, RunAs, ToWrapper,
+};
+use nix::libc;
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+const UID: u32 = 64_123;
+const GID: u32 = 64_124;
+
+fn confined(text: &str, confine: Confine) -> Launch {
+    let mut launch = script(text);
+    launch.confine = confine;
+    launch
+}
+
+fn writes(roots: &[&Path], scope: bool) -> Confine {
+    let write = roots.iter().map(|root| root.to_str().unwrap().to_owned()).collect();
+    Confine { landlock: Some(Landlock { write, scope }), ..Confine::default() }
+}
+
+/// Runs a script to its end and returns what it wrote.
+fn says(launch: &Launch) -> String {
+    let mut rig = Rig::running(launch);
+    let said = rig.read_all();
+    assert_eq!(rig.exit_code(), 0, "{said}");
+    said
+}
+
+/// A directory that everybody can reach, of this user.
+fn directory_of(uid: u32) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    chown(directory.path(), Some(uid), None).unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = directory.path().canonicalize().unwrap();
+    (directory, path)
+}
+
+#[test]
+fn another_user_with_exactly_its_groups_and_no_capability() {
+    if !as_root() {
+        return;
+    }
+    let run_as = RunAs { uid: UID, gid: GID, groups: vec![7, 64_200] };
+    for (groups, want) in [(vec![7, 64_200], "7 64200"), (Vec::new(), "")] {
+        let run_as = Some(RunAs { groups, ..run_as.clone() });
+        let launch = confined("cat /proc/self/status", Confine { run_as, ..Confine::default() });
+        let status = says(&launch);
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(field("Uid"), format!("{UID} {UID} {UID} {UID}"));
+        assert_eq!(field("Gid"), format!("{GID} {GID} {GID} {GID}"));
+        assert_eq!(field("Groups"), want);
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(field(set), "0".repeat(16), "{set}");
+        }
+        assert_eq!(field("NoNewPrivs"), "0", "it was not asked for");
+    }
+}
+
+#[test]
+fn umask_limits_and_no_new_privs() {
+    let limits = vec![
+        ResourceLimit { resource: Resource::OpenFiles, soft: 61, hard: 67 },
+        ResourceLimit { resource: Resource::Core, soft: 0, hard: 4096 },
+        ResourceLimit { resource: Resource::FileSize, soft: 1 << 20, hard: 1 << 21 },
+        ResourceLimit { resource: Resource::Cpu, soft: 1000, hard: 2000 },
+        ResourceLimit { resource: Resource::AddressSpace, soft: 1 << 32, hard: 1 << 33 },
+        ResourceLimit { resource: Resource::Data, soft: 1 << 30, hard: 1 << 31 },
+        ResourceLimit { resource: Resource::Processes, soft: 3000, hard: 3001 },
+    ];
+    let confine = Confine { umask: Some(0o027), limits, no_new_privs: true, ..Confine::default() };
+    let launch = confined("cat /proc/self/limits; grep -E 'Umask|NoNewPrivs' /proc/self/status", confine);
+    let said = says(&launch);
+    let words: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    let has = |want: &str| {
+        let want: Vec<&str> = want.split(' ').collect();
+        assert!(words.iter().any(|line| line.starts_with(&want)), "{want:?} is not in {said}");
+    };
+    has("Max open files 61 67");
+    has("Max core file size 0 4096");
+    has("Max file size 1048576 2097152");
+    has("Max cpu time 1000 2000");
+    has("Max address space 4294967296 8589934592");
+    has("Max data size 1073741824 2147483648");
+    has("Max processes 3000 3001");
+    has("Umask: 0027");
+    has("NoNewPrivs: 1");
+}
+
+/// The wrapper keeps what the adapter gives up.
+#[test]
+fn the_wrapper_itself_is_not_confined() {
+    if !as_root() {
+        return;
+    }
+    let mut confine = user(UID, GID);
+    confine.no_new_privs = true;
+    confine.limits = vec![ResourceLimit { resource: Resource::OpenFiles, soft: 5, hard: 5 }];
+    let mut rig = Rig::running(&confined("echo up; read x", confine));
+    rig.read_until("up");
+    let of_wrapper = |name| status_field(rig.wrapper_pid(), name).unwrap();
+    assert!(of_wrapper("Uid").starts_with("0\t0\t0"));
+    assert_eq!(of_wrapper("NoNewPrivs"), "0");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", rig.wrapper_pid())).unwrap();
+    assert!(!limits.lines().any(|line| line.starts_with("Max open files            5 ")), "{limits}");
+}
+
+#[test]
+fn a_set_user_id_program_gives_nothing() {
+    if !as_root() {
+        return;
+    }
+    let (_directory, path) = directory_of(0);
+    let id = path.join("id");
+    fs::copy("/usr/bin/id", &id).unwrap();
+    fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
+    let text = format!("{} -u", id.display());
+    let mut confine = user(UID, GID);
+    let gained = says(&confined(&text, confine.clone()));
+    if gained.trim() != "0" {
+        println!("probe: a set-user-id program on {} gives nothing anyway: {gained}", path.display());
+    }
+    confine.no_new_privs = true;
+    assert_eq!(says(&confined(&text, confine)).trim(), UID.to_string());
+}
+
+#[test]
+fn directory_program_and_stdio_are_reached_as_the_user() {
+    if !as_root() {
+        return;
+    }
+    let (_directory, path) = directory_of(0);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut launch = confined("exit 0", user(UID, GID));
+    launch.cwd = path.to_str().unwrap().to_owned();
+    fails(&launch, "chdir", libc::EACCES, 126);
+    let own = path.join("agent");
+    fs::write(&own, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut launch = program(&[own.to_str().unwrap()]);
+    launch.confine = user(UID, GID);
+    fails(&launch, "exec", libc::EACCES, 126);
+    launch.confine = Confine::default();
+    assert_eq!(says(&launch), "", "root may run it");
+    let launch =
+        confined("echo out > /dev/stdout; echo err > /dev/stderr; read x < /dev/stdin", user(UID, GID));
+    let mut rig = Rig::running(&launch);
+    std::io::Write::write_all(rig.stdin.as_mut().unwrap(), b"line\n").unwrap();
+    assert_eq!(rig.read_all(), "out\nerr\n");
+    assert_eq!(rig.exit_code(), 0);
+}
+
+fn fails(launch: &Launch, stage: &str, errno: i32, code: i32) {
+    let mut rig = Rig::start(launch);
+    rig.launch();
+    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+    rig.say(&ToWrapper::Go);
+    let want = vec![
+        FromWrapper::ExecFailed { errno, stage: stage.to_owned() },
+        FromWrapper::Done { status: ExitStatus::Exited(code), survivors: Vec::new() },
+    ];
+    assert_eq!(rig.hear_all(), want, "{launch:?}");
+    assert_eq!(rig.exit_code(), code);
+}
+
+/// The launch directory is the supervisor's user's alone, and so is what the wrapper holds.
+#[test]
+fn the_user_reads_nothing_of_the_wrapper() {
+    if !as_root() {
+        return;
+    }
+    let text = "for file in $(readlink /proc/$PPID/exe) /proc/$PPID/environ /proc/$PPID/mem /proc/$PPID/fd/3; do \
+                cat $file 2>/dev/null && echo read $file; done; \
+                ls /proc/$PPID/fd >/dev/null 2>&1 && echo listed; echo done; read x";
+    let mut rig = Rig::running(&confined(text, user(UID, GID)));
+    assert_eq!(rig.read_until("done\n"), "done\n");
+    let launch = rig.launch_file();
+    let readers = fs::metadata(&launch).unwrap().permissions().mode() & 0o077;
+    let of_directory = fs::metadata(launch.parent().unwrap()).unwrap().permissions().mode() & 0o077;
+    assert_eq!((readers, of_directory), (0, 0));
+}
+
+#[test]
+fn writes_only_below_the_roots() {
+    if !landlock_works() {
+        return;
+    }
+    let (_inside, inside) = directory_of(0);
+    let (_outside, outside) = directory_of(0);
+    let (one, held) = (outside.join("one"), outside.join("held"));
+    fs::write(&one, "").unwrap();
+    fs::write(&held, "precious").unwrap();
+    let (i, o) = (inside.display(), outside.display());
+    let text = format!(
+        "cd {i}; mkdir d && echo x > d/f && mv d/f g && ln g h && ln -s g l && mkfifo p && rm h && rmdir d && \
+         truncate -s 1 g && echo inside || exit 1; echo y > {o}/one && echo file || exit 2; \
+         echo z > /dev/null && (exec > /dev/full; exit 0) && echo devices || exit 3; cat {o}/held && echo; \
+         try() {{ \"$@\" 2>/dev/null && echo \"could $*\"; }}; \
+         try sh -c 'echo x > {o}/held'; try sh -c 'echo x > {o}/new'; try truncate -s 0 {o}/held; try rm {o}/held; \
+         try mkdir {o}/d; try ln {i}/g {o}/g; try ln {o}/held {i}/held; try mv {o}/held {i}/held; try mv {i}/g {o}/g; \
+         try ln -s x {o}/l; try mkfifo {o}/p; try rmdir {o}; try mknod {o}/n c 1 3; \
+         try setsid sh -c 'echo x > {o}/new'; echo done"
+    );
+    let said = says(&confined(&text, writes(&[&inside, &one], false)));
+    assert_eq!(said, "inside\nfile\ndevices\nprecious\ndone\n");
+    assert_eq!(fs::read_to_string(&held).unwrap(), "precious");
+    assert_eq!(fs::read_to_string(&one).unwrap(), "y\n");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 2);
+}
+
+#[test]
+fn signals_reach_only_the_tree() {
+    let mut kinds = Vec::new();
+    if landlock_works() {
+        kinds.push(("scope", writes(&[], true)));
+    }
+    if as_root() {
+        kinds.push(("user", user(UID, GID)));
+    }
+    for (name, confine) in kinds {
+        let me = std::process::id();
+        let text = format!(
+            "sleep 60 & kill -0 $! && kill $! && echo own; kill -0 $PPID 2>/dev/null && echo wrapper; \
+             kill -0 {me} 2>/dev/null && echo supervisor; kill -0 -$PPID 2>/dev/null && echo group; wait; echo done"
+        );
+        assert_eq!(says(&confined(&text, confine)), "own\ndone\n", "{name}");
+    }
+    // Unconfined, it reaches all of them: so the above shows the confinement.
+    assert_eq!(says(&script("kill -0 $PPID && echo wrapper")), "wrapper\n");
+}
+
+/// A tree of the supervisor's own user sees no more of its memory and environment than a stranger. (Root is not to be
+/// held by a ruleset: its capabilities let it read.)
+#[test]
+fn a_confined_tree_cannot_look_into_others() {
+    if !landlock_works() || !as_root() {
+        return;
+    }
+    let text = "cat /proc/$PPID/environ >/dev/null 2>&1 && echo wrapper; cat /proc/self/environ >/dev/null && echo own";
+    for (confine, want) in [(Confine::default(), "wrapper\nown\n"), (writes(&[], true), "own\n")] {
+        let mut rig = Rig::start_as(UID, &confined(text, confine));
+        rig.go();
+        assert_eq!(rig.read_all(), want);
+    }
+}
+
+/// Everything at once, and the wrapper still ends it all.
+#[test]
+fn c24_c29_c38_c49_r_the_whole_tree_of_another_user_ends() {
+    if !as_root() {
+        return;
+    }
+    let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
+    let mut confine = user(UID, GID);
+    confine.no_new_privs = true;
+    if landlock_works() {
+        confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
+    }
+    let text = format!(
+        "setsid sh -c '{stay}' & setsid env -i /bin/sh -c '(setsid sh -c \"{}\") &' & {stay}",
+        stay.replace('"', "\\\"")
+    );
+    let mut launch = confined(&text, confine);
+    launch.term_grace_ms = 200;
+    let mut rig = Rig::running(&launch);
+    let mut seen = 0;
+    while seen < 3 {
+        seen += rig.read_until("up.").matches("up.").count();
+    }
+    let tree = rig.below();
+    assert!(tree.len() >= 3, "{tree:?}");
+    drop(rig.control.take());
+    assert_eq!(rig.exit_code(), 137);
+    assert!(tree.iter().all(|pid| !is_alive(*pid)), "{tree:?}");
+}
+
+/// The kernel forgets the death signal with the change of the user; it was asked for again.
+#[test]
+fn c55_a15_r_the_wrapper_is_killed_above_another_user() {
+    if !as_root() {
+        return;
+    }
+    let mut rig =
+        Rig::running(&confined("trap '' TERM HUP; echo up; while :; do sleep 0.05; done", user(UID, GID)));
+    rig.read_until("up");
+    let tree = rig.below();
+    rig.signal(Signal::KILL);
+    assert_eq!(rig.exit_code(), 1000 + 9);
+    let adapter = tree[0];
+    crate::rig::eventually("the adapter is dead", || !is_alive(adapter));
+}
+
+#[test]
+fn what_cannot_hold_is_refused_before_anything_runs() {
+    let mut table: Vec<(&str, Confine, i32)> = vec![
+        ("umask", Confine { umask: Some(0o1000), ..Confine::default() }, libc::EINVAL),
+        ("score", Confine { oom_score_adj: Some(1001), ..Confine::default() }, libc::EINVAL),
+        ("nobody's id", user(u32::MAX, GID), libc::EINVAL),
+        ("nobody's group", user(UID, u32::MAX), libc::EINVAL),
+        ("relative root", writes(&[Path::new("tmp")], false), libc::EINVAL),
+        ("no such root", writes(&[Path::new("/no/such/root")], false), libc::ENOENT),
+    ];
+    let limit = ResourceLimit { resource: Resource::OpenFiles, soft: 2, hard: 1 };
+    table.push(("limit", Confine { limits: vec![limit], ..Confine::default() }, libc::EINVAL));
+    for (name, confine, errno) in table {
+        let mut rig = Rig::start(&confined("exit 0", confine));
+        assert_eq!(refused(&rig.hear_all()), errno, "{name}");
+        assert_eq!(rig.exit_code(), 125, "{name}");
+    }
+}
+
+/// A wrapper that is not root says so instead of running the adapter as itself.
+#[test]
+fn only_root_runs_as_another_user() {
+    if !as_root() {
+        return;
+    }
+    let launch = confined("exit 0", user(UID, GID));
+    let mut rig = Rig::start_as(UID, &launch);
+    assert_eq!(refused(&rig.hear_all()), libc::EPERM);
+    assert_eq!(rig.exit_code(), 125);
+    // What needs no privilege works all the same, and a limit that needs one is named.
+    let mut launch = confined("id -u; umask", Confine { umask: Some(0o077), ..Confine::default() });
+    let mut rig = Rig::start_as(UID, &launch);
+    rig.go();
+    assert_eq!(rig.read_all(), format!("{UID}\n0077\n"));
+    let none = ResourceLimit { resource: Resource::Core, soft: 0, hard: 0 };
+    let more = ResourceLimit { resource: Resource::Core, soft: 0, hard: 1 };
+    launch.confine.limits = vec![none, more];
+    let rig = Rig::start_as(UID, &launch);
+    let stage = "setrlimit".to_owned();
+    assert_eq!(rig.hear_failed_exec(), (libc::EPERM, stage));
+}
+
+/// The kernel takes only so many rulesets on top of each other: what cannot be enforced does not run.
+#[test]
+fn a_ruleset_that_cannot_be_enforced_runs_nothing() {
+    if !landlock_works() {
+        return;
+    }
+    let (_directory, path) = directory_of(0);
+    let ran = path.join("ran");
+    let mut launch = confined(&format!("touch {}", ran.display()), writes(&[&path], false));
+    launch.cwd = "/".to_owned();
+    let rig = Rig::under_full_landlock(&launch);
+    assert_eq!(rig.hear_failed_exec(), (libc::E2BIG, "landlock".to_owned()));
+    assert!(!ran.exists());
+}

@@ -1,0 +1,32 @@
+//! A small C program that does what a shell cannot. A C compiler is there wherever Rust links.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/helper.c");
+
+/// The built helper.
+pub(crate) struct Helper(tempfile::TempDir);
+
+impl Helper {
+    /// Builds it where every user can run it.
+    pub(crate) fn build() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        let helper = Self(directory);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"]).arg(helper.path()).arg(SOURCE);
+        let output = compiler.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        helper
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        Path::join(self.0.path(), "helper")
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.path().to_str().unwrap().to_owned()
+    }
+}

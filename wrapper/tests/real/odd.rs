@@ -1,0 +1,285 @@
+//! What the machine does rarely: numbers come again, a tracer gets stuck, memory runs out.
+
+use crate::helper::Helper;
+use crate::rig::{Rig, as_root, eventually, is_alive, program, refused, script, status_field};
+use acp_shared::launch::{Confine, ExitStatus, FromWrapper, Landlock, Launch};
+use nix::libc;
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A process that the test started and ends.
+struct Stranger(Child);
+
+impl Stranger {
+    fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+/// How often a number is asked for: others fork in between.
+const TRIES: usize = 200;
+
+/// Starts a process, leader of its own group and session, that has the given number if the kernel gives it.
+fn stranger_with(number: i32) -> Option<Stranger> {
+    for _ in 0..TRIES {
+        std::fs::write(LAST_PID, (number - 1).to_string()).unwrap();
+        // Started by setsid itself, in place: it forks only when it leads a group already.
+        let mut command = Command::new("setsid");
+        let child =
+            command.args(["sleep", "300"]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let stranger = Stranger(child);
+        if stranger.pid() == number {
+            let leads = || status_field(number, "NSpgid").is_some_and(|group| group == number.to_string());
+            eventually("the stranger leads its group", leads);
+            return Some(stranger);
+        }
+    }
+    None
+}
+
+fn numbers_can_be_chosen() -> bool {
+    let now = std::fs::read_to_string(LAST_PID);
+    let written = now.and_then(|now| std::fs::write(LAST_PID, now.trim()));
+    if let Err(e) = &written {
+        println!("probe: {LAST_PID}: {e}: left out");
+    }
+    written.is_ok()
+}
+
+/// While the group is signalled, its number stays that of the dead adapter; after that nobody signals it.
+#[test]
+fn c27_c28_r_the_number_of_a_dead_adapters_group() {
+    if !numbers_can_be_chosen() {
+        return;
+    }
+    let mut launch = script("sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
+    launch.term_grace_ms = 60_000;
+    let mut rig = Rig::start(&launch);
+    let (_, adapter) = rig.release();
+    rig.read_until("up.");
+    drop(rig.stdin.take());
+    eventually("the adapter is dead and not reaped", || {
+        status_field(adapter, "State").is_some_and(|state| state.starts_with('Z'))
+    });
+    let [member] = rig.living()[..] else { panic!("one was expected: {:?}", rig.living()) };
+    assert_eq!(status_field(member, "NSpgid"), Some(adapter.to_string()));
+    assert!(stranger_with(adapter).is_none(), "the number was given away while its group lives");
+    // The group is empty now, and its number free: a stranger takes it before the wrapper looks again.
+    rig.signal(Signal::STOP);
+    eventually("the wrapper is stopped", || {
+        status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
+    });
+    crate::rig::kill_verified(member, || status_field(member, "NSpgid") == Some(adapter.to_string()));
+    assert!(stranger_with(adapter).is_none(), "the zombie holds its number as long as the wrapper does");
+    rig.signal(Signal::CONT);
+    assert_eq!(rig.exit_code(), 4);
+    let stranger = stranger_with(adapter).unwrap_or_else(|| panic!("{adapter} is not free after the end"));
+    assert!(is_alive(stranger.pid()));
+}
+
+/// The wrapper sleeps while its parent dies and a stranger takes the number: it sees the death all the same.
+#[test]
+fn c53_r_the_number_of_a_dead_parent() {
+    if !numbers_can_be_chosen() {
+        return;
+    }
+    let launch = script("trap '' HUP; echo up; while :; do sleep 0.05; done");
+    let mut rig = Rig::below_a_shell(&launch);
+    let (wrapper, adapter) = rig.release();
+    rig.read_until("up");
+    crate::rig::signal_verified(wrapper, Signal::STOP, || rig.below().contains(&wrapper));
+    eventually("the wrapper is stopped", || {
+        status_field(wrapper, "State").is_some_and(|state| state.starts_with('T'))
+    });
+    let parent = rig.wrapper_pid();
+    rig.signal(Signal::KILL);
+    assert_eq!(rig.exit_code(), 1000 + 9);
+    let stranger = stranger_with(parent).unwrap_or_else(|| panic!("{parent} is not free"));
+    let of_lease = || status_field(wrapper, "Name").is_some_and(|name| name == "acp-wrapper");
+    crate::rig::signal_verified(wrapper, Signal::CONT, of_lease);
+    eventually("both are gone", || !is_alive(wrapper) && !is_alive(adapter));
+    assert!(is_alive(stranger.pid()));
+}
+
+#[test]
+fn c33_r_children_of_threads_are_found() {
+    let helper = Helper::build();
+    let mut launch = program(&[&helper.text(), "threads", "8"]);
+    launch.term_grace_ms = 100;
+    let mut rig = Rig::running(&launch);
+    eventually("all are there", || rig.below().len() == 9);
+    let tree = rig.below();
+    rig.signal(Signal::TERM);
+    assert_eq!(rig.exit_code(), 128 + libc::SIGTERM);
+    assert!(tree.iter().all(|pid| !is_alive(*pid)), "{tree:?}");
+}
+
+/// The tracer gets the adapter's end first and does nothing with it.
+#[test]
+fn c43_r_a_tracer_is_stuck() {
+    let helper = Helper::build();
+    let mut launch = script("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    (launch.term_grace_ms, launch.sweep_ms) = (100, 3_000);
+    let mut rig = Rig::start(&launch);
+    let (_, adapter) = rig.release();
+    rig.read_until("up");
+    let mut command = Command::new(helper.path());
+    let child = command.args(["trace", &adapter.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut tracer = Stranger(child);
+    let mut said = String::new();
+    BufReader::new(tracer.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    if said != "traced\n" {
+        println!("probe: PTRACE_SEIZE: {said}: left out");
+        return;
+    }
+    rig.signal(Signal::TERM);
+    let last = rig.hear_all().pop();
+    // Dead is who cannot run any more, whether it could be waited for or not.
+    assert!(matches!(&last, Some(FromWrapper::Done { survivors, .. }) if survivors.is_empty()), "{last:?}");
+    rig.exit_code();
+    assert!(!is_alive(adapter));
+    assert!(is_alive(tracer.pid()), "the tracer is a stranger");
+}
+
+/// A limit on memory for the processes in it, by whichever version of control groups has the controller here.
+struct MemoryLimit(PathBuf);
+
+impl MemoryLimit {
+    fn make(bytes: u64) -> Option<Self> {
+        let name = format!("acp-wrapper-{}", std::process::id());
+        let v1 = (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes");
+        let v2 = (Path::new("/sys/fs/cgroup"), "memory.max", "memory.swap.max");
+        for (root, limit, swap) in [v1, v2] {
+            let path = root.join(&name);
+            if std::fs::create_dir(&path).is_err() {
+                continue;
+            }
+            let group = Self(path);
+            if std::fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
+                // Where swap is not accounted, there is no such file.
+                let _ = std::fs::write(group.0.join(swap), "0")
+                    .or_else(|_| std::fs::write(group.0.join(swap), bytes.to_string()));
+                return Some(group);
+            }
+        }
+        println!("probe: no memory controller of control groups can be used: left out");
+        None
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn hungry(helper: &Helper) -> Launch {
+    let mut launch = program(&[&helper.text(), "eat"]);
+    launch.confine = Confine { oom_score_adj: Some(700), ..Confine::default() };
+    launch
+}
+
+fn score(pid: i32) -> i32 {
+    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn c57_r_the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
+    let helper = Helper::build();
+    let mut rig = Rig::start(&hungry(&helper));
+    let (wrapper, adapter) = rig.release();
+    rig.read_until("hungry");
+    assert!(score(adapter) == 700 && score(wrapper) < 700, "{} {}", score(adapter), score(wrapper));
+    let Some(limit) = MemoryLimit::make(32 << 20) else { return };
+    for pid in [wrapper, adapter] {
+        std::fs::write(limit.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
+    let status = ExitStatus::Signaled(libc::SIGKILL);
+    let want =
+        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
+    assert_eq!(rig.hear_all(), want);
+    assert_eq!(rig.exit_code(), 137);
+}
+
+/// A kernel without Landlock runs nothing that was to be confined by it.
+#[test]
+fn without_landlock_nothing_runs() {
+    let helper = Helper::build();
+    let mut launch = script("exit 0");
+    launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
+    let json = serde_json::to_vec(&launch).unwrap();
+    let start = |wrapper: &Path| {
+        let mut command = Command::new(helper.path());
+        command.arg("without-landlock").arg(wrapper);
+        command
+    };
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
+    assert_eq!(refused(&rig.hear_all()), libc::EOPNOTSUPP);
+    assert_eq!(rig.exit_code(), 125);
+    launch.confine.landlock = None;
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
+    rig.go();
+    assert_eq!(rig.exit_code(), 0);
+}
+
+/// Its adapter is killed while it waits for its release.
+#[test]
+fn c70_r_an_adapter_that_ends_before_go() {
+    let mut rig = Rig::start(&script("exit 0"));
+    rig.launch();
+    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    let ours = || status_field(adapter_pid, "PPid") == Some(wrapper_pid.to_string());
+    crate::rig::kill_verified(adapter_pid, ours);
+    let status = ExitStatus::Signaled(libc::SIGKILL);
+    let want =
+        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
+    assert_eq!(rig.hear_all(), want);
+    assert_eq!(rig.exit_code(), 137);
+}
+
+/// The wrapper's parent dies in a namespace of its own, whose first process lives on.
+#[test]
+fn c54_a06_r_the_parent_is_killed_in_a_pid_namespace() {
+    if !as_root() {
+        return;
+    }
+    let mut launch = script("trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done");
+    launch.term_grace_ms = 200;
+    let json = serde_json::to_vec(&launch).unwrap();
+    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        let mut command = Command::new("unshare");
+        // The first process reaps and stays; its child is the wrapper's parent.
+        let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first]).arg(wrapper);
+        command
+    });
+    rig.launch();
+    let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
+    assert!(wrapper_pid < 100, "it counts in its own namespace: {wrapper_pid}");
+    rig.say(&acp_shared::launch::ToWrapper::Go);
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.read_until("up");
+    let named = |pid: &i32| status_field(*pid, "Name").is_some_and(|name| name == "acp-wrapper");
+    let wrapper = rig.below().into_iter().find(named).unwrap();
+    let parent: i32 = status_field(wrapper, "PPid").unwrap().parse().unwrap();
+    crate::rig::kill_verified(parent, || status_field(wrapper, "PPid") == Some(parent.to_string()));
+    eventually("the tree is gone, and only the namespace's own processes are left", || {
+        let below = rig.below();
+        !is_alive(wrapper)
+            && below.iter().all(|pid| status_field(*pid, "NSsid") != Some(wrapper.to_string()))
+            && rig.living().is_empty()
+    });
+}
