@@ -5,7 +5,7 @@ use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
 use crate::core::lease::{Lease, ProcessRecord, Scope};
 use crate::core::load::{self, Own};
-use crate::handover::{Ground, Handover, Standing, Thawing, plain, program};
+use crate::handover::{Ground, Handover, Standing, Thawing, go_back, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Outcome, Owner};
 use crate::reaper;
@@ -283,7 +283,11 @@ pub(crate) async fn serve(
     let lock = if handover.is_some() { None } else { Some(lock(&state_dir)?) };
     let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
     let policy = policy(&options.config);
-    let (context, mut queue, loaded, warnings, writer) = prepare(options, state_dir, handover.as_ref())?;
+    let (context, mut queue, loaded, warnings, writer) =
+        match (prepare(options, state_dir, handover.as_ref()), &handover) {
+            (Err(error), Some(_)) => return Err(give_back(handover, error)),
+            (prepared, _) => prepared?,
+        };
     let links = Arc::new(AtomicU64::new(1));
     let house = House { context: Arc::clone(&context), policy, links, program };
     let owner = match (handover, lock) {
@@ -302,6 +306,15 @@ pub(crate) async fn serve(
     let flushed = context.store.flush().await;
     drop((writer, standing));
     Ok(flushed?)
+}
+
+/// Has the program before go on, when this one cannot begin.
+fn give_back(handover: Option<Handover>, error: AppError) -> AppError {
+    if let Some(handover) = handover {
+        let failed = go_back(handover, &error);
+        tracing::error!(error = %failed, "nor does the program before");
+    }
+    error
 }
 
 fn policy(config: &Config) -> Policy {

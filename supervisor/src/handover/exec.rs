@@ -47,6 +47,27 @@ pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
     Ok(handover)
 }
 
+/// Gives everything back to the program that was left, since this one cannot begin. Returns only when that failed too,
+/// or was tried before.
+pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
+    if handover.head.failed.is_some() {
+        return io::Error::other("the program before could not begin either");
+    }
+    let mut text = why.to_string();
+    let mut source = why.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    tracing::error!(why = text, "this program cannot begin; the one before goes on");
+    handover.head.failed = Some(text);
+    let program = format!("/proc/self/fd/{}", handover.head.left.number());
+    match image::write(&mut handover) {
+        Ok((file, _)) => leave(Path::new(&program), &plain(std::env::args_os().skip(1)), file, &mut handover),
+        Err(error) => error,
+    }
+}
+
 /// Arguments of this program without those of a handover.
 pub(crate) fn plain(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let of_handover = |arg: &OsString| arg.to_string_lossy().starts_with(RESUME_FLAG);

@@ -189,6 +189,14 @@ impl Owner {
         else {
             return None;
         };
+        let left = match Passed::this_program() {
+            Ok(left) => left,
+            Err(error) => {
+                self.ground = Some(ground);
+                asker.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
+                return None;
+            }
+        };
         self.leaving = true;
         for door in ground.doors {
             door.abort();
@@ -209,7 +217,8 @@ impl Owner {
             self.on(event);
         }
         let Standing { lock, listener, to_remove } = ground.standing;
-        let head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
+        let mut head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
+        head.left = left;
         let (entries, ended) = self.entries(tasks).await;
         let handover = Handover { head, entries };
         Some(Frozen { handover, ended, program, args: ground.args, asker })
@@ -301,6 +310,8 @@ impl Owner {
             lock,
             listener,
             to_remove,
+            left: Passed::nothing(),
+            failed: None,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),

@@ -23,7 +23,7 @@ mod passed;
 pub(crate) mod program;
 mod thaw;
 
-pub(crate) use exec::{ResumeError, plain, resume};
+pub(crate) use exec::{ResumeError, go_back, plain, resume};
 pub(crate) use freeze::{Frozen, Ground, Pause, Tried, Upgrade};
 pub(crate) use passed::Passed;
 pub(crate) use thaw::{Standing, Thawing};
@@ -62,6 +62,11 @@ pub(crate) struct Head {
     pub(crate) listener: Passed,
     /// Its name, where an image of this process made it: the last one removes it.
     pub(crate) to_remove: Option<PathBuf>,
+    /// The program that was left, should the next one not even begin.
+    pub(crate) left: Passed,
+    /// Why the next one did not begin, once that has happened.
+    #[serde(default)]
+    pub(crate) failed: Option<String>,
     /// What is known of each gateway.
     pub(crate) installations: Vec<Installation>,
     /// Since when each gateway is away, on the supervisor's clock.
@@ -116,7 +121,7 @@ pub(crate) struct Handover {
 impl Handover {
     /// Every descriptor in it.
     pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
-        let mut all = vec![&mut self.head.lock, &mut self.head.listener];
+        let mut all = vec![&mut self.head.lock, &mut self.head.listener, &mut self.head.left];
         for entry in &mut self.entries {
             all.extend(entry.task.as_mut().and_then(|task| task.control.as_mut()));
             all.extend(entry.relay.iter_mut().flat_map(RelayState::passed));

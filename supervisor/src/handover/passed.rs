@@ -30,6 +30,15 @@ impl Passed {
         Self { number: -1, held: None }
     }
 
+    /// The program that runs, whatever becomes of its file.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub(crate) fn this_program() -> io::Result<Self> {
+        use rustix::fs::{Mode, OFlags};
+        Ok(Self::new(rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
     /// Whether the next image would get it too.
     pub(crate) fn inherit(&self, inherited: bool) -> io::Result<()> {
         use rustix::io::{FdFlags, fcntl_setfd};

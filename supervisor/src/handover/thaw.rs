@@ -70,7 +70,7 @@ impl Handover {
             to_version: env!("CARGO_PKG_VERSION").to_owned(),
             leases: self.living() as u64,
             pause_ms: since_ms(self.head.frozen_ns),
-            error: None,
+            error: self.head.failed.clone(),
         };
         Thawing { handover: self, ended, last }
     }

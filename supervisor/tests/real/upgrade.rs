@@ -455,6 +455,35 @@ async fn c72_r_what_was_frozen_thaws_in_the_old_program() {
     upgrade(&host);
 }
 
+/// A program that has proved itself and then cannot begin: there is no wrapper beside it.
+#[tokio::test]
+async fn c72_r_a_program_that_cannot_begin_gives_back() {
+    let mut host = Host::new();
+    assert_eq!(host.stop(), Some(0));
+    let command = host.command();
+    let mut plain = std::process::Command::new(binary());
+    plain.args(command.get_args().filter(|arg| *arg != "--wrapper" && *arg != crate::common::wrapper()));
+    host.start_as(plain);
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    let alone = host.dir.path().join("alone");
+    std::fs::copy(binary(), &alone).unwrap();
+    let output = try_upgrade(&host, &alone);
+    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &error["code"]), (Some(1), &"UPGRADE_FAILED".into()), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("there is no wrapper at"), "{error}");
+    let mut gateway = again(&identity).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.input(spec.lease_id, 1, b"still").await.unwrap();
+    assert_eq!(gateway.read(spec.lease_id, 0, 5).await, b"still");
+    assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
+    let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    upgrade(&host);
+}
+
 #[tokio::test]
 async fn c72_r_ten_upgrades_in_a_row_under_load() {
     const LINES: usize = 20_000;
