@@ -9,12 +9,17 @@ STATE_DIR ?=
 ARGS ?=
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 NEXTEST_PROFILE ?= default
-# A static wrapper is the cheapest to start; it is built where its target is installed.
+# The wrapper is in memory once per agent, so it is linked statically and for size: against musl where that target is
+# installed (`rustup target add x86_64-unknown-linux-musl`), else against the C library of the machine.
 MUSL_TARGET ?= $(shell uname -m)-unknown-linux-musl
 MUSL = $(shell test -d "$$($(RUSTC) --print target-libdir --target $(MUSL_TARGET) 2>/dev/null)" && echo yes)
+HOST_TARGET = $(shell $(RUSTC) -vV | sed -n 's/^host: //p')
+WRAPPER_TARGET = $(if $(MUSL),$(MUSL_TARGET),$(HOST_TARGET))
+WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
+WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-foreign bench fmt lint
+.PHONY: help up build wrapper man completions test test-foreign cases bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,8 +27,25 @@ help: ## Show this list
 up: build ## Build everything and run it: supervisor, gateway, demo agent
 	exec $(TARGET_DIR)/release/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
-build: ## Build the three programs in release mode
-	$(CARGO) build --release --locked -p acp-gateway -p acp-supervisor -p acp-wrapper
+build: ## Build the three programs in release mode, their man pages and completions
+	$(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
+	@$(MAKE) --no-print-directory wrapper
+	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper
+	@$(MAKE) --no-print-directory man completions
+
+# Not among the goals that `help` shows: a part of `build`.
+wrapper:
+	$(WRAPPER_FLAGS) $(CARGO) build --profile dist --locked -p acp-wrapper --target $(WRAPPER_TARGET)
+
+# From the same definitions as --help; both need the programs of `make build`.
+man: ## Write the man pages into target/man
+	$(TARGET_DIR)/release/acp-supervisor generate man $(TARGET_DIR)/man
+	$(TARGET_DIR)/release/acp-gateway generate man $(TARGET_DIR)/man
+	cp packaging/man/acp-wrapper.1 $(TARGET_DIR)/man/
+
+completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerShell into target/completions
+	$(TARGET_DIR)/release/acp-supervisor generate completions $(TARGET_DIR)/completions
+	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
 
 test: ## Run the whole test suite
 	$(CARGO) build --locked --workspace --bins
@@ -39,13 +61,19 @@ test-foreign: ## Install real agents into target/foreign and run them through th
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
 
+cases: ## Show which test covers which fault case of the reference, and what is missing
+	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
+
 bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="latency --check")
 	$(CARGO) build --release --locked --workspace --bins
-	$(CARGO) build --profile dist --locked -p acp-wrapper
-ifeq ($(MUSL),yes)
-	$(CARGO) build --profile dist --locked -p acp-wrapper --target $(MUSL_TARGET)
-endif
+	@$(MAKE) --no-print-directory wrapper
+	tests/benches/peers.sh "$(TARGET_DIR)/peers"
 	$(CARGO) bench --locked --workspace --bench figures -- $(ARGS)
+
+# The figures are those of other programs, so that how the benchmark itself is built does not matter.
+bench-wrapper: wrapper ## Measure the wrapper beside tini, dumb-init and catatonit (ARGS=--check fails on a missed limit)
+	tests/benches/peers.sh "$(TARGET_DIR)/peers"
+	$(CARGO) bench --locked --profile dev -p acp-tests --bench figures -- wrapper $(ARGS)
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

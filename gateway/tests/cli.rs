@@ -50,6 +50,32 @@ fn help_and_version_are_answers() {
     );
 }
 
+/// The verbs have man pages, which a formatter takes where there is one; scripts for every shell are written.
+#[test]
+fn man_pages_and_completions_are_generated() {
+    let dir = tempfile::tempdir().unwrap();
+    for what in ["man", "completions"] {
+        let to = dir.path().join(what);
+        assert!(run(dir.path(), &["generate", what, to.to_str().unwrap()]).status.success());
+    }
+    let page = dir.path().join("man/acp-gateway-sessions-spawn.1");
+    let written = std::fs::read_to_string(&page).unwrap();
+    assert!(written.contains(".SH SYNOPSIS") && written.contains("\\-\\-agent"), "{written}");
+    assert!(!dir.path().join("man/acp-gateway-generate.1").exists(), "what is hidden has no page");
+    for script in
+        ["acp-gateway.bash", "_acp-gateway", "acp-gateway.fish", "acp-gateway.elv", "_acp-gateway.ps1"]
+    {
+        assert!(dir.path().join("completions").join(script).exists(), "{script}");
+    }
+    for page in std::fs::read_dir(dir.path().join("man")).unwrap().flatten() {
+        match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page.path()).output() {
+            Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
+            // Where there is no groff, the structure was checked before.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+        }
+    }
+}
+
 #[test]
 fn mistakes_exit_with_2_and_say_one_line_to_programs() {
     let state = tempfile::tempdir().unwrap();

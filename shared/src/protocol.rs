@@ -501,6 +501,8 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// Why it only looks and signals nothing, if that is so.
     pub read_only: Option<String>,
+    /// When leases that no task holds were last looked at, milliseconds since the Unix epoch.
+    pub swept_at_ms: Option<u64>,
     /// What became of the last upgrade, if there was one.
     pub last_upgrade: Option<LastUpgrade>,
 }

@@ -59,6 +59,17 @@ pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireEr
     Ok(bytes)
 }
 
+/// Writes one message without a frame to the front of `buffer`, without allocating.
+///
+/// # Errors
+/// [`WireError::Encode`] for a message that bincode cannot write, or that does not fit.
+#[expect(clippy::disallowed_methods, reason = "the one place that writes bincode")]
+pub fn encode_into<'a, T: Serialize>(message: &T, buffer: &'a mut [u8]) -> Result<&'a [u8], WireError> {
+    let encoded = bincode::serde::encode_into_slice(message, &mut *buffer, config());
+    let length = encoded.map_err(|e| WireError::Encode { what: e.to_string() })?;
+    Ok(buffer.get(..length).unwrap_or_default())
+}
+
 /// Reads one message that fills `bytes` exactly.
 ///
 /// # Errors

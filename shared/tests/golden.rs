@@ -133,6 +133,7 @@ fn status() -> Status {
         buffered_bytes: 4,
         warnings: vec!["w".into()],
         read_only: Some("r".into()),
+        swept_at_ms: Some(12),
         last_upgrade: Some(LastUpgrade {
             at_ms: 5,
             from_version: "1".into(),

@@ -36,7 +36,8 @@ use tokio::time::Instant;
 
 /// File name of the socket inside the state directory.
 pub const SOCKET_FILE: &str = "supervisor.sock";
-const LOCK_FILE: &str = "lock";
+/// File name of the exclusive lock inside the state directory.
+pub(crate) const LOCK_FILE: &str = "lock";
 /// Events that wait for the owner; who has more to say waits.
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Looks at processes for clients that are taken at the same time.
@@ -71,9 +72,6 @@ pub enum AppError {
     /// The system does not say what a supervisor must know about itself.
     #[error("this system does not say {0}; is /proc mounted?")]
     Blind(&'static str),
-    /// What earlier supervisors left cannot be looked at.
-    #[error("cannot look at the processes of this machine")]
-    Reap(#[source] io::Error),
     /// What an earlier image handed over is not what it should be.
     #[error("cannot go on where the earlier program was")]
     Resume(#[from] crate::handover::ResumeError),
@@ -122,7 +120,8 @@ fn lock(state_dir: &Path) -> Result<File, AppError> {
     Ok(held)
 }
 
-fn default_wrapper() -> PathBuf {
+/// The wrapper beside this program.
+pub(crate) fn default_wrapper() -> PathBuf {
     std::env::current_exe()
         .map_or_else(|_| PathBuf::from(WRAPPER_FILE), |exe| exe.with_file_name(WRAPPER_FILE))
 }
@@ -232,7 +231,10 @@ impl House {
             warnings.extend(put_in_order(context, &mut loaded));
             let manager = Manager::from_env().map_err(AppError::Manager)?;
             manager.say("STATUS=looking at what an earlier supervisor left behind");
-            reap_at_start(context, &mut loaded.leases).await?;
+            if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
+                tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
+                warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
+            }
         }
         let (leases, installations) = (loaded.leases, loaded.installations);
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
@@ -436,13 +438,13 @@ impl Signals {
 }
 
 /// Ends what earlier supervisors left behind, and puts their rows in order.
-async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> Result<(), AppError> {
+async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> io::Result<()> {
     let mut open: Vec<Lease> = leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
     if open.is_empty() {
         return Ok(());
     }
     tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
-    reaper::reap(context, &mut open).await.map_err(AppError::Reap)?;
+    reaper::reap(context, &mut open).await?;
     for lease in &mut open {
         if let Some(end) = context.spools.end(lease.gateway, lease.lease_id) {
             lease.stdout_end = lease.stdout_end.max(end);

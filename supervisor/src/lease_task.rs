@@ -15,6 +15,7 @@ use crate::sys::watch::{Child, Control};
 use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
 use acp_shared::protocol::{LeaseState, Refusal, Spawn};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -141,14 +142,16 @@ async fn failed<S: Sys>(
         }
         // Nobody waits for it from now on: should it be there still, it is reaped as a stray.
         context.forget_child(child.handle().pid());
-        if child.status().is_none() || !tree_gone(context, &mut lease).await {
+        if child.status().is_none() || !tree_gone(context, &mut lease).await.unwrap_or(false) {
             return outlast(context, lease, refusal).await;
         }
     }
     if let Some(bound) = lease.bound {
         context.remove_root(bound.wrapper.pid);
     }
-    end(context, &mut lease, LeaseEvent::Gone, &refusal.message).await;
+    // Where the processes were not what the wrapper said, nobody knows what else there is.
+    let event = if matches!(error, SpawnError::Mismatch(_)) { LeaseEvent::Lose } else { LeaseEvent::Gone };
+    end(context, &mut lease, event, &refusal.message).await;
     context.tell(Event::Spawned { lease, result: Err(refusal) }).await;
 }
 
@@ -164,7 +167,7 @@ async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: R
 
 /// Kills what is left of a tree that has no task of its own until nothing is.
 pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease) {
-    while !tree_gone(context, &mut lease).await {
+    while !tree_gone(context, &mut lease).await.unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
     }
     if let Some(bound) = lease.bound {
@@ -182,24 +185,20 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     if let Verdict::Owned(proof) = verify(&claim, &evidence, &context.guard(Some(process.pid)))
         && let Err(error) = context.sys.signal(child.handle(), &proof, Signal::Kill)
     {
-        tracing::warn!(lease_id = %lease.lease_id, %error, "cannot kill a wrapper that did not get ready");
+        tracing::warn!(lease_id = %lease.lease_id, %error, "cannot kill a wrapper");
     }
 }
 
-/// Whether nothing of the tree is left, killing what is. What was seen last goes on record.
-async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> bool {
+/// Whether nothing of the tree is left, killing what is. What was seen last goes on record. An error when the process
+/// list cannot be read.
+async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
     let (target, guard) = (Target::of(lease), context.guard(lease.bound.map(|b| b.wrapper.pid)));
     let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
-    match swept {
-        Ok(found) => {
-            lease.last_evidence_json = Some(found.json(wall_ms()));
-            found.is_gone()
-        }
-        Err(error) => {
-            tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
-            false
-        }
-    }
+    let found = swept.inspect_err(|error| {
+        tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
+    })?;
+    lease.last_evidence_json = Some(found.json(wall_ms()));
+    Ok(found.is_gone())
 }
 
 /// Records the end of a lease. Where the store fails the lease ends all the same: processes come first (H19).
@@ -460,7 +459,16 @@ impl<S: Sys> Task<S> {
 
     /// SIGKILL to what is left; whether the tree is verified gone.
     async fn kill(&mut self) -> bool {
-        let gone = tree_gone(&self.context, &mut self.lease).await;
+        let gone = match tree_gone(&self.context, &mut self.lease).await {
+            Ok(gone) => gone,
+            Err(_) => {
+                // Without a list nobody else can be told; the own child can, by its handle.
+                if let Some(child) = &self.child {
+                    kill_child(&self.context, &self.lease, child);
+                }
+                false
+            }
+        };
         if gone && let Some(child) = &mut self.child {
             // It was killed just now: collect it.
             let collected = tokio::time::timeout(Duration::from_millis(200), child.ended()).await;

@@ -160,6 +160,8 @@ pub struct Owner {
     pub(crate) hurried: bool,
     /// When leases that no task holds are looked at again, and whether that is being done.
     pub(crate) sweep_at_ms: u64,
+    /// When that was done last, milliseconds since the Unix epoch.
+    pub(crate) swept_at_ms: Option<u64>,
     pub(crate) sweeping: Arc<AtomicBool>,
     /// When it wakes by itself: at the first deadline, `None` while there is none. At once when that is to be reckoned.
     pub(crate) wake_at_ms: Option<u64>,
@@ -216,6 +218,7 @@ impl Owner {
             stopping: false,
             hurried: false,
             sweep_at_ms: 0,
+            swept_at_ms: None,
             sweeping: Arc::default(),
             wake_at_ms: Some(0),
             manager: Manager::default(),

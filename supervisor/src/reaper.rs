@@ -2,8 +2,8 @@
 //! connection is taken.
 
 use crate::context::{Context, wall_ms};
-use crate::core::lease::{Lease, LeaseEvent};
-use crate::core::reap::{Findings, Plan, plan};
+use crate::core::lease::{Lease, LeaseEvent, Place};
+use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -34,8 +34,13 @@ struct Scene {
 
 impl Scene {
     fn read<S: Sys>(sys: &S, leases: &[Lease]) -> io::Result<Self> {
+        let here = sys.here();
+        let lies_here = |l: &&Lease| here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here);
+        let Some(oldest) = leases.iter().filter(lies_here).map(|l| Target::of(l).not_before_ticks).min()
+        else {
+            return Ok(Self { snapshot: Vec::new(), markers: HashMap::new() });
+        };
         let snapshot = sys.snapshot()?;
-        let oldest = leases.iter().map(|l| Target::of(l).not_before_ticks).min().unwrap_or(0);
         let markers = sweep::markers(sys, &snapshot, oldest);
         Ok(Self { snapshot, markers })
     }
@@ -133,10 +138,10 @@ async fn round<S: Sys>(
             context.store.record(lease, "the reaping of a lease").await;
         }
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, ?pids, "orphans get SIGKILL");
+            tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
         } else if pids.iter().any(|pid| !signalled.contains_key(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, ?pids, "orphans get SIGTERM");
+            tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
             signalled.extend(pids.iter().map(|pid| (*pid, ())));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
@@ -153,7 +158,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
             tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, %from, to = %lease.state, why, "lease");
+        tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         context.store.record(lease, "the end of a lease").await;
         context.wrapper_root.remove(lease.gateway, lease.lease_id);

@@ -43,6 +43,12 @@ pub enum Step {
     Go,
 }
 
+impl Step {
+    /// Every step, in order.
+    pub const ALL: [Self; 7] =
+        [Self::Reserve, Self::Prepare, Self::Start, Self::Hello, Self::Verify, Self::Bind, Self::Go];
+}
+
 /// Why a start failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {

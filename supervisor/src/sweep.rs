@@ -1,7 +1,7 @@
 //! Finding the whole tree of a lease and ending it: each process is opened, its evidence is read through the
 //! handle, [`crate::core::verify`] decides, and the signal goes through the same handle.
 
-use crate::core::lease::{Bound, Lease, ProcessRecord, Scope};
+use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
     Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, verify, verify_member,
@@ -127,7 +127,8 @@ impl<S: Sys> Search<'_, S> {
     fn root(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look(self.sys, process.pid);
         let verdict = verify(&self.target.claim(process), &evidence, self.guard);
-        let leads_group = evidence.pgid == Some(process.pid);
+        // What is on record leads a group of its own; where that cannot be read now, the kernel knows.
+        let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
         self.take(process.pid, handle, leads_group, verdict);
     }
 
@@ -142,7 +143,7 @@ impl<S: Sys> Search<'_, S> {
         }
         let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
         // A group of ours holds nobody else: who is in it descends from us. A marker alone does not say as much.
-        let leads_group = kin != Kin::Marked && evidence.pgid == Some(pid);
+        let leads_group = matches!(kin, Kin::ChildOf(_)) && evidence.pgid == Some(pid);
         self.take(pid, handle, leads_group, verdict);
     }
 
@@ -185,7 +186,7 @@ pub fn find<S: Sys>(
         found: Found { members: Vec::new(), unknown: None },
         seen: HashSet::new(),
     };
-    if sys.here().as_ref() != Some(&target.scope) {
+    if !sys.here().is_some_and(|here| target.scope.seen_from(&here) == Place::Here) {
         // Its numbers mean nothing here: verify says the same of each of them.
         return search.found;
     }
@@ -195,7 +196,7 @@ pub fn find<S: Sys>(
     search.walk_down(snapshot);
     for pid in marked {
         if !search.seen.contains(pid) {
-            search.member(*pid, Kin::Marked);
+            search.member(*pid, Kin::Marked { since_ticks: target.not_before_ticks });
         }
     }
     search.walk_down(snapshot);

@@ -99,6 +99,7 @@ impl Owner {
         if now_ms < self.sweep_at_ms || self.stopping {
             return;
         }
+        self.swept_at_ms = Some(crate::context::wall_ms());
         self.sweep_at_ms = now_ms.saturating_add(self.context.config.reap_every_ms);
         self.context.store.post_check();
         let left = self.leases.values().filter(|e| e.commands.is_none() && !e.lease.state.is_ended());

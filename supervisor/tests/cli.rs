@@ -13,11 +13,14 @@ fn help_names_every_verb() {
     let output = run(&["--help"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    for verb in ["serve", "status", "leases"] {
+    let codes =
+        "Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration, 3 no";
+    assert!(text.contains(codes), "{text}");
+    for verb in ["serve", "status", "doctor", "leases"] {
         assert!(text.contains(verb), "{text}");
     }
     let text = String::from_utf8(run(&["leases", "--help"]).stdout).unwrap();
-    for verb in ["list", "show", "verify", "reap"] {
+    for verb in ["list", "show", "verify", "reap", "close", "watch"] {
         assert!(text.contains(verb), "{text}");
     }
 }
@@ -66,4 +69,87 @@ fn a_missing_wrapper_is_said_at_once() {
     let output = run(&["serve", "--wrapper", "/nonexistent", "--state-dir", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("there is no wrapper at /nonexistent"));
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let colour = |args: &[&str], vars: &[(&str, &str)]| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.arg("doctor").arg("--state-dir").arg(dir.path()).args(args).env_remove("NO_COLOR");
+        command.env_remove("CLICOLOR_FORCE").envs(vars.iter().copied());
+        command.output().unwrap().stdout.contains(&0x1b)
+    };
+    assert!(!colour(&[], &[]));
+    assert!(colour(&["--color", "always"], &[]));
+    assert!(colour(&["--color", "always"], &[("NO_COLOR", "1")]), "a flag is stronger than the environment");
+    assert!(!colour(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
+    assert!(!colour(&["--json", "--color", "always"], &[]));
+}
+
+#[test]
+fn unreachable_is_3_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().to_str().unwrap();
+    for args in [
+        &["status"][..],
+        &["leases", "list"],
+        &["leases", "watch"],
+        &["leases", "close", "0190b5f0", "--yes"],
+    ] {
+        let mut with = args.to_vec();
+        with.extend(["--state-dir", state]);
+        let output = run(&with);
+        assert_eq!(output.status.code(), Some(3), "{args:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("no supervisor answers at") && text.contains("acp-supervisor serve"), "{text}");
+    }
+}
+
+/// What the verbs say is in the man pages, and a formatter takes them without a warning, where there is one.
+#[test]
+fn man_pages_and_completions_are_generated() {
+    let dir = tempfile::tempdir().unwrap();
+    let (man, completions) = (dir.path().join("man"), dir.path().join("completions"));
+    for (what, to) in [("man", &man), ("completions", &completions)] {
+        let output = run(&["generate", what, to.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    for (page, words) in [
+        (
+            "acp-supervisor.1",
+            &[".TH acp-supervisor 1", ".SH SYNOPSIS", "Exit codes", "ACP_SUPERVISOR_SOCKET"][..],
+        ),
+        ("acp-supervisor-leases-list.1", &["\\-\\-older\\-than", "living", "wide"]),
+        ("acp-supervisor-leases-watch.1", &["\\-\\-interval"]),
+        ("acp-supervisor-doctor.1", &["\\-\\-verbose"]),
+    ] {
+        let path = man.join(page);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for word in words {
+            assert!(text.contains(word), "{page}: {word}\n{text}");
+        }
+        check_roff(&path);
+    }
+    assert!(!man.join("acp-supervisor-generate.1").exists(), "what is hidden has no page");
+    check_roff(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/man/acp-wrapper.1")));
+    for (script, word) in [
+        ("acp-supervisor.bash", "--older-than"),
+        ("_acp-supervisor", "--older-than"),
+        ("acp-supervisor.fish", "older-than"),
+    ] {
+        let text = std::fs::read_to_string(completions.join(script)).unwrap();
+        assert!(text.contains(word), "{script}");
+    }
+    let bash = Command::new("bash").arg("-n").arg(completions.join("acp-supervisor.bash")).output();
+    assert!(bash.is_ok_and(|output| output.status.success() && output.stderr.is_empty()));
+}
+
+/// Has groff format a page, and takes no warning.
+fn check_roff(page: &std::path::Path) {
+    match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page).output() {
+        Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
+        // Where there is no groff, the structure was checked before.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+    }
 }

@@ -34,13 +34,14 @@ impl Output {
         self.stdout.lines().filter(|line| !line.trim().is_empty()).map(|line| json(line, self)).collect()
     }
 
-    /// Standard output as one JSON value, however it is laid out.
+    /// Standard output as one JSON value, however it is laid out; the data of the supervisor's envelope.
     ///
     /// # Panics
     /// When it is not one JSON value.
     #[must_use]
     pub fn json(&self) -> Value {
-        json(&self.stdout, self)
+        let mut value = json(&self.stdout, self);
+        if value["schema"].is_number() { value["data"].take() } else { value }
     }
 
     /// The same, after checking that the command succeeded.

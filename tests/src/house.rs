@@ -22,6 +22,7 @@ pub struct Plan {
     flags: Vec<String>,
     permission: Option<&'static str>,
     mode: Option<&'static str>,
+    init_ms: Option<u64>,
     gateway: String,
     supervisor: String,
 }
@@ -44,6 +45,13 @@ impl Plan {
     #[must_use]
     pub const fn mode(mut self, mode: &'static str) -> Self {
         self.mode = Some(mode);
+        self
+    }
+
+    /// How long the agent may take to open a session, in milliseconds.
+    #[must_use]
+    pub const fn init_ms(mut self, init_ms: u64) -> Self {
+        self.init_ms = Some(init_ms);
         self
     }
 
@@ -70,6 +78,9 @@ impl Plan {
         let world = World::new();
         let mut agent = scripted(&world, &self.flags, self.permission.unwrap_or("ask"));
         agent.settings.extend(self.mode.map(|mode| ("mode".to_owned(), mode.into())));
+        if let Some(init_ms) = self.init_ms {
+            agent = agent.set("init_ms", init_ms);
+        }
         world.configure(GATEWAY, &self.gateway, &BTreeMap::from([(AGENT, agent)]));
         if !self.supervisor.is_empty() {
             world.write("supervisor.toml", &self.supervisor);

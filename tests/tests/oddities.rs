@@ -168,7 +168,7 @@ fn silence_is_said_and_a_cancel_still_works() {
 /// It exits in the middle of a turn: the turn fails and says so, the next one goes on by resume, or by load
 /// with its replay kept out of sight.
 #[test]
-fn an_exit_in_mid_turn_is_followed_by_a_resume() {
+fn a17_r_an_exit_in_mid_turn_is_followed_by_a_resume() {
     for (flags, method) in
         [(&[][..], "session/resume"), (&["--no-resume", "--load-replays", "3"], "session/load")]
     {
@@ -328,6 +328,23 @@ fn slow_and_foreign_starts() {
         "{:#}",
         refused.error()
     );
+    assert_eq!(house.prompts_received("hello"), 0);
+    house.end();
+}
+
+/// An agent that never answers `initialize`: the prompt fails at the deadline, and its tree is gone.
+#[test]
+fn a16_r_an_agent_that_never_answers_is_given_up_with_its_tree() {
+    let house = Plan::flags(&["--slow-init", "600000"]).init_ms(1_000).build();
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    let failed = house.cli(&["prompt", &key, "hello"]);
+    assert_eq!(
+        (failed.code, failed.error_code().as_str()),
+        (Some(1), "ACP_SESSION_INIT_FAILED"),
+        "{failed:?}"
+    );
+    house.await_end_of(&lease);
     assert_eq!(house.prompts_received("hello"), 0);
     house.end();
 }

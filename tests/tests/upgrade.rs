@@ -38,12 +38,13 @@ fn heavy_c72_r_a_turn_of_ten_thousand_chunks_goes_on_over_upgrades() {
     }
     // A program that cannot take over changes nothing.
     let broken = house.world.write("broken", "#!/bin/sh\nexit 1\n");
-    std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o755)).unwrap_or_else(|e| panic!("{e}"));
+    std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o755))
+        .unwrap_or_else(|e| panic!("{e}"));
     let refused = upgrade(&house, &["--program", &broken.to_string_lossy()]);
     assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "UPGRADE_FAILED"));
     events.extend(said_until(&mut turn, 7_000));
     let named = bin("acp-supervisor");
-    upgrade(&house, &["--program", &named.to_string_lossy()]).ok();
+    let _ = upgrade(&house, &["--program", &named.to_string_lossy()]).ok();
     events.extend(turn.finish(LONG).ok().lines());
     check_turn(&events, "end_turn");
     check_chunks(&chunks(&events), CHUNKS, SIZE);

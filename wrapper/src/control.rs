@@ -79,8 +79,13 @@ impl Control {
     /// its socket and then learns the end from the wrapper's exit.
     pub(crate) fn say(&self, message: &FromWrapper) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if let Ok(packet) = wire::encode(message, CONTROL_BYTES_MAX) {
-            while rustix::net::send(&self.socket, &packet, flags) == Err(Errno::INTR) {}
+        let send =
+            |packet: &[u8]| while rustix::net::send(&self.socket, packet, flags) == Err(Errno::INTR) {};
+        let mut small = [0; PACKET_BYTES_MAX];
+        if let Ok(packet) = wire::encode_into(message, &mut small) {
+            send(packet);
+        } else if let Ok(packet) = wire::encode(message, CONTROL_BYTES_MAX) {
+            send(&packet);
         }
     }
 

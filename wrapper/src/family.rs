@@ -78,7 +78,7 @@ impl Family {
     /// Reaps the children other than the adapter one by one; true while one of them lives.
     fn others_live(&self) -> bool {
         let mut live = false;
-        for pid in tree::children(std::process::id().cast_signed()) {
+        for pid in tree::own_children() {
             if pid != self.pid && sys::reap(pid) == Ok(None) {
                 live |= tree::Stat::of(pid).is_some_and(tree::Stat::is_alive);
             }
@@ -109,6 +109,6 @@ impl Family {
 
 /// Whether there are children, and all of them are dead: zombies that a tracer has not let go.
 fn only_traced_zombies() -> bool {
-    let pids = tree::children(std::process::id().cast_signed());
+    let pids = tree::own_children();
     !pids.is_empty() && pids.iter().all(|pid| tree::Stat::of(*pid).is_some_and(|stat| !stat.is_alive()))
 }

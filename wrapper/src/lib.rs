@@ -7,8 +7,10 @@
 //!
 //! In order: setsid and child subreaper; the control socket moves above stdio; `launch.json`; every signal is
 //! blocked and read from a signalfd; a pidfd on the parent; `Launch` with the adapter's pipes; fork, blocked
-//! before exec; `Hello`; `Go`; `Running` or `ExecFailed`; then signals are passed on, children are reaped, and at the
-//! end `AdapterExited` and `Done` are said.
+//! before exec; `Hello`; `Go`; the adapter's side gives up what `launch.json` says: limits, user, capabilities,
+//! further privileges, writes (what cannot hold is refused before the fork); `Running` or `ExecFailed`; then signals
+//! are passed on, children are reaped, and at the end `AdapterExited` and `Done` are said. The wrapper itself keeps
+//! the supervisor's user, and with it the power to end the tree.
 //!
 //! Exit codes: that of the adapter, or 128 + the signal that ended it; 127 when its program was not found and 126
 //! when it could not be started; 125 when the wrapper itself failed; 64 when it was not started by a supervisor.

@@ -50,11 +50,12 @@ fn read(path: &Path) -> Result<Plan, Fault> {
     if stat.st_mode & 0o077 != 0 || stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(Fault::new("read launch.json: others can read or write it", libc::EPERM));
     }
-    let mut bytes = Vec::new();
-    std::fs::File::from(file).take(LAUNCH_BYTES_MAX + 1).read_to_end(&mut bytes).during(STAGE)?;
-    if bytes.len() as u64 > LAUNCH_BYTES_MAX {
+    if stat.st_size.cast_unsigned() > LAUNCH_BYTES_MAX {
         return Err(Fault::new("read launch.json: it is too large", libc::EFBIG));
     }
+    // One more byte shows the end of the file without another look at its size.
+    let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).saturating_add(1));
+    std::fs::File::from(file).take(LAUNCH_BYTES_MAX).read_to_end(&mut bytes).during(STAGE)?;
     let launch: Launch = serde_json::from_slice(&bytes)
         .map_err(|_| Fault::new("read launch.json: it is no launch description", libc::EINVAL))?;
     plan(launch)

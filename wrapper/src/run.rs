@@ -135,6 +135,8 @@ struct Wrapper {
     mistrusted: bool,
     /// The adapter's end was acted on.
     ended: bool,
+    /// Nobody is left below.
+    empty: bool,
     phase: Phase,
     graces: Graces,
     started: Instant,
@@ -164,6 +166,7 @@ impl Wrapper {
                     exec_failed: false,
                     mistrusted: false,
                     ended: false,
+                    empty: false,
                     phase: Phase::Held,
                     graces: plan.graces,
                     started: Instant::now(),
@@ -306,7 +309,7 @@ impl Wrapper {
     }
 
     fn reap(&mut self) {
-        let empty = self.family.reap();
+        self.empty = self.family.reap();
         if let Some(status) = self.family.exit().filter(|_| !self.ended) {
             self.ended = true;
             self.adapter = None;
@@ -317,18 +320,19 @@ impl Wrapper {
             if !self.exec_failed {
                 self.ears.control.say(&FromWrapper::AdapterExited { status });
             }
-            if !empty {
+            if !self.empty {
                 self.step(Input::AdapterExited);
             }
         }
-        if empty {
+        if self.empty {
             self.step(Input::TreeEmpty);
         }
     }
 
     fn last_word(self) -> u8 {
         let status = self.family.exit().unwrap_or(ExitStatus::Unknown);
-        self.ears.control.say(&FromWrapper::Done { status, survivors: tree::survivors() });
+        let survivors = if self.empty { Vec::new() } else { tree::survivors() };
+        self.ears.control.say(&FromWrapper::Done { status, survivors });
         match status.shell_code() {
             Some(code) if !self.mistrusted => u8::try_from(code & 0xff).unwrap_or(EXIT_WRAPPER),
             _ => EXIT_WRAPPER,

@@ -20,9 +20,12 @@ pub(crate) fn started_by_supervisor() -> bool {
 /// Moves the control socket out of the way of stdio and closes what leaked in; `/dev/null` takes its place.
 pub(crate) fn take_control_socket() -> Result<OwnedFd, Fault> {
     const STAGE: &str = "take the control socket";
-    for fd in inherited_above_stdio() {
-        // It fails for the number that the listing itself used, which is closed by now.
-        let _ = nix::unistd::close(fd);
+    if sys::close_all_from(3).is_err() {
+        // A kernel before 5.9.
+        for fd in inherited_above_stdio() {
+            // It fails for the number that the listing itself used, which is closed by now.
+            let _ = nix::unistd::close(fd);
+        }
     }
     let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).during(STAGE)?;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;

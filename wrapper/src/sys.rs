@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::stage::Stage;
 use acp_shared::launch::ExitStatus;
 use nix::errno::Errno;
-use nix::libc::{self, c_char, c_int, c_long};
+use nix::libc::{self, c_char, c_int, c_long, c_uint};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -31,6 +31,12 @@ pub(crate) struct AdapterFds {
     pub(crate) go: OwnedFd,
     /// Close-on-exec: a failed exec is reported here, a successful one closes it.
     pub(crate) report: OwnedFd,
+}
+
+/// Closes every descriptor from `first` on. Nobody may own one of them.
+pub(crate) fn close_all_from(first: c_uint) -> Result<(), Errno> {
+    // SAFETY: no memory is involved; it is called before the wrapper has opened anything.
+    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) }).map(drop)
 }
 
 /// With SIGCHLD at its default, dead children are kept for `waitid`. An inherited "ignore" would reap them unseen.

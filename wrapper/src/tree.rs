@@ -53,7 +53,7 @@ impl Stat {
 }
 
 /// The children of one process, forked by whichever of its threads.
-pub(crate) fn children(pid: i32) -> Vec<i32> {
+fn children(pid: i32) -> Vec<i32> {
     let tasks = format!("/proc/{pid}/task");
     let mut found = Vec::new();
     let Ok(tasks) = std::fs::read_dir(tasks) else { return found };
@@ -65,6 +65,14 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
         }
     }
     found
+}
+
+/// The wrapper's own children. It has one thread, which has forked or adopted them all.
+pub(crate) fn own_children() -> Vec<i32> {
+    match std::fs::read_to_string("/proc/thread-self/children") {
+        Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        Err(_) => children_by_parent(own_pid()),
+    }
 }
 
 /// Whether this kernel has `children` files (CONFIG_PROC_CHILDREN).
@@ -128,14 +136,14 @@ fn own_pid() -> i32 {
 /// Calls `visit` for every descendant, children before their parent, so that a list of children is read before the
 /// parent can die of a signal.
 fn walk(visit: &mut dyn FnMut(&Process)) {
-    descend(own_pid(), None, DEPTH_MAX, visit);
+    descend(own_children(), None, DEPTH_MAX, visit);
 }
 
-fn descend(pid: i32, parent: Option<&Process>, depth_left: usize, visit: &mut dyn FnMut(&Process)) {
-    for child in children(pid) {
+fn descend(of: Vec<i32>, parent: Option<&Process>, depth_left: usize, visit: &mut dyn FnMut(&Process)) {
+    for child in of {
         let Some(process) = Process::verified(child, parent) else { continue };
         if let Some(depth_left) = depth_left.checked_sub(1) {
-            descend(child, Some(&process), depth_left, visit);
+            descend(children(child), Some(&process), depth_left, visit);
         }
         visit(&process);
     }

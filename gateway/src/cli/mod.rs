@@ -6,6 +6,7 @@ pub(crate) mod chat;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod follow;
+mod generate;
 pub(crate) mod logging;
 pub(crate) mod output;
 pub(crate) mod permissions;
@@ -88,6 +89,9 @@ enum Verb {
         /// For which shell
         shell: clap_complete::Shell,
     },
+    /// Write man pages or completion scripts (used by `make man` and `make completions`)
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
     /// Start a program in a session of its own (used by `up`)
     #[command(hide = true)]
     Detached {
@@ -147,6 +151,7 @@ fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
         Verb::Config(verb) => config::run(global, &verb, out),
         Verb::Adopt => adopt::run(global, out),
         Verb::Completions { shell } => completions(shell, out),
+        Verb::Generate(args) => generate::run(&args, &Cli::command()),
         // Taken before.
         Verb::DemoAgent | Verb::Detached { .. } => Ok(()),
     }

@@ -1,18 +1,25 @@
-//! The command line: `serve`, and an admin client of the same protocol that gateways speak.
+//! The command line: `serve`, and an admin client of the same protocol that gateways speak. One file per verb; what
+//! they share is here and in `output`, `table` and `text`.
 
+mod doctor;
+mod error;
+mod generate;
+mod json;
 mod leases;
 mod output;
 mod serve;
 mod status;
+mod table;
+mod text;
 mod upgrade;
+mod watch;
 
-use crate::app::AppError;
-use crate::store::StoreError;
-use acp_shared::conn::{Client, ConnError};
-use acp_shared::ids::{IdError, LeaseId};
+use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use output::Output;
+use error::CliError;
+use output::{Colour, Output};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,11 +30,19 @@ const ANSWER: Duration = Duration::from_secs(30);
 const EXAMPLES: &str = "\
 Examples:
   acp-supervisor serve --state-dir /var/lib/acp-supervisor
-  acp-supervisor --socket ~/.local/state/acp-host/supervisor/supervisor.sock leases list
+  acp-supervisor doctor                            check the installation, and what to do about it
+  acp-supervisor leases list --state living        what runs; IDs may be shortened in every verb
+  acp-supervisor leases list --session 'agent:*' --older-than 1h --sort memory
+  acp-supervisor leases watch                      the same, live
   acp-supervisor leases verify ID                  each recorded fact beside what runs now
   acp-supervisor leases reap --dry-run             what would be ended, and why the rest would not
+  acp-supervisor upgrade                           after installing a new version; agents run on
 
-With --json every verb prints one line of JSON, failures too. Exit codes: 0 done, 1 failed, 2 usage.";
+With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}. Texts are
+coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the width.
+
+Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration, 3 no supervisor can
+be reached (serve: its lease store is damaged), 130 interrupted.";
 
 /// Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
 #[derive(Debug, Parser)]
@@ -50,9 +65,25 @@ struct Global {
     /// Print JSON for programs
     #[arg(long, global = true)]
     json: bool,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
+    color: Colour,
     /// How the log on standard error is written; what is in it is set by RUST_LOG
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+}
+
+impl Global {
+    fn state_dir(&self) -> Result<PathBuf, CliError> {
+        self.state_dir.clone().or_else(default_state_dir).ok_or(CliError::NoHome)
+    }
+
+    fn socket(&self) -> Result<PathBuf, CliError> {
+        match &self.socket {
+            Some(socket) => Ok(socket.clone()),
+            None => Ok(self.state_dir()?.join(crate::app::SOCKET_FILE)),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -90,140 +121,45 @@ enum Verb {
     HandoverCheck {
         /// What the supervisor would be started with
         #[arg(last = true)]
-        args: Vec<std::ffi::OsString>,
+        args: Vec<OsString>,
     },
     /// Show how the supervisor is
     Status,
-    /// Look at leases, or end orphans
+    /// Check the installation: what is wrong, what it means, what to do
+    Doctor(doctor::DoctorArgs),
+    /// Look at leases, close them, or end orphans
     #[command(subcommand)]
-    Leases(LeasesVerb),
+    Leases(leases::LeasesVerb),
+    /// Write man pages or completion scripts (used by `make man` and `make completions`)
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
 
-#[derive(Debug, Subcommand)]
-enum LeasesVerb {
-    /// List all leases
-    List,
-    /// Show one lease
-    Show {
-        /// The lease
-        #[arg(value_name = "ID")]
-        id: String,
-    },
-    /// Show each piece of evidence beside what the lease says
-    Verify {
-        /// The lease
-        #[arg(value_name = "ID")]
-        id: String,
-    },
-    /// End verified orphans of earlier supervisors
-    #[command(group = clap::ArgGroup::new("how").required(true))]
-    Reap {
-        /// Only show what would be done, and why not
-        #[arg(long, group = "how")]
-        dry_run: bool,
-        /// Do it
-        #[arg(long, group = "how")]
-        yes: bool,
-    },
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum CliError {
-    #[error("no supervisor answers at {socket}; start one with `acp-supervisor serve`")]
-    Connect {
-        socket: PathBuf,
-        #[source]
-        source: ConnError,
-    },
-    #[error(transparent)]
-    Call(#[from] ConnError),
-    #[error(transparent)]
-    Id(#[from] IdError),
-    #[error("there is no lease {0}")]
-    NoLease(LeaseId),
-    #[error("the supervisor answered something else than was asked")]
-    OutOfTurn,
-    #[error("cannot write the output")]
-    Output(#[from] std::io::Error),
-    #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-    #[error(transparent)]
-    App(#[from] AppError),
-    #[error("cannot start the runtime")]
-    Runtime(#[source] std::io::Error),
-    #[error("the supervisor was not upgraded and goes on as it was: {0}")]
-    FellBack(String),
-    #[error("the new program does not answer; see the log of the supervisor")]
-    NoAnswer,
-    #[error("the handover cannot be taken over: {0}")]
-    Handover(String),
-    #[error("there is no home directory to keep state in; name one with --state-dir")]
-    NoHome,
-}
-
-impl CliError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Connect { source: ConnError::Refused(refusal), .. }
-            | Self::Call(ConnError::Refused(refusal)) => refusal.code.as_str(),
-            Self::Connect { .. } => "SUPERVISOR_UNAVAILABLE",
-            Self::Call(ConnError::Timeout(_)) => "TIMEOUT",
-            Self::Id(_) | Self::NoHome => "USAGE",
-            Self::NoLease(_) => "LEASE_UNKNOWN",
-            Self::Config(_) => "CONFIG_INVALID",
-            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
-            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
-            Self::FellBack(_) | Self::Handover(_) => "UPGRADE_FAILED",
-            Self::NoAnswer => "TIMEOUT",
-            Self::Call(_) | Self::OutOfTurn | Self::Output(_) | Self::App(_) | Self::Runtime(_) => "RUNTIME",
-        }
-    }
-
-    fn exit(&self) -> u8 {
-        match self {
-            Self::Id(_) | Self::NoHome | Self::Config(_) => 2,
-            // To start it again is no use before a person has looked at it.
-            Self::App(AppError::Store(StoreError::Damaged { .. })) => 3,
-            Self::Connect { .. }
-            | Self::Call(_)
-            | Self::NoLease(_)
-            | Self::OutOfTurn
-            | Self::Output(_)
-            | Self::App(_)
-            | Self::FellBack(_)
-            | Self::NoAnswer
-            | Self::Handover(_)
-            | Self::Runtime(_) => 1,
-        }
-    }
-
-    /// The whole chain in one line.
-    fn message(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        text
-    }
+/// What `--json` and `--color` say, before the command line is understood: how to say that it is not.
+fn early(args: &[OsString]) -> (bool, Colour) {
+    let is = |text: &str| args.iter().any(|arg| arg == text);
+    (is("--json"), if is("--color=never") { Colour::Never } else { Colour::Auto })
 }
 
 /// What the binary does.
 pub(crate) fn main() -> ExitCode {
-    let json = std::env::args_os().any(|arg| arg == "--json");
-    let mut out = Output::new(json);
-    let cli = match Cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let (json, colour) = early(&args);
+    let command =
+        if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
+    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(out.usage(&error)),
+        Err(error) => return ExitCode::from(Output::new(json, colour).usage(&error)),
     };
+    let mut out = Output::new(cli.global.json, cli.global.color);
     match run(cli, &mut out) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who read the output has gone: that is their way to say that they have enough.
-        Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.is_unread() => ExitCode::SUCCESS,
         Err(error) => {
-            out.error(error.code(), &error.message());
+            if !matches!(error, CliError::Ended(_)) {
+                out.error(error.code(), &error.message());
+            }
             ExitCode::from(error.exit())
         }
     }
@@ -247,42 +183,40 @@ fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
 }
 
 async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
-    let state_dir = match cli.global.state_dir {
-        Some(dir) => dir,
-        None => default_state_dir().ok_or(CliError::NoHome)?,
-    };
-    let socket = cli.global.socket.clone();
+    let global = cli.global;
     match cli.verb {
         Verb::Serve { config, wrapper, own_session, resume_from_fd } => {
             // Before anything else could be opened, or started.
             let handover = resume_from_fd.map(crate::handover::resume).transpose();
-            let handover = handover.map_err(AppError::from)?;
-            serve::log(cli.global.log_format);
+            let handover = handover.map_err(crate::app::AppError::from)?;
+            serve::log(global.log_format);
             if own_session {
                 serve::leave_session();
             }
+            let state_dir = global.state_dir()?;
             let config = crate::config::Config::load(config.as_deref())?;
-            serve::run(crate::app::Options { state_dir, socket, wrapper, config }, handover, out).await
+            let options = crate::app::Options { state_dir, socket: global.socket, wrapper, config };
+            serve::run(options, handover, out).await
         }
         Verb::Upgrade { program } => {
-            let socket = socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE));
-            upgrade::run(&socket, &state_dir, program, out).await
+            upgrade::run(&global.socket()?, &global.state_dir()?, program, out).await
         }
         Verb::HandoverCheck { args } => upgrade::check(args, out),
-        Verb::Status => status::run(&mut client(socket, &state_dir).await?, out).await,
-        Verb::Leases(verb) => leases::run(&mut client(socket, &state_dir).await?, verb, out).await,
+        Verb::Status => status::run(&mut client(&global.socket()?).await?, out).await,
+        Verb::Doctor(args) => doctor::run(&global, &args, out).await,
+        Verb::Leases(leases::LeasesVerb::Watch(args)) => watch::run(&global.socket()?, &args, out).await,
+        Verb::Leases(verb) => leases::run(&mut client(&global.socket()?).await?, verb, out).await,
+        Verb::Generate(args) => generate::run(&args, &Cli::command()),
     }
 }
 
-async fn client(socket: Option<PathBuf>, state_dir: &Path) -> Result<Client, CliError> {
-    connect(socket.unwrap_or_else(|| state_dir.join(crate::app::SOCKET_FILE))).await
+/// Connects as an admin.
+async fn client(socket: &Path) -> Result<Client, CliError> {
+    client_within(socket, ANSWER).await
 }
 
-async fn connect(socket: PathBuf) -> Result<Client, CliError> {
-    connect_within(socket, ANSWER).await
-}
-
-async fn connect_within(socket: PathBuf, deadline: Duration) -> Result<Client, CliError> {
+/// As [`client`]; each answer comes within `deadline`.
+async fn client_within(socket: &Path, deadline: Duration) -> Result<Client, CliError> {
     let hello = Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
@@ -290,7 +224,8 @@ async fn connect_within(socket: PathBuf, deadline: Duration) -> Result<Client, C
         role: Role::Admin,
         secret: None,
     };
-    Client::open(&socket, hello, deadline).await.map_err(|source| CliError::Connect { socket, source })
+    let opened = Client::open(socket, hello, deadline).await;
+    opened.map_err(|source| CliError::Connect { socket: socket.to_owned(), source })
 }
 
 /// The system's directory for root where it is installed, else the user's.
@@ -311,5 +246,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Everything that a person can type is explained.
+    #[test]
+    fn every_verb_and_flag_has_help() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path}");
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{path} {}", arg.get_id());
+            }
+            command.get_subcommands().for_each(|sub| check(sub, &path));
+        }
+        check(&Cli::command(), "");
     }
 }

@@ -33,7 +33,9 @@ pub(super) async fn run(
     let served = app::serve(options, handover, |socket| {
         let pid = std::process::id();
         printed = if out.is_json() {
-            out.value(&serde_json::json!({ "event": "ready", "pid": pid, "socket": socket }))
+            out.json_line(&serde_json::json!({
+                "schema": super::output::SCHEMA, "type": "ready", "event": "ready", "pid": pid, "socket": socket,
+            }))
         } else {
             out.line(&format!("acp-supervisor {pid} accepts connections at {}", socket.display()))
         };

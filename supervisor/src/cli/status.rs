@@ -1,68 +1,52 @@
 //! `status`.
 
-use super::{CliError, Output};
+use super::table::{Cell, Tone, section};
+use super::{CliError, Output, json, text};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Reply, Request, Status};
 
 pub(super) async fn run(client: &mut Client, out: &mut Output) -> Result<(), CliError> {
+    let status = ask(client).await?;
+    if out.is_json() {
+        return Ok(out.data("status", &json::status(&status))?);
+    }
+    let look = out.look();
+    Ok(out.line(&section("Supervisor", &rows(&status, crate::context::wall_ms()), look))?)
+}
+
+/// How the supervisor is.
+pub(super) async fn ask(client: &mut Client) -> Result<Status, CliError> {
     let Reply::Status(status) = client.call(Request::Status).await? else { return Err(CliError::OutOfTurn) };
-    if out.is_json() { Ok(out.value(&json(&status))?) } else { Ok(out.line(&text(&status))?) }
+    Ok(status)
 }
 
-fn json(status: &Status) -> serde_json::Value {
-    let leases: serde_json::Map<_, _> =
-        status.leases.iter().map(|(state, count)| (state.to_string(), (*count).into())).collect();
-    let abilities: serde_json::Map<_, _> =
-        status.abilities.iter().map(|(name, has)| (name.clone(), (*has).into())).collect();
-    let gateways: Vec<_> = status
-        .gateways
-        .iter()
-        .map(|(id, leases)| serde_json::json!({ "gateway_instance_id": id.to_string(), "leases": leases }))
-        .collect();
-    serde_json::json!({
-        "pid": status.pid,
-        "version": status.version,
-        "supervisor_id": status.supervisor_id,
-        "state_dir": status.state_dir,
-        "started_at_ms": status.started_at_ms,
-        "rung": status.rung,
-        "abilities": abilities,
-        "leases": leases,
-        "gateways": gateways,
-        "buffered_bytes": status.buffered_bytes,
-        "warnings": status.warnings,
-        "read_only": status.read_only,
-        "last_upgrade": status.last_upgrade.as_ref().map(super::upgrade::json),
-    })
-}
-
-fn text(status: &Status) -> String {
-    let leases: Vec<String> = status
-        .leases
-        .iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(state, count)| format!("{count} {state}"))
-        .collect();
+fn rows(status: &Status, now_ms: u64) -> Vec<(&'static str, Cell)> {
+    let or_none = |text: String| Cell::new(if text.is_empty() { "none".to_owned() } else { text });
+    let leases = status.leases.iter().filter(|(_, count)| *count > 0);
+    let leases: Vec<String> = leases.map(|(state, count)| format!("{count} {state}")).collect();
     let missing: Vec<&str> =
         status.abilities.iter().filter(|(_, has)| !has).map(|(name, _)| name.as_str()).collect();
-    let or_none = |text: String| if text.is_empty() { "none".to_owned() } else { text };
-    let mut lines = vec![
-        format!("supervisor   {} (pid {}, version {})", status.state_dir, status.pid, status.version),
-        format!("leases       {}", or_none(leases.join(", "))),
-        format!("buffered     {} bytes of output", status.buffered_bytes),
-        format!("rung         {}, missing abilities: {}", status.rung, or_none(missing.join(", "))),
-        format!("gateways     {}", or_none(format_gateways(status))),
+    let uptime = text::duration(now_ms.saturating_sub(status.started_at_ms));
+    let mut rows = vec![
+        ("state", Cell::new(&status.state_dir)),
+        ("process", Cell::new(format!("pid {}, version {}, up {uptime}", status.pid, status.version))),
+        ("leases", or_none(leases.join(", "))),
+        ("buffered", Cell::new(format!("{} of output", text::size(status.buffered_bytes)))),
+        ("rung", Cell::new(format!("{} (`acp-supervisor doctor` explains it)", status.rung))),
+        ("missing", or_none(missing.join(", "))),
     ];
-    lines.extend(status.read_only.iter().map(|why| format!("read only    {why}")));
-    lines.extend(
-        status.last_upgrade.as_ref().map(|last| format!("upgrade      {}", super::upgrade::text(last))),
-    );
-    lines.extend(status.warnings.iter().map(|warning| format!("warning      {warning}")));
-    lines.join("\n")
-}
-
-fn format_gateways(status: &Status) -> String {
-    let each: Vec<String> =
-        status.gateways.iter().map(|(id, leases)| format!("{id} ({leases} leases)")).collect();
-    each.join(", ")
+    if status.gateways.is_empty() {
+        rows.push(("gateways", Cell::new("none is connected")));
+    }
+    for (id, leases) in &status.gateways {
+        let count = text::count(usize::try_from(*leases).unwrap_or(usize::MAX), "lease");
+        rows.push(("gateway", Cell::new(format!("{id} ({count})"))));
+    }
+    if let Some(why) = &status.read_only {
+        rows.push(("read-only", Cell::new(why).tone(Tone::Bad)));
+    }
+    let upgraded = |last| ("upgrade", Cell::new(super::upgrade::text(last)));
+    rows.extend(status.last_upgrade.as_ref().map(upgraded));
+    rows.extend(status.warnings.iter().map(|warning| ("warning", Cell::new(warning).tone(Tone::Warn))));
+    rows
 }

@@ -1,12 +1,12 @@
 //! `upgrade`, and the proof that the new program gives.
 
-use super::{Cli, CliError, Output, Verb, connect};
+use super::{Cli, CliError, Output, Verb, client, client_within, json, status};
 use crate::config::Config;
 use crate::handover::check::Proof;
 use crate::handover::image;
 use crate::store::Store;
-use acp_shared::conn::{Client, ConnError};
-use acp_shared::protocol::{LastUpgrade, Reply, Request, Status};
+use acp_shared::conn::ConnError;
+use acp_shared::protocol::{LastUpgrade, Reply, Request};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -21,31 +21,24 @@ const PROVED: Duration = Duration::from_secs(60);
 const ANSWERS: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-async fn status(client: &mut Client) -> Result<Status, CliError> {
-    match client.call(Request::Status).await? {
-        Reply::Status(status) => Ok(status),
-        _ => Err(CliError::OutOfTurn),
-    }
-}
-
 pub(super) async fn run(
     socket: &Path,
     state_dir: &Path,
     program: Option<PathBuf>,
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let before = status(&mut connect(socket.to_owned()).await?).await?.last_upgrade.map(|last| last.at_ms);
-    let mut client = super::connect_within(socket.to_owned(), PROVED).await?;
+    let before = status::ask(&mut client(socket).await?).await?.last_upgrade.map(|last| last.at_ms);
+    let mut connection = client_within(socket, PROVED).await?;
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let program = program.map(|path| text(&path));
-    match client.call(Request::Upgrade { program, state_dir: text(state_dir) }).await {
+    match connection.call(Request::Upgrade { program, state_dir: text(state_dir) }).await {
         Ok(Reply::Done) => {}
         Ok(_) => return Err(CliError::OutOfTurn),
         Err(error) => return Err(error.into()),
     }
     let until = Instant::now() + ANSWERS;
     let last = loop {
-        let asked = async { status(&mut connect(socket.to_owned()).await?).await };
+        let asked = async { status::ask(&mut client(socket).await?).await };
         match asked.await.map(|status| status.last_upgrade) {
             Ok(Some(last)) if Some(last.at_ms) != before => break last,
             Err(error) if !comes_back(&error) => return Err(error),
@@ -59,7 +52,11 @@ pub(super) async fn run(
     if let Some(why) = last.error {
         return Err(CliError::FellBack(why));
     }
-    if out.is_json() { Ok(out.value(&json(&last))?) } else { Ok(out.line(&self::text(&last))?) }
+    if out.is_json() {
+        Ok(out.data("upgrade", &json::upgrade(&last))?)
+    } else {
+        Ok(out.line(&self::text(&last))?)
+    }
 }
 
 /// Whether a supervisor that is being upgraded may be behind a failure. Its socket is never gone: who connects waits.
@@ -74,18 +71,6 @@ fn comes_back(error: &CliError) -> bool {
         }
         _ => false,
     }
-}
-
-/// An upgrade as programs see it.
-pub(super) fn json(last: &LastUpgrade) -> serde_json::Value {
-    serde_json::json!({
-        "at_ms": last.at_ms,
-        "from_version": last.from_version,
-        "to_version": last.to_version,
-        "leases": last.leases,
-        "pause_ms": last.pause_ms,
-        "error": last.error,
-    })
 }
 
 /// An upgrade as people see it.
@@ -110,9 +95,9 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
         return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
     };
     Config::load(config.as_deref())?;
-    let state_dir = cli.global.state_dir.or_else(super::default_state_dir).ok_or(CliError::NoHome)?;
-    Store::check(&state_dir).map_err(crate::app::AppError::from)?;
-    Ok(out.value(&Proof::of(summary))?)
+    Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
+    let proof = serde_json::to_value(Proof::of(summary)).map_err(std::io::Error::from)?;
+    Ok(out.json_line(&proof)?)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

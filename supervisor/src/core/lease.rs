@@ -80,6 +80,56 @@ pub struct Scope {
     pub boot_id: String,
     /// Inode of the pid namespace.
     pub pidns: u64,
+    /// The first process of the pid namespace: inodes of namespaces are used again when one has ended.
+    pub init: NsInit,
+}
+
+/// What tells the first process of a pid namespace from that of another one; what could not be read is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NsInit {
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: Option<u64>,
+    /// Its inode in pidfs.
+    pub inode: Option<u64>,
+}
+
+impl NsInit {
+    /// Whether both can be of one process. Where they share no fact, nothing speaks against it.
+    fn may_be(self, other: Self) -> bool {
+        match (self.inode.zip(other.inode), self.start_ticks.zip(other.start_ticks)) {
+            (Some((then, now)), _) | (None, Some((then, now))) => then == now,
+            (None, None) => true,
+        }
+    }
+}
+
+/// Where a recorded [`Scope`] lies, seen from the one that this program runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The same: recorded numbers mean what they meant.
+    Here,
+    /// Before the machine was started anew: nothing of it lives.
+    EarlierBoot,
+    /// In another pid namespace: its numbers mean nothing here.
+    Elsewhere(&'static str),
+}
+
+impl Scope {
+    /// Where this scope lies.
+    #[must_use]
+    pub fn seen_from(&self, here: &Self) -> Place {
+        if self.boot_id != here.boot_id {
+            return Place::EarlierBoot;
+        }
+        if self.pidns != here.pidns {
+            return Place::Elsewhere("it was recorded in another pid namespace");
+        }
+        if !self.init.may_be(here.init) {
+            return Place::Elsewhere("it was recorded in a pid namespace that has ended since");
+        }
+        Place::Here
+    }
 }
 
 /// The tree that a bound lease names.
@@ -274,7 +324,7 @@ pub(crate) mod fixture {
             wrapper_root: "/w".into(),
             wrapper_path: "/w/acp-wrapper".into(),
             supervisor: ProcessRecord { pid: 50, start_ticks: 1, inode: Some(2) },
-            scope: Scope { boot_id: "boot".into(), pidns: 7 },
+            scope: Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() },
             bound: None,
             command_hash: "aa".into(),
             spec_hash: "bb".into(),

@@ -1,7 +1,7 @@
 //! What of the stored leases may be believed: a row that names processes which no lease can have is quarantined, and
 //! of two leases that name one process at most one can be right.
 
-use crate::core::lease::{Bound, Lease, ProcessRecord, Scope};
+use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
 use std::collections::{BTreeMap, HashSet};
 
 /// What a supervisor knows of itself when it loads leases.
@@ -15,10 +15,13 @@ pub struct Own<'a> {
 
 /// Why a recorded tree cannot be one, if so. Every wrapper leads a session of its own and every adapter a group, and
 /// that was verified before the lease was bound.
-fn fault(bound: &Bound) -> Option<&'static str> {
+fn fault(bound: &Bound, supervisor: i32) -> Option<&'static str> {
     let pids = [bound.wrapper.pid, bound.adapter.pid, bound.pgid, bound.sid];
     if pids.into_iter().any(|pid| pid <= 1) {
         return Some("it names a process number that no lease can have");
+    }
+    if pids.contains(&supervisor) {
+        return Some("it names the supervisor that spawned it");
     }
     if bound.wrapper.pid == bound.adapter.pid {
         return Some("it names one process as wrapper and as adapter");
@@ -48,8 +51,10 @@ pub fn settle(
     for lease in leases.iter_mut().filter(|l| !l.state.is_ended()) {
         let Some(bound) = lease.bound else { continue };
         let ours = |pid: &i32| own.line.contains(pid);
-        let itself = lease.scope == *own.scope && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
-        let why = fault(&bound).or(itself.then_some("it names this supervisor or an ancestor of it"));
+        let here = lease.scope.seen_from(own.scope) == Place::Here;
+        let itself = here && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
+        let why = fault(&bound, lease.supervisor.pid)
+            .or(itself.then_some("it names this supervisor or an ancestor of it"));
         if let Some(why) = why {
             lease.quarantine(why, at_ms);
             changed.push(lease.clone());
@@ -69,7 +74,10 @@ pub fn settle(
 fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
     for (place, lease) in leases.iter().enumerate() {
-        if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended() && lease.scope == *scope) {
+        if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended()) {
+            if lease.scope.seen_from(scope) != Place::Here {
+                continue;
+            }
             for process in [bound.wrapper, bound.adapter] {
                 by_pid.entry(process.pid).or_default().push((place, process));
             }
@@ -78,11 +86,10 @@ fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessR
     let mut wrong: Vec<usize> = Vec::new();
     for (pid, named) in by_pid.into_iter().filter(|(_, named)| named.len() > 1) {
         let live = now(pid);
+        // The inode alone proves it: start times are shared and shifted, and where there are no inodes the environment
+        // says later whose the process is.
         let matches = |process: &ProcessRecord| {
-            live.is_some_and(|live| {
-                live.start_ticks == process.start_ticks
-                    && (live.inode == process.inode || process.inode.is_none())
-            })
+            process.inode.is_some() && live.is_some_and(|live| live.inode == process.inode)
         };
         let right = named.iter().filter(|(_, p)| matches(p)).map(|(place, _)| *place).next_back();
         if let Some(right) = right {
@@ -144,6 +151,7 @@ mod tests {
         // Numbers of another boot say nothing about this supervisor.
         let mut earlier = tree(OWN, 101, 1);
         earlier.scope.boot_id = "earlier".into();
+        earlier.supervisor.pid = 60;
         let (leases, changed) = settled(vec![tree(100, 101, 1), earlier], |_| None);
         assert_eq!(changed, 0);
         assert!(leases.iter().all(|l| l.state == LeaseState::Open && l.bound.is_some()));

@@ -1,7 +1,7 @@
 //! What to do about the leases that an earlier supervisor left behind. Planned from leases alone, never from
 //! processes that look like agents.
 
-use crate::core::lease::{Lease, LeaseEvent, Scope};
+use crate::core::lease::{Lease, LeaseEvent, Place, Scope};
 use crate::core::verify::Holder;
 
 /// What the evidence says about one lease.
@@ -15,6 +15,26 @@ pub struct Findings {
     pub owned: Vec<i32>,
     /// Why something of it cannot be told, if that is so.
     pub unknown: Option<&'static str>,
+}
+
+/// How far the end of an orphan has come, in order. What each stage does is on record before the next one begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Its processes are opened and verified.
+    Examine,
+    /// The lease is closing, durably, before anything is signalled.
+    Record,
+    /// SIGTERM and SIGCONT to each verified process.
+    Term,
+    /// SIGKILL to each that is left after the grace.
+    Kill,
+    /// Nothing is left: the end of the lease is made durable.
+    Settle,
+}
+
+impl Stage {
+    /// Every stage, in order.
+    pub const ALL: [Self; 5] = [Self::Examine, Self::Record, Self::Term, Self::Kill, Self::Settle];
 }
 
 /// What to do about one lease.
@@ -59,14 +79,10 @@ pub fn plan(lease: &Lease, found: &Findings) -> Plan {
         Closed | Lost => return Plan::Leave("it has ended"),
         Reserved | Bound | Open | Closing => {}
     }
-    if here.boot_id != lease.scope.boot_id {
-        return Plan::Mark(LeaseEvent::Lose, "the machine was started anew since");
-    }
-    if here.pidns != lease.scope.pidns {
-        return Plan::Mark(
-            LeaseEvent::Lose,
-            "it was recorded in another pid namespace, where nothing is signalled from here",
-        );
+    match lease.scope.seen_from(here) {
+        Place::Here => {}
+        Place::EarlierBoot => return Plan::Mark(LeaseEvent::Lose, "the machine was started anew since"),
+        Place::Elsewhere(why) => return Plan::Mark(LeaseEvent::Lose, why),
     }
     match found.holder {
         Holder::Alive => return Plan::Leave("the supervisor that spawned it lives"),
@@ -92,15 +108,15 @@ pub fn plan(lease: &Lease, found: &Findings) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::lease::fixture;
+    use crate::core::lease::{NsInit, fixture};
     use acp_shared::protocol::LeaseState;
 
     #[test]
     fn plans() {
-        let scope = Scope { boot_id: "boot".into(), pidns: 7 };
-        let base = Findings { here: Some(scope), holder: Holder::Dead, owned: vec![], unknown: None };
-        let other_boot = Some(Scope { boot_id: "other".into(), pidns: 7 });
-        let other_ns = Some(Scope { boot_id: "boot".into(), pidns: 8 });
+        let scope = Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() };
+        let base = Findings { here: Some(scope.clone()), holder: Holder::Dead, owned: vec![], unknown: None };
+        let other_boot = Some(Scope { boot_id: "other".into(), ..scope.clone() });
+        let other_ns = Some(Scope { pidns: 8, ..scope.clone() });
         let f = |change: &dyn Fn(&mut Findings)| {
             let mut found = base.clone();
             change(&mut found);

@@ -60,6 +60,11 @@ pub enum Phase {
     Over,
 }
 
+impl Phase {
+    /// Every phase, in order.
+    pub const ALL: [Self; 6] = [Self::Running, Self::Eof, Self::Term, Self::Kill, Self::Stuck, Self::Over];
+}
+
 /// The escalation of one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,7 @@
 //! Process trees in a snapshot. A snapshot is a hint: every process found here is verified through its own handle
 //! before anything happens to it.
 
+use crate::core::lease::ProcessRecord;
 use std::collections::{HashMap, HashSet};
 
 /// One process of a snapshot.
@@ -72,6 +73,45 @@ pub fn descendants(snapshot: &[Proc], roots: &[i32]) -> Vec<(i32, i32)> {
     found
 }
 
+/// What a tree takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Weight {
+    /// How many processes it has; dead ones that wait to be reaped are not counted.
+    pub processes: u64,
+    /// Their resident memory together, in pages.
+    pub rss_pages: u64,
+}
+
+/// What each of many trees takes, from one snapshot. A tree is named by its roots, which are counted only while
+/// they are the recorded processes and not others with their numbers. For people: nothing is decided by it.
+#[must_use]
+pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
+    let by_pid: HashMap<i32, &Proc> = snapshot.iter().map(|p| (p.pid, p)).collect();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in snapshot {
+        children.entry(process.ppid).or_default().push(process.pid);
+    }
+    let weigh_one = |roots: &Vec<ProcessRecord>| {
+        let is_it =
+            |root: &&ProcessRecord| by_pid.get(&root.pid).is_some_and(|p| p.start_ticks == root.start_ticks);
+        let mut queue: Vec<i32> = roots.iter().filter(is_it).map(|root| root.pid).collect();
+        let mut seen: HashSet<i32> = HashSet::new();
+        let mut weight = Weight::default();
+        while let Some(pid) = queue.pop() {
+            if !seen.insert(pid) {
+                continue;
+            }
+            if let Some(process) = by_pid.get(&pid).filter(|p| !p.zombie) {
+                weight.processes += 1;
+                weight.rss_pages = weight.rss_pages.saturating_add(process.rss_pages);
+            }
+            queue.extend(children.get(&pid).into_iter().flatten());
+        }
+        weight
+    };
+    trees.iter().map(weigh_one).collect()
+}
+
 /// The processes that may carry a lease's marker: running, and not older than the lease's own root.
 #[must_use]
 pub fn may_be_marked(snapshot: &[Proc], not_before_ticks: u64) -> Vec<i32> {
@@ -106,6 +146,31 @@ mod tests {
         assert_eq!(descendants(&snapshot, &[9]), [(8, 9)]);
         assert_eq!(descendants(&snapshot, &[77]), []);
         assert_eq!(descendants(&snapshot, &[3, 4]), [(6, 3), (5, 4)]);
+    }
+
+    #[test]
+    fn trees_are_weighed_by_one_snapshot() {
+        let heavy = |pid, ppid, rss_pages| Proc { rss_pages, ..proc(pid, ppid) };
+        let snapshot = [
+            heavy(3, 1, 10),
+            heavy(4, 3, 20),
+            heavy(5, 4, 40),
+            Proc { zombie: true, ..heavy(6, 4, 80) },
+            heavy(7, 6, 160),
+            heavy(20, 1, 320),
+        ];
+        let root = |pid, start_ticks| ProcessRecord { pid, start_ticks, inode: None };
+        let trees = [
+            // The adapter is below its wrapper: it counts once.
+            vec![root(3, 3), root(4, 4)],
+            // The wrapper is gone.
+            vec![root(2, 2), root(4, 4)],
+            // Another process has the number.
+            vec![root(20, 19)],
+            vec![],
+        ];
+        let weight = |processes, rss_pages| Weight { processes, rss_pages };
+        assert_eq!(weigh(&snapshot, &trees), [weight(4, 230), weight(3, 220), weight(0, 0), weight(0, 0)]);
     }
 
     #[test]

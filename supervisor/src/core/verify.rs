@@ -4,7 +4,7 @@
 //! same pidfs inode, or an own child that was never reaped). Only [`Verdict::Owned`] carries a [`Verified`], only
 //! this module makes one, and only a [`Verified`] can be signalled.
 
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::lease::{Place, ProcessRecord, Scope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
 use std::collections::HashSet;
@@ -194,16 +194,16 @@ enum Identity {
     SameTicks,
     Gone(&'static str),
     Other(&'static str),
+    Elsewhere(&'static str),
     Unknown(&'static str),
 }
 
 fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence) -> Identity {
     let Some(here) = &now.scope else { return Identity::Unknown("boot id or pid namespace cannot be read") };
-    if here.boot_id != scope.boot_id {
-        return Identity::Gone("the machine was started anew since");
-    }
-    if here.pidns != scope.pidns {
-        return Identity::Other("it was recorded in another pid namespace");
+    match scope.seen_from(here) {
+        Place::Here => {}
+        Place::EarlierBoot => return Identity::Gone("the machine was started anew since"),
+        Place::Elsewhere(why) => return Identity::Elsewhere(why),
     }
     if recorded.pid != now.pid {
         return Identity::Other("another number was looked at");
@@ -251,7 +251,7 @@ fn owned(now: &Evidence, guard: &Guard) -> Verdict {
 pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
     match identity(claim.process, claim.scope, now) {
         Identity::Gone(why) => Verdict::Gone(why),
-        Identity::Other(why) => Verdict::NotOurs(why),
+        Identity::Other(why) | Identity::Elsewhere(why) => Verdict::NotOurs(why),
         Identity::Unknown(why) => Verdict::Unknown(why),
         Identity::Same => owned(now, guard),
         Identity::SameTicks if now.life == Life::Zombie => {
@@ -275,8 +275,11 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
 pub enum Kin {
     /// Found as the child of a verified process, which still ran after the evidence was read.
     ChildOf(i32),
-    /// Found by its environment.
-    Marked,
+    /// Found by its environment. One that is older than the tree can only have a copy of it.
+    Marked {
+        /// When the root of the tree started, in clock ticks since boot.
+        since_ticks: u64,
+    },
 }
 
 /// Whether a process belongs to the tree of a lease.
@@ -296,7 +299,9 @@ pub fn verify_member(
     }
     let proven = match kin {
         Kin::ChildOf(parent) => now.ppid == Some(parent),
-        Kin::Marked => now.marker.names(lease_id, gateway),
+        Kin::Marked { since_ticks } => {
+            now.marker.names(lease_id, gateway) && now.start_ticks.is_some_and(|ticks| ticks >= since_ticks)
+        }
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
 }
@@ -317,11 +322,8 @@ pub enum Holder {
 pub fn holder(supervisor: ProcessRecord, scope: &Scope, now: &Evidence) -> Holder {
     match identity(supervisor, scope, now) {
         Identity::Gone(_) => Holder::Dead,
-        Identity::Other(_) if now.scope.as_ref().is_some_and(|here| here.pidns != scope.pidns) => {
-            Holder::Unknown
-        }
         Identity::Other(_) => Holder::Dead,
-        Identity::Unknown(_) => Holder::Unknown,
+        Identity::Elsewhere(_) | Identity::Unknown(_) => Holder::Unknown,
         Identity::Same | Identity::SameTicks if now.life == Life::Zombie => Holder::Dead,
         Identity::Same | Identity::SameTicks => Holder::Alive,
     }

@@ -1,6 +1,7 @@
 //! Tables for [`super`]. Case numbers are those of the supervision reference, section 5.
 
 use super::*;
+use crate::core::lease::NsInit;
 
 const TICKS: u64 = 777;
 const INODE: u64 = 4242;
@@ -16,7 +17,7 @@ fn world() -> World {
     World {
         lease: LeaseId::mint(),
         gateway: GatewayInstanceId::mint(),
-        scope: Scope { boot_id: "boot".into(), pidns: 7 },
+        scope: Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() },
     }
 }
 
@@ -66,12 +67,12 @@ fn verdicts_with_an_inode_on_record() {
         ),
         (
             "10: other boot",
-            Evidence { scope: Some(Scope { boot_id: "b2".into(), pidns: 7 }), ..live.clone() },
+            Evidence { scope: Some(Scope { boot_id: "b2".into(), ..w.scope.clone() }), ..live.clone() },
             "gone",
         ),
         (
             "11: other pid namespace",
-            Evidence { scope: Some(Scope { boot_id: "boot".into(), pidns: 8 }), ..live.clone() },
+            Evidence { scope: Some(Scope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
             "not_ours",
         ),
         (
@@ -165,7 +166,7 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         claim.process.pid = pid;
         assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
         assert_eq!(
-            verify_member(w.lease, w.gateway, Kin::Marked, &now, &guard).as_str(),
+            verify_member(w.lease, w.gateway, Kin::Marked { since_ticks: TICKS }, &now, &guard).as_str(),
             want,
             "{pid} {guard:?}"
         );
@@ -176,16 +177,19 @@ fn nobody_signals_itself_its_line_or_another_lease() {
 fn members_need_a_proof_of_their_own() {
     let w = world();
     let live = w.live();
+    let marked = Kin::Marked { since_ticks: TICKS };
     let bare = Evidence { marker: Marker::Missing, ..live.clone() };
     for (name, kin, now, want) in [
-        ("marked", Kin::Marked, live.clone(), "owned"),
-        ("22: not marked", Kin::Marked, bare.clone(), "not_ours"),
+        ("marked", marked, live.clone(), "owned"),
+        ("23: older than the tree", Kin::Marked { since_ticks: TICKS + 1 }, live.clone(), "not_ours"),
+        ("23: of an unknown age", marked, Evidence { start_ticks: None, ..live.clone() }, "not_ours"),
+        ("22: not marked", marked, bare.clone(), "not_ours"),
         ("22: not marked, but a child", Kin::ChildOf(50), bare.clone(), "owned"),
         ("child of another", Kin::ChildOf(51), live.clone(), "not_ours"),
         ("parent unreadable", Kin::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "not_ours"),
         ("zombie", Kin::ChildOf(50), Evidence { life: Life::Zombie, ..bare.clone() }, "gone"),
-        ("gone", Kin::Marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
-        ("unreadable", Kin::Marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),
+        ("gone", marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
+        ("unreadable", marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),
     ] {
         assert_eq!(verify_member(w.lease, w.gateway, kin, &now, &Guard::default()).as_str(), want, "{name}");
     }
@@ -203,12 +207,12 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
         ("its number is reused", Evidence { inode: Some(9), ..live.clone() }, Holder::Dead),
         (
             "other boot",
-            Evidence { scope: Some(Scope { boot_id: "x".into(), pidns: 7 }), ..live.clone() },
+            Evidence { scope: Some(Scope { boot_id: "x".into(), ..w.scope.clone() }), ..live.clone() },
             Holder::Dead,
         ),
         (
             "other namespace",
-            Evidence { scope: Some(Scope { boot_id: "boot".into(), pidns: 8 }), ..live.clone() },
+            Evidence { scope: Some(Scope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
             Holder::Unknown,
         ),
         ("no inode now", Evidence { inode: None, ..live.clone() }, Holder::Unknown),

@@ -8,10 +8,17 @@ use acp_shared::protocol::{LeaseState, Reply};
 pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, reason: &str, to: Responder) {
     let ended = match owner.visible(who, lease_id) {
         Ok(entry) if entry.lease.state.is_ended() => Some(entry.lease.state),
+        // A person is told that nothing can be asked of it; a gateway learns of its end as of any other.
+        Ok(entry) if who == Who::Admin && entry.commands.is_none() => {
+            return to.answer(Err(entry.left_over()));
+        }
         Ok(_) => None,
         Err(refusal) => return to.answer(Err(refusal)),
     };
     if ended.is_none() {
+        if who == Who::Admin {
+            tracing::info!(%lease_id, reason, "an admin closes a lease");
+        }
         owner.close(lease_id, reason);
     }
     to.answer(Ok(Reply::Closing { state: ended.unwrap_or(LeaseState::Closing) }));

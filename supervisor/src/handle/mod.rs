@@ -32,7 +32,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to:
         Request::Tail { lease_id } => streams::tail(owner, who, lease_id, to),
         Request::CloseLease { lease_id, reason } => close::handle(owner, who, lease_id, &reason, to),
         Request::Release { lease_id } => release::handle(owner, who, lease_id, to),
-        Request::ListLeases { detail: _ } => list::handle(owner, who, to),
+        Request::ListLeases { detail } => list::handle(owner, who, detail, to),
         Request::Verify { lease_id } => verify::handle(owner, who, lease_id, to),
         Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
         Request::Status => status::handle(owner, who, to),

@@ -5,9 +5,12 @@
 //! A file that is damaged is refused, one of a newer program is only read, and one that is taken away while it is in
 //! use is written anew from the open handle.
 
+mod inspect;
 mod open;
 mod rows;
 mod writer;
+
+pub use inspect::{Inspected, inspect};
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;

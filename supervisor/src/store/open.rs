@@ -73,8 +73,10 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
             "the lease store's file had been taken away from an earlier supervisor, and was written anew"
                 .into(),
         );
+        move_aside(dir, &[])?;
         install(dir)?;
     }
+    forget_part(dir)?;
     let fresh = match std::fs::metadata(file(dir, "")) {
         Ok(meta) if meta.len() == 0 => return Err(damaged(dir, "it is empty")),
         Ok(_) => false,
@@ -124,6 +126,8 @@ pub(super) fn connect(dir: &Path) -> Result<Connection, StoreError> {
     connection.pragma_update(None, "journal_mode", "WAL").map_err(judge(dir))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    // The log is made with the first look into the file, and is to be there when its identity is asked for.
+    connection.pragma_query_value(None, "schema_version", |row| row.get::<_, i64>(0)).map_err(judge(dir))?;
     Ok(connection)
 }
 
@@ -152,17 +156,23 @@ fn make(dir: &Path) -> Result<(), StoreError> {
     install(dir)
 }
 
-/// A new empty file that this user alone can read, for what is not complete yet.
-pub(super) fn part(dir: &Path) -> Result<PathBuf, StoreError> {
-    let path = file(dir, ".part");
-    for old in [path.clone(), file(dir, ".part-journal")] {
-        match std::fs::remove_file(&old) {
+/// Removes what a crash left incomplete.
+fn forget_part(dir: &Path) -> Result<(), StoreError> {
+    for suffix in [".part", ".part-journal"] {
+        match std::fs::remove_file(file(dir, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(on_disk("remove what a crash left of it")(error));
             }
             Ok(()) | Err(_) => {}
         }
     }
+    Ok(())
+}
+
+/// A new empty file that this user alone can read, for what is not complete yet.
+pub(super) fn part(dir: &Path) -> Result<PathBuf, StoreError> {
+    forget_part(dir)?;
+    let path = file(dir, ".part");
     OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(on_disk("make it"))?;
     Ok(path)
 }
@@ -188,7 +198,6 @@ pub(super) fn move_aside(dir: &Path, ours: &[(u64, u64)]) -> Result<(), StoreErr
 
 /// Gives a complete new file its name. Nothing has the old one open.
 pub(super) fn install(dir: &Path) -> Result<(), StoreError> {
-    move_aside(dir, &[])?;
     // What an index of another file says must not be believed.
     drop(std::fs::remove_file(file(dir, "-shm")));
     let renamed = std::fs::rename(file(dir, ".new"), file(dir, ""));

@@ -2,7 +2,7 @@
 
 use super::StoreError;
 use crate::core::admit::Installation;
-use crate::core::lease::{Bound, Lease, ProcessRecord, Scope};
+use crate::core::lease::{Bound, Lease, NsInit, ProcessRecord, Scope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, Home, LeaseKind, LeaseState};
@@ -12,14 +12,14 @@ const SAVE_LEASE: &str = "
 INSERT OR REPLACE INTO leases (
     lease_id, gateway_instance_id, owner_uid, session_key, kind, parent_lease_id, output_bytes_max,
     eof_ms, term_ms, kill_ms, wrapper_root, wrapper_path,
-    supervisor_pid, supervisor_start, supervisor_inode, boot_id, pidns,
+    supervisor_pid, supervisor_start, supervisor_inode, boot_id, pidns, init_start, init_inode,
     wrapper_pid, wrapper_start, wrapper_inode, adapter_pid, adapter_start, adapter_inode, pgid, sid,
     command_hash, spec_hash, cgroup_path, rung, started_at_ms, ended_at_ms, state, state_reason,
     last_evidence_json, exit_kind, exit_value, stdout_base, stdout_end, stdin_written, released
 ) VALUES (
     :lease_id, :gateway, :owner_uid, :session_key, :kind, :parent, :output_bytes_max,
     :eof_ms, :term_ms, :kill_ms, :wrapper_root, :wrapper_path,
-    :supervisor_pid, :supervisor_start, :supervisor_inode, :boot_id, :pidns,
+    :supervisor_pid, :supervisor_start, :supervisor_inode, :boot_id, :pidns, :init_start, :init_inode,
     :wrapper_pid, :wrapper_start, :wrapper_inode, :adapter_pid, :adapter_start, :adapter_inode, :pgid, :sid,
     :command_hash, :spec_hash, :cgroup_path, :rung, :started_at_ms, :ended_at_ms, :state, :state_reason,
     :last_evidence_json, :exit_kind, :exit_value, :stdout_base, :stdout_end, :stdin_written, :released
@@ -67,6 +67,8 @@ pub(super) fn save_lease(connection: &Connection, lease: &Lease) -> Result<(), S
         ":supervisor_inode": lease.supervisor.inode.map(sql),
         ":boot_id": lease.scope.boot_id,
         ":pidns": sql(lease.scope.pidns),
+        ":init_start": lease.scope.init.start_ticks.map(sql),
+        ":init_inode": lease.scope.init.inode.map(sql),
         ":wrapper_pid": wrapper.map(|p| p.pid),
         ":wrapper_start": wrapper.map(|p| sql(p.start_ticks)),
         ":wrapper_inode": wrapper.and_then(|p| p.inode).map(sql),
@@ -191,7 +193,14 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
         wrapper_root: text("wrapper_root")?,
         wrapper_path: text("wrapper_path")?,
         supervisor: process(row, "supervisor")?.ok_or_else(|| bad("supervisor of", &id))?,
-        scope: Scope { boot_id: text("boot_id")?, pidns: number(row, "pidns")? },
+        scope: Scope {
+            boot_id: text("boot_id")?,
+            pidns: number(row, "pidns")?,
+            init: NsInit {
+                start_ticks: maybe_number(row, "init_start")?,
+                inode: maybe_number(row, "init_inode")?,
+            },
+        },
         bound: bound.map(|((wrapper, adapter), (pgid, sid))| Bound { wrapper, adapter, pgid, sid }),
         command_hash: text("command_hash")?,
         spec_hash: text("spec_hash")?,
@@ -229,7 +238,7 @@ fn salvage(row: &Row<'_>, why: &StoreError) -> Option<Lease> {
         wrapper_root: text("wrapper_root"),
         wrapper_path: text("wrapper_path"),
         supervisor: ProcessRecord { pid: 0, start_ticks: 0, inode: None },
-        scope: Scope { boot_id: text("boot_id"), pidns: count("pidns") },
+        scope: Scope { boot_id: text("boot_id"), pidns: count("pidns"), init: NsInit::default() },
         bound: None,
         command_hash: text("command_hash"),
         spec_hash: text("spec_hash"),

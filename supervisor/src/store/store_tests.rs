@@ -89,7 +89,7 @@ async fn a_newer_store_is_read_and_left_alone() {
     connection.pragma_update(None, "user_version", 77).unwrap();
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
     assert!(store.read_only().unwrap().contains("newer version"));
-    assert_eq!(loaded.leases, [lease.clone()]);
+    assert_eq!(loaded.leases, std::slice::from_ref(&lease));
     assert!(matches!(store.save_lease(&lease).await, Err(StoreError::ReadOnly(_))));
     assert!(store.flush().await.is_ok());
     drop(store);

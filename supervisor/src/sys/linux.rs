@@ -6,7 +6,7 @@
     reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
 )]
 
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::lease::{NsInit, ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
 use crate::sys::{Abilities, OpenError, OpenProcess, Signal, SignalError, Sys};
@@ -165,10 +165,16 @@ impl Linux {
     /// Reads where it runs.
     #[must_use]
     pub fn new() -> Self {
-        let here = read_text("/proc/sys/kernel/random/boot_id")
+        let mut linux = Self { next_handle: AtomicU64::new(1), here: None };
+        let first = linux.open_as(1, false).ok();
+        let init = NsInit {
+            start_ticks: first.as_ref().and_then(Handle::stat).map(|stat| stat.start_ticks),
+            inode: first.as_ref().and_then(OpenProcess::inode),
+        };
+        linux.here = read_text("/proc/sys/kernel/random/boot_id")
             .zip(rustix::fs::stat("/proc/self/ns/pid").ok())
-            .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino });
-        Self { next_handle: AtomicU64::new(1), here }
+            .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino, init });
+        linux
     }
 
     /// This process, for the record.
@@ -182,8 +188,8 @@ impl Linux {
         let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(OpenError::Gone)?;
         let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => Some(fd),
-            // EINVAL: the number is a thread's, not a process's.
-            Err(Errno::SRCH | Errno::INVAL) => return Err(OpenError::Gone),
+            // EINVAL, on newer kernels ENOENT: the number is a thread's, not a process's.
+            Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Err(OpenError::Gone),
             Err(Errno::NOSYS | Errno::PERM) => None,
             Err(errno) => return Err(OpenError::Io(errno.into())),
         };

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent};
+use crate::common::{Client, Host, agent, marked, script, terminal};
+use crate::schema;
+use acp_shared::protocol::{Reply, Request};
 use std::process::Stdio;
 
 #[tokio::test]
@@ -49,7 +51,7 @@ async fn list_show_verify_status_and_reap() {
         let output = host.cli(args);
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains(&id) || args == ["status"], "{text}");
+        assert!(text.contains(&id[..8]) || args == ["status"], "{text}");
     }
 }
 
@@ -62,7 +64,7 @@ fn failures_have_codes() {
         (&["leases", "verify", nobody], 1, "LEASE_UNKNOWN"),
         (&["leases", "show", "x"], 2, "USAGE"),
         (&["leases", "reap"], 2, "USAGE"),
-        (&["--socket", "/nonexistent/socket", "status"], 1, "SUPERVISOR_UNAVAILABLE"),
+        (&["--socket", "/nonexistent/socket", "status"], 3, "SUPERVISOR_UNAVAILABLE"),
     ] {
         let mut with = args.to_vec();
         with.push("--json");
@@ -70,7 +72,7 @@ fn failures_have_codes() {
         assert_eq!(output.status.code(), Some(exit), "{args:?}");
         let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&error["type"], &error["code"]), (&"error".into(), &code.into()), "{args:?}");
-        assert!(error["message"].is_string());
+        schema::check(&error);
     }
 }
 
@@ -95,4 +97,233 @@ fn a_reader_that_has_enough_is_no_error() {
     let output = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+/// Everything that is printed for programs is what the document says.
+#[tokio::test]
+async fn what_programs_read_is_documented() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let (spec, short) = (agent(&["cat"]), script("exit 3"));
+    gateway.spawn(&spec).await;
+    let shell = terminal(&spec, "sleep 300", 4_096);
+    gateway.spawn(&shell).await;
+    gateway.spawn(&short).await;
+    gateway.state(short.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    let id = spec.lease_id.to_string();
+    for args in [
+        &["status"][..],
+        &["leases", "list"],
+        &["leases", "show", &id],
+        &["leases", "verify", &id],
+        &["leases", "verify", "--all"],
+        &["leases", "reap", "--dry-run"],
+        &["leases", "close", &id, "--yes", "--wait"],
+        &["leases", "list"],
+        &["leases", "show", "x"],
+        &["--bad"],
+    ] {
+        let mut with = args.to_vec();
+        with.push("--json");
+        let output = host.cli(&with);
+        let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        schema::check(&line);
+        assert_eq!(output.status.success(), line["type"] != "error", "{args:?}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn lists_are_filtered_sorted_and_weighed() {
+    let host = Host::new();
+    let (a, b) = (host.gateway(), host.gateway());
+    let (mut one, mut two) = (a.connect().await, b.connect().await);
+    // Two sleeping children beside the shell.
+    let big = script("sleep 300 & sleep 300 & wait");
+    let small = agent(&["cat"]);
+    let ended = script("exit 0");
+    one.spawn(&small).await;
+    one.spawn(&ended).await;
+    two.spawn(&big).await;
+    one.state(ended.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    let ids = |args: &[&str]| -> Vec<String> {
+        let mut with = vec!["leases", "list"];
+        with.extend(args);
+        let listed = host.json(&with);
+        listed.as_array().unwrap().iter().map(|l| l["lease_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let [small_id, ended_id, big_id] = [&small, &ended, &big].map(|spec| spec.lease_id.to_string());
+    let tree = |id: &str| host.json(&["leases", "show", id])["tree_size"].as_u64();
+    crate::common::eventually("wrapper, shell and two children", || tree(&big_id) == Some(4));
+    assert_eq!(tree(&small_id), Some(2));
+    assert_eq!(tree(&ended_id), None);
+    assert!(host.json(&["leases", "show", &small_id])["memory_bytes"].as_u64().unwrap() > 100_000);
+    for (args, want) in [
+        (&[][..], &[&small_id, &ended_id, &big_id][..]),
+        (&["--gateway", &b.id.to_string()], &[&big_id]),
+        (&["--session", small.session_key.as_str()], &[&small_id]),
+        (&["--session", "agent:test:*"], &[&small_id, &ended_id, &big_id]),
+        (&["--state", "living"], &[&small_id, &big_id]),
+        (&["--state", "closed", "--state", "lost"], &[&ended_id]),
+        (&["--kind", "terminal"], &[]),
+        (&["--older-than", "1h"], &[]),
+        (&["--newer-than", "1h", "--state", "living"], &[&small_id, &big_id]),
+        (&["--sort", "tree", "--state", "living"], &[&big_id, &small_id]),
+        (&["--sort", "tree", "-r", "--state", "living"], &[&small_id, &big_id]),
+    ] {
+        assert_eq!(ids(args).iter().collect::<Vec<_>>(), want, "{args:?}");
+    }
+    // For people: fits the width, names every column, and a beginning of an id that is shown works elsewhere.
+    for columns in ["80", "120"] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.args(["leases", "list", "--state-dir"]).arg(host.state_dir()).env("COLUMNS", columns);
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= columns.parse().unwrap()), "{text}");
+        let short = text.lines().nth(3).and_then(|line| line.split(' ').next()).unwrap();
+        assert_eq!(host.json(&["leases", "show", short])["lease_id"], big_id.as_str());
+    }
+    let wide = host.cli(&["leases", "list", "-o", "wide", "--no-headers"]);
+    let wide = String::from_utf8(wide.stdout).unwrap();
+    assert!(wide.lines().count() == 3 && wide.contains(small.session_key.as_str()), "{wide}");
+}
+
+async fn reason(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId, reason: &str) {
+    let reply = gateway.call(Request::CloseLease { lease_id, reason: reason.to_owned() }).await;
+    assert!(matches!(reply, Ok(Reply::Closing { .. })), "{reply:?}");
+}
+
+/// A gateway chooses the reason and an agent its name: neither reaches a terminal as it is.
+#[tokio::test]
+async fn what_others_chose_gives_a_terminal_no_orders() {
+    const EVIL: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}x\r\n";
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = script("printf '\\033[2Jevil' > /proc/self/comm; trap '' TERM; while :; do sleep 1; done");
+    gateway.spawn(&spec).await;
+    let id = spec.lease_id.to_string();
+    let safe = |output: &std::process::Output| {
+        for bytes in [&output.stdout, &output.stderr] {
+            let text = std::str::from_utf8(bytes).unwrap();
+            let bad = text
+                .chars()
+                .find(|c| (c.is_control() && *c != '\n') || ('\u{202a}'..='\u{202e}').contains(c));
+            assert_eq!(bad, None, "{text:?}");
+        }
+        String::from_utf8(output.stdout.clone()).unwrap()
+    };
+    crate::common::eventually("the agent has renamed itself", || {
+        safe(&host.cli(&["leases", "verify", &id])).contains("\\u{1b}[2Jevil")
+    });
+    reason(&mut gateway, spec.lease_id, EVIL).await;
+    gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closing).await;
+    let shown = safe(&host.cli(&["leases", "show", &id]));
+    assert!(shown.contains("\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{9b}31m\\u{202e}x"), "{shown}");
+    for args in [
+        &["leases", "list"][..],
+        &["leases", "list", "--wide"],
+        &["leases", "list", "--json"],
+        &["leases", "show", &id, "--json"],
+        &["leases", "verify", &id, "--json"],
+        &["leases", "verify", "--all"],
+        &["leases", "reap", "--dry-run"],
+        &["leases", "show", EVIL],
+        &["leases", "show", EVIL, "--json"],
+    ] {
+        safe(&host.cli(args));
+    }
+    assert_eq!(
+        host.json(&["leases", "show", &id])["state_reason"].as_str(),
+        Some(EVIL),
+        "JSON says it unchanged"
+    );
+}
+
+#[tokio::test]
+async fn an_admin_closes_in_order_and_waits() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let (spec, other) = (agent(&["cat"]), agent(&["cat"]));
+    gateway.spawn(&spec).await;
+    gateway.spawn(&other).await;
+    let id = spec.lease_id.to_string();
+    // Nobody can be asked here.
+    let asked = host.cli(&["leases", "close", &id]);
+    assert_eq!(asked.status.code(), Some(2));
+    assert!(String::from_utf8(asked.stderr).unwrap().contains("add --yes"));
+    let closed = host.json(&["leases", "close", &id, "--yes", "--wait", "--reason", "maintenance"]);
+    assert_eq!(
+        (&closed[0]["lease_id"], &closed[0]["state"]),
+        (&id.as_str().into(), &"closed".into()),
+        "{closed}"
+    );
+    assert!(marked(spec.lease_id).is_empty());
+    gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    assert!(!marked(other.lease_id).is_empty(), "the other one runs on");
+    // Again: it has ended, and that is no failure.
+    assert_eq!(host.json(&["leases", "close", &id, "--yes", "--wait"])[0]["state"], "closed");
+    // One that takes its time is named.
+    let slow = script("trap '' TERM; while :; do sleep 1; done");
+    let slow = acp_shared::protocol::Spawn {
+        graces: acp_shared::protocol::Graces { eof_ms: 60_000, term_ms: 60_000, kill_ms: 5_000 },
+        ..slow
+    };
+    gateway.spawn(&slow).await;
+    let late =
+        host.cli(&["leases", "close", &slow.lease_id.to_string(), "--yes", "--wait", "--timeout", "300ms"]);
+    assert_eq!(late.status.code(), Some(1));
+    let text = String::from_utf8(late.stderr).unwrap();
+    assert!(text.contains("cannot be closed: it is still closing"), "{text}");
+}
+
+#[tokio::test]
+async fn a_person_is_asked_before_a_lease_is_closed() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    gateway.spawn(&spec).await;
+    let close = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.args(["leases", "close", &spec.lease_id.to_string(), "--wait", "--state-dir"]);
+        command.arg(host.state_dir());
+        crate::pty::Pty::start(command, 100, 24)
+    };
+    let mut no = close();
+    no.until("[y/N]");
+    no.type_in("\n");
+    assert_eq!(no.wait().code(), Some(1));
+    assert!(!marked(spec.lease_id).is_empty());
+    let mut yes = close();
+    yes.until("[y/N]");
+    yes.type_in("y\n");
+    assert_eq!(yes.wait().code(), Some(0));
+    assert!(marked(spec.lease_id).is_empty());
+}
+
+/// The exit code of verify tells the verdict.
+#[tokio::test]
+async fn verify_tells_by_its_exit_code() {
+    let mut host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    let id = spec.lease_id.to_string();
+    assert_eq!(host.cli(&["leases", "verify", &id]).status.code(), Some(0));
+    let text = String::from_utf8(host.cli(&["leases", "verify", &id]).stdout).unwrap();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(text.contains("✓  wrapper") && text.contains("verdict: owned"), "{text}");
+    assert_eq!(host.cli(&["leases", "verify", "--all"]).status.code(), Some(0));
+    assert_eq!(host.cli(&["leases", "verify"]).status.code(), Some(2));
+    // A wrapper that was stopped dead with its supervisor, and ends later, leaves a lease that is lost or closed.
+    crate::common::kill(info.wrapper_pid.unwrap(), rustix::process::Signal::STOP);
+    host.crash();
+    let config = host.config.clone();
+    host.config = config.replace("300", "0");
+    host.start();
+    let state = host.json(&["leases", "show", &id])["state"].as_str().unwrap().to_owned();
+    let verified = host.cli(&["leases", "verify", &id]);
+    assert_eq!(
+        verified.status.code(),
+        Some(0),
+        "{state}: a tree that is gone is as its record says: {verified:?}"
+    );
 }

@@ -35,18 +35,21 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// The wrapper beside the supervisor under test, built if this package was built alone.
 pub(crate) fn wrapper() -> &'static Path {
     static WRAPPER: OnceLock<PathBuf> = OnceLock::new();
-    WRAPPER.get_or_init(|| {
-        let path = Path::new(env!("CARGO_BIN_EXE_acp-supervisor")).with_file_name("acp-wrapper");
-        if !path.exists() {
-            let built = Command::new(env!("CARGO"))
-                .args(["build", "-q", "-p", "acp-wrapper"])
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .unwrap();
-            assert!(built.success() && path.exists(), "cannot build acp-wrapper at {}", path.display());
-        }
-        path
-    })
+    WRAPPER.get_or_init(|| program("acp-wrapper", "acp-wrapper"))
+}
+
+/// A program of another package, beside the supervisor under test.
+pub(crate) fn program(package: &str, name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_acp-supervisor")).with_file_name(name);
+    if !path.exists() {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", package, "--bin", name])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success() && path.exists(), "cannot build {name} at {}", path.display());
+    }
+    path
 }
 
 /// Whether a process runs (a zombie does not).
@@ -86,15 +89,24 @@ pub(crate) struct Host {
     child: Option<Child>,
 }
 
+/// Says what a probe saw, or a figure.
+#[expect(clippy::print_stdout, reason = "what a test saw is read in its output")]
+pub(crate) fn say(text: &str) {
+    println!("{text}");
+}
+
 /// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
 pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
     let seen = Command::new(program).args(args).output();
     match &seen {
         Ok(output) if output.status.success() => return true,
         Ok(output) => {
-            println!("probe: cannot {what}: {program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            say(&format!(
+                "probe: cannot {what}: {program} {args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
         }
-        Err(error) => println!("probe: cannot {what}: {program}: {error}"),
+        Err(error) => say(&format!("probe: cannot {what}: {program}: {error}")),
     }
     false
 }
@@ -153,15 +165,30 @@ impl Host {
     }
 
     /// The same, with a command that was changed before.
-    pub(crate) fn start_as(&mut self, mut command: Command) {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: serde_json::Value = serde_json::from_str(&line).expect("a ready line");
-        assert_eq!(ready["event"], "ready", "{line}");
-        assert_eq!(ready["pid"], child.id());
+    pub(crate) fn start_as(&mut self, command: Command) {
+        let ready = self.launch(command);
+        assert_eq!(ready["event"], "ready", "{ready}");
+        assert_eq!(ready["pid"], self.pid());
         assert_eq!(ready["socket"], self.socket().canonicalize().unwrap().to_str().unwrap());
-        self.child = Some(child);
+    }
+
+    /// Starts a supervisor by this command and returns its first line: that it is ready, or why it is not; null when
+    /// it said nothing.
+    pub(crate) fn launch(&mut self, mut command: Command) -> serde_json::Value {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        self.hold(child);
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_default()
+    }
+
+    /// Takes a process that starts the supervisor in another way.
+    pub(crate) fn hold(&mut self, child: Child) {
+        if let Some(mut before) = self.child.replace(child) {
+            before.kill().unwrap();
+            before.wait().unwrap();
+        }
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -195,16 +222,21 @@ impl Host {
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(args).arg("--state-dir").arg(self.state_dir());
-        command.arg("--socket").arg(self.socket()).output().unwrap()
+        if self.before.is_some() {
+            command.arg("--socket").arg(self.socket());
+        }
+        command.output().unwrap()
     }
 
-    /// Runs an admin command with `--json`.
+    /// Runs an admin command with `--json`, and takes the data out of its envelope.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let mut with = args.to_vec();
         with.push("--json");
         let output = self.cli(&with);
         assert!(output.status.success(), "{args:?}: {output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let mut envelope: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(envelope["schema"], 1, "{envelope}");
+        envelope["data"].take()
     }
 
     /// A gateway's state as it would keep it.

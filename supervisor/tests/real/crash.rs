@@ -8,19 +8,19 @@ use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use rustix::process::Signal;
 use std::process::{Child, Command};
 
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+pub(crate) const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 /// A process that says it belongs to a lease, as one of another gateway would.
-struct Decoy(Child);
+pub(crate) struct Decoy(Child);
 
 impl Decoy {
-    fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
+    pub(crate) fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
         let mut command = Command::new("sleep");
         command.arg("300").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
         Self(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap())
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.0.id()).unwrap()
     }
 }
@@ -33,7 +33,7 @@ impl Drop for Decoy {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_leaves_no_process() {
+async fn a06_r_a_killed_supervisor_leaves_no_process() {
     let mut host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let specs = [agent(&["cat"]), script(STUBBORN)];
@@ -53,7 +53,7 @@ async fn a_killed_supervisor_leaves_no_process() {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
+async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -79,21 +79,33 @@ async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
     assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
 }
 
+/// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
 #[tokio::test]
-async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped() {
+async fn c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
     let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
+    let mut infos = Vec::new();
+    for spec in [&plain, &stubborn] {
+        infos.push(gateway.spawn(spec).await);
+    }
+    eventually("the grandchild is there", || marked(stubborn.lease_id).len() >= 4);
+    for info in &infos {
+        kill(info.wrapper_pid.unwrap(), Signal::STOP);
+    }
     host.crash();
-    assert!(runs(info.wrapper_pid.unwrap()));
+    assert!(infos.iter().all(|info| runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap())));
     host.start();
-    assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()));
+    for spec in [&plain, &stubborn] {
+        assert_eq!(marked(spec.lease_id), [0; 0], "nothing is left before the first connection");
+    }
+    let leases = identity.connect().await.leases().await;
+    assert!(leases.iter().all(|l| l.state == LeaseState::Closed), "{leases:?}");
 }
 
 #[tokio::test]
-async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
+async fn c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
     let mut host = Host::new();
     let mut identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -130,7 +142,7 @@ async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
 }
 
 #[tokio::test]
-async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
+async fn c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let file = host.dir.path().join("pid");
@@ -171,7 +183,7 @@ async fn what_is_not_known_of_a_lost_lease_is_not_said() {
 
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
 #[tokio::test]
-async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
+async fn a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
     let mut host = Host::new();
     let identity = host.gateway();
     for round in 0..12u64 {
@@ -199,7 +211,7 @@ async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
+async fn a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     for round in 0..20u64 {

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, agent, can, eventually, marked, script, wrapper};
+use crate::common::{Client, Host, agent, can, eventually, marked, say, script, wrapper};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request};
 use std::os::unix::fs::PermissionsExt;
@@ -100,7 +100,7 @@ fn waiting_wrapper(dir: &Path) -> PathBuf {
     let (real, here, go) = (wrapper().display(), dir.join("here"), dir.join("go"));
     let text = format!(
         "#!/bin/sh\n[ \"$1\" = --version ] && exec {real} --version\n: > {}\n\
-         until [ -e {} ]; do /bin/sleep 0.02; done\nexec {real}\n",
+         until [ -e {} ]; do /bin/sleep 0.02; done\n/bin/cp {real} \"$0.real\"\nexec \"$0.real\"\n",
         here.display(),
         go.display()
     );
@@ -136,7 +136,7 @@ async fn c59_r_on_a_disk_that_broke_and_became_read_only_everything_can_be_ended
     gateway.spawn(&living).await;
     // What the kernel does by itself when an ext4 file system breaks.
     within(&host, "mount", &["-o", "remount,abort", host.state_dir().to_str().unwrap()]);
-    println!("{}", refused(&mut gateway).await);
+    say(&refused(&mut gateway).await);
     assert!(warned(&host));
     gateway.close(living.lease_id).await;
     eventually("the tree is gone", || marked(living.lease_id).is_empty());

@@ -79,7 +79,7 @@ async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
 }
 
 #[tokio::test]
-async fn h15_a_copied_state_directory_is_recognised_after_a_restart_too() {
+async fn h15_a09_r_a_copied_state_directory_is_recognised_after_a_restart_too() {
     let mut host = Host::new();
     let identity = host.gateway();
     drop(identity.connect().await);

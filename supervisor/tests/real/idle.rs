@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent};
+use crate::common::{Host, agent, say};
 use std::time::Duration;
 
 /// How often all threads of a process gave up the processor of their own accord, which is how often they woke.
@@ -23,7 +23,7 @@ async fn idle_wakes(host: &Host) -> u64 {
     let before = wakes(host.pid());
     tokio::time::sleep(Duration::from_secs(10)).await;
     let count = wakes(host.pid()).saturating_sub(before);
-    println!("{count} wake-ups in 10 s");
+    say(&format!("{count} wake-ups in 10 s"));
     count
 }
 

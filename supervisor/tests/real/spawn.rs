@@ -45,7 +45,7 @@ async fn h5_one_agent_for_each_session() {
 }
 
 #[tokio::test]
-async fn a_failed_start_says_why_and_leaves_nothing() {
+async fn c67_r_a_failed_start_says_why_and_leaves_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let missing = agent(&["/nonexistent/agent"]);
@@ -142,7 +142,7 @@ async fn many_spawns_at_once() {
 
 /// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.
 #[tokio::test]
-async fn a_start_without_descriptors_leaves_nothing() {
+async fn c68_r_a_start_without_descriptors_leaves_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     // What is opened once and kept is open from now on.
@@ -179,5 +179,53 @@ async fn a_start_without_descriptors_leaves_nothing() {
     let until = std::time::Instant::now() + crate::common::DEADLINE;
     while gateway.leases().await.iter().any(|l| !l.state.is_ended()) {
         assert!(std::time::Instant::now() < until, "{:?}", gateway.leases().await);
+    }
+}
+
+/// A wrapper that lies about who it is, who its adapter is or who speaks: nothing that it names is touched, and it is
+/// ended itself.
+#[tokio::test]
+async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
+    let mut host = Host::idle("spawn_ms = 3000");
+    let liar = crate::common::program("acp-testkit", "lying-wrapper");
+    host.wrapper = Some(liar);
+    host.start();
+    let mut gateway = host.gateway().connect().await;
+    let mut named = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+    let pid = named.id().to_string();
+    for (what, why) in [
+        ("wrapper", "names another pid"),
+        ("adapter", "no child of the wrapper"),
+        ("sender", "another process speaks for the wrapper"),
+        ("garbage", "broke its protocol"),
+        ("nothing", "ended or broke its protocol"),
+    ] {
+        let spec = agent(&["lie", what, &pid]);
+        let refusal = gateway.call(Request::Spawn(spec.clone())).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::SpawnFailed);
+        assert!(refusal.message.contains(why), "{what}: {}", refusal.message);
+        assert!(named.try_wait().unwrap().is_none(), "{what}");
+        eventually("the liar is gone", || marked(spec.lease_id).is_empty());
+        eventually("the lease has ended", || {
+            ["closed", "lost"].contains(&host.row(spec.lease_id).0.as_str())
+        });
+    }
+    named.kill().unwrap();
+    named.wait().unwrap();
+}
+
+/// An adapter that ends in the moment in which it is let go: its status arrives, its lease is closed.
+#[tokio::test]
+async fn c70_r_an_adapter_that_ends_at_once_has_ended_in_order() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    for code in 0..20 {
+        let spec = script(&format!("exit {code}"));
+        gateway.spawn(&spec).await;
+        gateway.attach(spec.lease_id, 0).await;
+        let (status, end, _) = gateway.exited(spec.lease_id).await;
+        assert_eq!((status, end), (acp_shared::launch::ExitStatus::Exited(code), 0));
+        eventually("the lease is closed", || host.row(spec.lease_id).0 == "closed");
+        assert!(marked(spec.lease_id).is_empty());
     }
 }

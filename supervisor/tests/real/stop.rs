@@ -11,7 +11,7 @@ use rustix::process::Signal;
 const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 #[tokio::test]
-async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
+async fn c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
@@ -29,7 +29,7 @@ async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
 }
 
 #[tokio::test]
-async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
+async fn a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let spec = script("setsid sleep 300 & exit 3");
@@ -41,7 +41,7 @@ async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
 }
 
 #[tokio::test]
-async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
+async fn c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
@@ -106,7 +106,7 @@ async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others() {
 }
 
 #[tokio::test]
-async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
+async fn a13_r_leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
     let host = Host::with_config("detached_grace_ms = 600");
     let (mut away, other) = (host.gateway(), host.gateway());
     let (mut gateway, mut watcher) = (away.connect().await, other.connect().await);
@@ -131,7 +131,7 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
 
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
-async fn ended_leases_are_kept_up_to_a_number() {
+async fn a18_r_ended_leases_are_kept_up_to_a_number() {
     let host = Host::with_config("ended_per_gateway_max = 2");
     let mut gateway = host.gateway().connect().await;
     let mut ids = Vec::new();

@@ -286,7 +286,7 @@ fn the_supervisors_failures_are_lines_too() {
     let world = World::new();
     let missing = world.path("missing.sock");
     let refused = world.supervisor_cli(&missing, &["status"]);
-    let _ = check_error(&refused, 1, "SUPERVISOR_UNAVAILABLE");
+    let _ = check_error(&refused, 3, "SUPERVISOR_UNAVAILABLE");
     for args in [&["no-such-verb"][..], &["leases", "show", "no-lease-id"], &["leases", "reap"], &["leases"]]
     {
         let supervisor = world.supervisor();

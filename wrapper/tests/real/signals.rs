@@ -109,14 +109,20 @@ fn c38_c44_r_an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
 
 #[test]
 fn c39_r_a_stopped_adapter_sees_sigterm() {
-    let mut rig = Rig::running(&script("trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done"));
-    rig.read_until("up");
-    rig.signal(Signal::TSTP);
-    crate::rig::eventually("the adapter is stopped", || {
-        rig.living().iter().any(|pid| status_field(*pid, "State").is_some_and(|s| s.starts_with('T')))
-    });
-    rig.signal(Signal::TERM);
-    assert_eq!(rig.exit_code(), 5);
+    let text = "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done";
+    // SIGSTOP is not for the wrapper to pass on; whoever stops the adapter with it does so directly.
+    for stop in [Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU] {
+        let mut rig = Rig::start(&script(text));
+        let (wrapper, adapter) = rig.release();
+        rig.read_until("up");
+        let ours = || status_field(adapter, "PPid") == Some(wrapper.to_string());
+        crate::rig::signal_verified(adapter, stop, ours);
+        crate::rig::eventually("the adapter is stopped", || {
+            status_field(adapter, "State").is_some_and(|state| state.starts_with('T'))
+        });
+        rig.signal(Signal::TERM);
+        assert_eq!(rig.exit_code(), 5, "{stop:?}");
+    }
 }
 
 /// The wrapper's own signal state: all blocked, nothing left to wake it up.

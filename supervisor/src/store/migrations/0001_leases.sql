@@ -16,6 +16,8 @@ CREATE TABLE leases (
     supervisor_inode    INTEGER,
     boot_id             TEXT NOT NULL,
     pidns               INTEGER NOT NULL,
+    init_start          INTEGER,
+    init_inode          INTEGER,
     wrapper_pid         INTEGER CHECK (wrapper_pid > 1),
     wrapper_start       INTEGER,
     wrapper_inode       INTEGER,

@@ -1,0 +1,40 @@
+//! `generate`: man pages and completion scripts of this program, for `make man` and `make completions`.
+
+use crate::cli::inside;
+use crate::cli::output::Outcome;
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// One page for each verb (section 1)
+    Man,
+    /// One script for each shell
+    Completions,
+}
+
+/// `generate`
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// What is written
+    #[arg(value_enum)]
+    what: What,
+    /// Where; it is made if it is not there
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// `generate`
+pub(crate) fn run(args: &GenerateArgs, command: &clap::Command) -> Outcome {
+    let written = std::fs::create_dir_all(&args.dir).and_then(|()| match args.what {
+        What::Man => clap_mangen::generate_to(command.clone(), &args.dir),
+        What::Completions => Shell::value_variants().iter().try_for_each(|shell| {
+            let path =
+                clap_complete::generate_to(*shell, &mut command.clone(), command.get_name(), &args.dir);
+            path.map(|_| ())
+        }),
+    });
+    written.map_err(|error| inside(&format!("cannot write {}", args.dir.display()), &error).into())
+}

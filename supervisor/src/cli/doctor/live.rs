@@ -1,0 +1,160 @@
+//! The running supervisor, if there is one.
+
+use super::Check;
+use crate::cli::{CliError, client, leases, status, text};
+use acp_shared::conn::ConnError;
+use acp_shared::protocol::{LeaseInfo, LeaseState, Status};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+const NAME: &str = "supervisor";
+/// The default reap_every_ms, many times.
+const SWEEP_LATE_MS: u64 = 10 * 60 * 1_000;
+
+/// What a running supervisor says.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) status: Status,
+    leases: Vec<LeaseInfo>,
+}
+
+/// Whether one answers, and what it says.
+pub(super) async fn service(socket: &Path) -> (Check, Option<Seen>) {
+    let shown = socket.display();
+    let meta = match std::fs::symlink_metadata(socket) {
+        Ok(meta) if meta.file_type().is_socket() => meta,
+        Ok(_) => {
+            let found = format!("{shown} is no socket");
+            return (
+                Check::fail(
+                    NAME,
+                    found,
+                    "nothing can connect there",
+                    "move it away, or choose another --socket",
+                ),
+                None,
+            );
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let next = "run this as root or as the supervisor's user, or join one of its admin_gids";
+            return (
+                Check::fail(NAME, format!("{shown}: {error}"), "this user may not look there", next),
+                None,
+            );
+        }
+        Err(_) => {
+            let found = format!("none listens at {shown}");
+            let next = "start one with `acp-supervisor serve`, or name its socket with --socket";
+            return (Check::warn(NAME, found, "nothing is supervised from here", next), None);
+        }
+    };
+    let mode = meta.mode() & 0o777;
+    let asked = async {
+        let mut client = client(socket).await?;
+        let status = status::ask(&mut client).await?;
+        let leases = leases::all(&mut client, false).await?;
+        Ok::<_, CliError>(Seen { status, leases })
+    };
+    match asked.await {
+        Ok(seen) => (answered(&seen.status, mode, meta.uid()), Some(seen)),
+        Err(CliError::Connect { source: ConnError::Io(error), .. })
+            if error.kind() == std::io::ErrorKind::ConnectionRefused =>
+        {
+            let found = format!("{shown} is left over: nobody listens");
+            (
+                Check::warn(
+                    NAME,
+                    found,
+                    "the supervisor has ended or was killed",
+                    "start it with `acp-supervisor serve`",
+                ),
+                None,
+            )
+        }
+        Err(error) => {
+            let found = format!("{} (mode {mode:03o}, uid {})", error.message(), meta.uid());
+            let next = "run this as root or as the supervisor's user; is it of this version?";
+            (Check::fail(NAME, found, "it cannot be asked", next), None)
+        }
+    }
+}
+
+fn answered(status: &Status, mode: u32, uid: u32) -> Check {
+    let uptime = text::duration(crate::context::wall_ms().saturating_sub(status.started_at_ms));
+    let found = format!(
+        "pid {}, version {}, up {uptime}; socket mode {mode:03o}, uid {uid}",
+        status.pid, status.version
+    );
+    let here = env!("CARGO_PKG_VERSION");
+    if let Some(why) = &status.read_only {
+        return Check::fail(
+            NAME,
+            format!("{found}; read-only: {why}"),
+            "it looks and signals nothing",
+            "see its log",
+        );
+    }
+    if status.version != here {
+        let means =
+            format!("this program is version {here}: they understand each other, but one of them is old");
+        return Check::warn(NAME, found, means, "restart or upgrade the supervisor");
+    }
+    match mode {
+        0o666 => {
+            Check::ok(NAME, found, "every user may connect; who may do what is decided by uid (allowed_uids)")
+        }
+        0o660 => Check::ok(NAME, found, "its groups may connect (allowed_gids, admin_gids)"),
+        _ => Check::ok(NAME, found, "its own user and root may connect"),
+    }
+}
+
+/// What the leases say.
+pub(super) fn leases(seen: &Seen) -> Vec<Check> {
+    let of = |state: LeaseState| seen.leases.iter().filter(move |l| l.state == state);
+    let lost = of(LeaseState::Lost).count();
+    let mut checks = vec![if lost == 0 {
+        Check::ok("lost leases", "none", "every tree that ended is verified gone")
+    } else {
+        let newest = of(LeaseState::Lost).map(|l| l.started_at_ms).max().unwrap_or_default();
+        Check::warn(
+            "lost leases",
+            format!("{}, the newest started {}", text::count(lost, "lease"), text::time(newest)),
+            "their trees vanished without an orderly end or cannot be proved ours; nothing of them is signalled",
+            "`acp-supervisor leases verify --all` shows the evidence; they are forgotten after retention_ms",
+        )
+    }];
+    let stuck: Vec<&LeaseInfo> =
+        of(LeaseState::Closing).filter(|l| l.state_reason.contains("surviv")).collect();
+    if let Some(first) = stuck.first() {
+        checks.push(Check::warn(
+            "survivors",
+            format!("{}; {}: {}", text::count(stuck.len(), "lease"), first.lease_id, first.state_reason),
+            "a process outlives SIGKILL: uninterruptible, traced, or another user's",
+            "look at the named processes; the lease closes when they are gone",
+        ));
+    }
+    checks.push(sweep(seen.status.swept_at_ms, crate::context::wall_ms()));
+    for warning in &seen.status.warnings {
+        checks.push(Check::warn("warning", warning.clone(), "the supervisor says so itself", "see its log"));
+    }
+    checks
+}
+
+/// When leases that are left over were last looked at.
+fn sweep(swept_at_ms: Option<u64>, now_ms: u64) -> Check {
+    let name = "last sweep";
+    match swept_at_ms.map(|at| now_ms.saturating_sub(at)) {
+        Some(ms) if ms < SWEEP_LATE_MS => Check::ok(
+            name,
+            format!("{} ago", text::duration(ms)),
+            "what was left over is looked at again in time",
+        ),
+        Some(ms) => Check::warn(
+            name,
+            format!("{} ago", text::duration(ms)),
+            "leases that are left over are not looked at again: the supervisor is stuck, or reap_every_ms is long",
+            "see its log and reap_every_ms",
+        ),
+        None => Check::ok(name, "none yet", "the supervisor has just started"),
+    }
+}

@@ -1,0 +1,258 @@
+//! What the kernel can do and allows: the ladder, `/proc`, limits, systemd, and what no ladder gives.
+
+use super::Check;
+use crate::config::Config;
+use crate::sys::linux::Linux;
+use acp_shared::protocol::Status;
+use rustix::process::{Resource, getrlimit};
+
+/// Descriptors that one lease takes, about.
+const DESCRIPTORS_OF_A_LEASE: u64 = 8;
+
+/// What a rung holds a tree by, what it catches, and what it misses.
+const RUNGS: [(&str, &str, &str, &str); 4] = [
+    (
+        "R1",
+        "a control group of its own",
+        "the whole tree, whatever it forks, renames or detaches; one write ends it",
+        "a process that somebody with the right to do so moves into another group",
+    ),
+    (
+        "R2",
+        "subreaper and pidfds",
+        "children, detached ones too, found by descent and by marker; no signal can reach a stranger",
+        "a process that double-forks after its wrapper died and has cleared its environment",
+    ),
+    (
+        "R3",
+        "session and group numbers, verified by start time",
+        "what stays in the adapter's session or carries the marker",
+        "what leaves the session and clears its environment; a number reused between look and signal (microseconds)",
+    ),
+    ("R4", "nothing", "nothing: nothing is spawned and nothing is signalled (fail closed)", "everything"),
+];
+
+/// The rung in use, what it catches and misses, and each ability that is missing.
+pub(super) fn ladder(status: Option<&Status>, _config: &Config) -> Vec<Check> {
+    let (rung, abilities, whose) = match status {
+        Some(status) => (status.rung.clone(), status.abilities.clone(), "in use"),
+        None => {
+            let probed = Linux::new().probe();
+            // A supervisor makes itself a subreaper; whether it could is not tried here.
+            let mut named = probed.named();
+            named.retain(|(name, _)| name != "subreaper");
+            (probed.rung().to_owned(), named, "possible")
+        }
+    };
+    let Some((_, holds, catches, misses)) = RUNGS.iter().find(|(name, ..)| *name == rung) else {
+        let means = "this program does not know it";
+        return vec![Check::warn("rung", format!("{rung} is {whose}"), means, "is the supervisor newer?")];
+    };
+    let found = format!("{rung} is {whose}: {holds}");
+    let means = format!("It catches {catches}. It misses {misses}.");
+    let mut checks = vec![match rung.as_str() {
+        "R1" | "R2" => Check::ok("rung", found, means),
+        "R3" => Check::warn(
+            "rung",
+            found,
+            means,
+            "use a kernel with pidfd_open (5.3 or newer) and let it through seccomp",
+        ),
+        _ => Check::fail(
+            "rung",
+            found,
+            means,
+            "mount /proc so that processes can be seen, and allow pidfd_open",
+        ),
+    }];
+    let missing: Vec<&str> =
+        abilities.iter().filter(|(_, has)| !has).map(|(name, _)| name.as_str()).collect();
+    checks.push(if missing.is_empty() {
+        Check::ok("abilities", "all that were probed", "identity and signals rest on pidfds")
+    } else {
+        Check::warn(
+            "abilities",
+            format!("missing: {}", missing.join(", ")),
+            "identity rests on fewer facts: without pidfs_inode on start time and marker, without pidfd_group one \
+             signal for each process, without subreaper on markers for orphans of a dead wrapper, without cgroup_* \
+             on walking the tree",
+            "a newer kernel has them (pidfs 6.9, groups through a pidfd 6.9); Delegate=yes gives control groups",
+        )
+    });
+    checks
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The `hidepid` of the last mount of `/proc`.
+fn hidepid(mountinfo: &str) -> Option<String> {
+    let proc = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"))?;
+    let options = proc.split([' ', ',']);
+    options.filter_map(|option| option.strip_prefix("hidepid=")).next_back().map(str::to_owned)
+}
+
+/// Settings of the kernel that decide what can be seen.
+pub(super) fn kernel() -> Vec<Check> {
+    let hidden = read("/proc/self/mountinfo").and_then(|text| hidepid(&text));
+    let root = rustix::process::geteuid().is_root();
+    let hidden = match hidden.as_deref() {
+        None | Some("0" | "off") => Check::ok("hidepid", "off", "every process can be seen"),
+        Some(value) if root => Check::ok("hidepid", value, "root sees every process all the same"),
+        Some(value) => Check::warn(
+            "hidepid",
+            value,
+            "processes of other users cannot be seen: what an agent starts as another user is not found",
+            "run the supervisor as root, or in the group of the mount's gid= option",
+        ),
+    };
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    let ptrace = match scope.as_deref() {
+        Some("1" | "2" | "3") => Check::ok(
+            "ptrace scope",
+            scope.clone().unwrap_or_default(),
+            "an agent cannot attach to processes that it did not start",
+        ),
+        _ => Check::warn(
+            "ptrace scope",
+            scope.clone().unwrap_or_else(|| "no Yama".to_owned()),
+            "an agent can attach to other processes of its user, and read their memory",
+            "sysctl kernel.yama.ptrace_scope=1, or give agents a user of their own",
+        ),
+    };
+    let pid_max: u64 = read("/proc/sys/kernel/pid_max").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let means = "how soon a process number is used again; identity does not rest on numbers alone";
+    let pids = if pid_max > 32_768 {
+        Check::ok("pid_max", pid_max.to_string(), means)
+    } else {
+        Check::warn("pid_max", pid_max.to_string(), means, "sysctl kernel.pid_max=4194304 makes reuse rare")
+    };
+    vec![hidden, ptrace, pids]
+}
+
+/// Limits of this user, which a supervisor started from here would have.
+pub(super) fn limits(config: &Config) -> Vec<Check> {
+    let say = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+    let files = getrlimit(Resource::Nofile).maximum;
+    let wanted = config.leases_max.saturating_mul(DESCRIPTORS_OF_A_LEASE);
+    let found = format!("nofile {} (hard), {wanted} for leases_max = {}", say(files), config.leases_max);
+    let files = if files.is_none_or(|limit| limit >= wanted) {
+        Check::ok("open files", found, "enough for every lease")
+    } else {
+        let next = "raise the hard limit (LimitNOFILE=), or lower leases_max";
+        Check::warn("open files", found, "spawns fail before leases_max is reached", next)
+    };
+    let processes = getrlimit(Resource::Nproc).maximum;
+    let found = format!("nproc {} (hard)", say(processes));
+    let processes = if rustix::process::geteuid().is_root() || processes.is_none_or(|limit| limit >= 4_096) {
+        Check::ok("processes", found, "enough for agents and what they start")
+    } else {
+        Check::warn(
+            "processes",
+            found,
+            "agents share it: forks fail when it is reached",
+            "raise it (LimitNPROC=)",
+        )
+    };
+    vec![files, processes]
+}
+
+/// The unit that a process runs in, by its control group.
+fn unit(cgroup: &str) -> Option<(&str, &str)> {
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let unit = path.split('/').rfind(|part| part.ends_with(".service"))?;
+    let end = path.find(unit)? + unit.len();
+    Some((path.get(..end)?, unit))
+}
+
+/// Whether the supervisor is a unit of systemd that may make control groups.
+pub(super) fn systemd(pid: Option<i32>) -> Check {
+    let name = "systemd";
+    let of = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let cgroup = read(&format!("/proc/{of}/cgroup")).unwrap_or_default();
+    let managed = std::path::Path::new("/run/systemd/system").is_dir();
+    match unit(&cgroup) {
+        Some((path, unit)) if managed && pid.is_some() && !unit.starts_with("user@") => {
+            let mut value = [0; 8];
+            let dir = format!("/sys/fs/cgroup{path}");
+            let told =
+                |name: &str, value: &mut [u8; 8]| rustix::fs::getxattr(dir.as_str(), name, value).is_ok();
+            if told("user.delegate", &mut value) || told("trusted.delegate", &mut value) {
+                return Check::ok(
+                    name,
+                    format!("{unit}, Delegate is on"),
+                    "it may make a control group for each lease",
+                );
+            }
+            let means = "without Delegate=yes it has no control groups of its own: trees are held by rung R2";
+            Check::warn(
+                name,
+                format!("{unit}, Delegate is off"),
+                means,
+                "use the packaged unit, or set Delegate=yes",
+            )
+        }
+        _ if managed => Check::ok(name, "not a unit", "systemd runs here, and does not run this supervisor"),
+        _ => {
+            Check::ok(name, "systemd does not run here", "the supervisor must be restarted by something else")
+        }
+    }
+}
+
+/// What no ladder gives (H9).
+pub(super) fn isolation() -> Check {
+    Check::warn(
+        "isolation",
+        "agents run as the user of their supervisor or as the configured one",
+        "the same user is no security boundary: an agent of the supervisor's own user can signal other processes of \
+         that user, read their files, and end the supervisor. Sockets refuse what comes from a tree in their care; \
+         that guards against accidents, not against an attacker",
+        "give hostile agents another user (run as root with run-as), a container or a virtual machine",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_mounts_and_groups_say() {
+        let mount = |options: &str| {
+            format!("22 1 0:21 / /proc rw,nosuid - proc proc {options}\n23 1 0:2 / /sys rw - sysfs sysfs rw")
+        };
+        assert_eq!(hidepid(&mount("rw")), None);
+        assert_eq!(hidepid(&mount("rw,hidepid=invisible")), Some("invisible".to_owned()));
+        assert_eq!(hidepid(&format!("{}\n{}", mount("rw,hidepid=2"), mount("rw"))), None);
+        let path = "0::/system.slice/acp-supervisor.service/supervisor\n";
+        assert_eq!(unit(path), Some(("/system.slice/acp-supervisor.service", "acp-supervisor.service")));
+        assert_eq!(unit("0::/user.slice\n"), None);
+        assert_eq!(unit("4:cpu:/a.service\n"), None);
+    }
+
+    #[test]
+    fn every_rung_says_what_it_misses() {
+        let status = |rung: &str| Status {
+            pid: 1,
+            version: String::new(),
+            supervisor_id: String::new(),
+            state_dir: String::new(),
+            started_at_ms: 0,
+            rung: rung.to_owned(),
+            abilities: vec![("pidfd".into(), true)],
+            leases: vec![],
+            gateways: vec![],
+            buffered_bytes: 0,
+            warnings: vec![],
+            read_only: None,
+            swept_at_ms: None,
+            last_upgrade: None,
+        };
+        use super::super::Verdict::{Fail, Ok, Warn};
+        for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
+            let checks = ladder(Some(&status(rung)), &Config::default());
+            assert_eq!(checks[0].verdict, want, "{rung}");
+            assert!(rung == "R9" || checks[0].means.contains("It misses "), "{rung}");
+        }
+    }
+}

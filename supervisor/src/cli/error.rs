@@ -1,0 +1,159 @@
+//! Why a command failed: what happened, why, and what to do next; a code for programs and an exit code.
+
+use super::text;
+use crate::app::AppError;
+use crate::store::StoreError;
+use acp_shared::conn::ConnError;
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::RefusalCode;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Something failed, or a verdict is negative.
+pub(super) const FAILED: u8 = 1;
+/// The command line or the configuration makes no sense.
+pub(super) const USAGE: u8 = 2;
+/// No supervisor can be reached, or it does not answer.
+const UNREACHABLE: u8 = 3;
+/// `serve` only: to start it again is no use before a person has looked at its store.
+const DAMAGED: u8 = 3;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    #[error("no supervisor answers at {socket}{}", advice(.source))]
+    Connect {
+        socket: PathBuf,
+        #[source]
+        source: ConnError,
+    },
+    #[error(transparent)]
+    Call(#[from] ConnError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("there is no lease {0}; `acp-supervisor leases list` shows which there are")]
+    NoLease(String),
+    #[error("lease {0} cannot be closed: {1}")]
+    NotClosed(LeaseId, String),
+    #[error(
+        "the supervisor answered something else than was asked; is it of another version? see `acp-supervisor doctor`"
+    )]
+    OutOfTurn,
+    #[error("cannot write the output")]
+    Output(#[from] std::io::Error),
+    #[error("cannot write {path}")]
+    File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// Everything was said; the exit code tells the rest.
+    #[error("ended with {0}")]
+    Ended(u8),
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    #[error(transparent)]
+    App(#[from] AppError),
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error("the supervisor was not upgraded and goes on as it was: {0}")]
+    FellBack(String),
+    #[error("the handover cannot be taken over: {0}")]
+    Handover(String),
+    #[error("the new program does not answer; see the log of the supervisor")]
+    NoAnswer,
+    #[error("there is no home directory to keep state in; name one with --state-dir")]
+    NoHome,
+}
+
+/// What to do about a supervisor that does not answer.
+fn advice(error: &ConnError) -> &'static str {
+    match error {
+        ConnError::Io(error) if error.kind() == ErrorKind::PermissionDenied => {
+            "; the socket is another user's: run this as that user or root, or join one of its admin_gids"
+        }
+        ConnError::Io(_) => {
+            "; start one with `acp-supervisor serve`, or name another with --socket or --state-dir"
+        }
+        ConnError::Refused(_) => "; it refuses",
+        ConnError::Timeout(_) => "; it is there and does not answer: see its log",
+        ConnError::Wire(_) | ConnError::Closed | ConnError::OutOfTurn => {
+            "; what listens there does not speak this version of the protocol: see `acp-supervisor doctor`"
+        }
+    }
+}
+
+impl CliError {
+    /// A command line that makes no sense, beyond what its grammar says.
+    pub(super) fn usage(text: impl Into<String>) -> Self {
+        Self::Usage(text.into())
+    }
+
+    /// The kind of failure, for programs.
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Self::Connect { source: ConnError::Refused(refusal), .. }
+            | Self::Call(ConnError::Refused(refusal)) => refusal.code.as_str(),
+            Self::Connect { .. } => "SUPERVISOR_UNAVAILABLE",
+            Self::Call(ConnError::Timeout(_)) => "TIMEOUT",
+            Self::Call(ConnError::Io(_) | ConnError::Closed) => "SUPERVISOR_UNAVAILABLE",
+            Self::Usage(_) | Self::NoHome => "USAGE",
+            Self::NoLease(_) => "LEASE_UNKNOWN",
+            Self::NotClosed(..) | Self::NoAnswer => "TIMEOUT",
+            Self::FellBack(_) | Self::Handover(_) => "UPGRADE_FAILED",
+            Self::Ended(_) => "ENDED",
+            Self::Config(_) => "CONFIG_INVALID",
+            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
+            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
+            | Self::OutOfTurn
+            | Self::Output(_)
+            | Self::File { .. }
+            | Self::App(_)
+            | Self::Runtime(_) => "RUNTIME",
+        }
+    }
+
+    /// The exit code, as `--help` says it.
+    pub(super) fn exit(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::NoHome | Self::Config(_) => USAGE,
+            Self::Ended(code) => *code,
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
+            Self::Connect { source: ConnError::Refused(refusal), .. }
+            | Self::Call(ConnError::Refused(refusal)) => match refusal.code {
+                RefusalCode::ShuttingDown => UNREACHABLE,
+                _ => FAILED,
+            },
+            Self::Connect { .. }
+            | Self::Call(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => UNREACHABLE,
+            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
+            | Self::NoLease(_)
+            | Self::NotClosed(..)
+            | Self::FellBack(_)
+            | Self::Handover(_)
+            | Self::NoAnswer
+            | Self::OutOfTurn
+            | Self::Output(_)
+            | Self::File { .. }
+            | Self::App(_)
+            | Self::Runtime(_) => FAILED,
+        }
+    }
+
+    /// The whole chain in one text, with nothing in it that a terminal could take for an order.
+    pub(super) fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        text::plain_lines(&message)
+    }
+
+    /// Whether nobody reads the output any more: that is a reader's way to say that it has enough.
+    pub(super) fn is_unread(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == ErrorKind::BrokenPipe)
+    }
+}

@@ -1,0 +1,42 @@
+//! `generate`: man pages and completion scripts of this program, for `make man` and `make completions`.
+
+use super::CliError;
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// One page for each verb (section 1)
+    Man,
+    /// One script for each shell
+    Completions,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct GenerateArgs {
+    /// What is written
+    #[arg(value_enum)]
+    what: What,
+    /// Where; it is made if it is not there
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+pub(super) fn run(args: &GenerateArgs, command: &clap::Command) -> Result<(), CliError> {
+    let written = fs::create_dir_all(&args.dir).and_then(|()| match args.what {
+        What::Man => clap_mangen::generate_to(command.clone(), &args.dir),
+        What::Completions => completions(command, &args.dir),
+    });
+    written.map_err(|source| CliError::File { path: args.dir.clone(), source })
+}
+
+fn completions(command: &clap::Command, dir: &Path) -> io::Result<()> {
+    for shell in Shell::value_variants() {
+        clap_complete::generate_to(*shell, &mut command.clone(), command.get_name(), dir)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! `leases close`: the orderly end, asked for by an admin. The gateway learns of it as of any other end.
+
+use super::{all, resolve};
+use crate::cli::error::FAILED;
+use crate::cli::{CliError, Output, text};
+use acp_shared::conn::Client;
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{LeaseInfo, Reply, Request};
+use clap::Args;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// How often the end is looked for.
+const LOOK: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct CloseArgs {
+    /// The leases, or the beginnings or ends of their ids
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// Why, for the record and for the gateway
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    yes: bool,
+    /// Wait until the trees are verified gone
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "2m", requires = "wait")]
+    timeout: u64,
+}
+
+pub(super) async fn run(client: &mut Client, args: &CloseArgs, out: &mut Output) -> Result<(), CliError> {
+    let leases = all(client, false).await?;
+    let mut ids = Vec::new();
+    for id in &args.ids {
+        let id = resolve(&leases, id)?;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    let closing: Vec<&LeaseInfo> = leases.iter().filter(|lease| ids.contains(&lease.lease_id)).collect();
+    if !args.yes && !agreed(&closing, out)? {
+        return Err(CliError::Ended(FAILED));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    let reason = args.reason.clone().unwrap_or_else(|| format!("closed by an admin (uid {me})"));
+    for lease_id in &ids {
+        let asked = Request::CloseLease { lease_id: *lease_id, reason: reason.clone() };
+        let Reply::Closing { .. } = client.call(asked).await? else { return Err(CliError::OutOfTurn) };
+    }
+    let closed = if args.wait {
+        wait(client, &ids, Duration::from_millis(args.timeout)).await?
+    } else {
+        of(all(client, false).await?, &ids)
+    };
+    report(&closed, out)
+}
+
+/// Whether a person at the terminal agrees. Nobody there is no agreement.
+fn agreed(leases: &[&LeaseInfo], out: &mut Output) -> Result<bool, CliError> {
+    if !std::io::stdin().is_terminal() || out.is_json() {
+        return Err(CliError::usage("nobody can be asked here whether this is meant: add --yes"));
+    }
+    let names: Vec<String> =
+        leases.iter().map(|l| format!("{} ({}, {})", l.lease_id, l.session_key, l.state)).collect();
+    Ok(out.confirm(&format!("End {}? A running turn fails.", names.join(", ")))?)
+}
+
+fn of(leases: Vec<LeaseInfo>, ids: &[LeaseId]) -> Vec<LeaseInfo> {
+    leases.into_iter().filter(|lease| ids.contains(&lease.lease_id)).collect()
+}
+
+async fn wait(client: &mut Client, ids: &[LeaseId], timeout: Duration) -> Result<Vec<LeaseInfo>, CliError> {
+    let until = Instant::now() + timeout;
+    loop {
+        let leases = of(all(client, false).await?, ids);
+        let Some(waiting) = leases.iter().find(|lease| !lease.state.is_ended()) else { return Ok(leases) };
+        if Instant::now() >= until {
+            let why = format!("it is still {} ({})", waiting.state, waiting.state_reason);
+            return Err(CliError::NotClosed(waiting.lease_id, why));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn report(leases: &[LeaseInfo], out: &mut Output) -> Result<(), CliError> {
+    if out.is_json() {
+        let each = |l: &LeaseInfo| {
+            serde_json::json!({
+                "lease_id": l.lease_id.to_string(), "state": l.state.as_str(), "state_reason": l.state_reason,
+            })
+        };
+        return Ok(out.data("closed", &leases.iter().map(each).collect::<Vec<_>>())?);
+    }
+    for lease in leases {
+        let line = format!("{} {} ({})", lease.lease_id, lease.state, text::plain(&lease.state_reason));
+        out.line(&line)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! `leases list`.
+
+use super::select::{Filter, SortKey, sort};
+use super::{all, rows, shorts};
+use crate::cli::table::{Look, render};
+use crate::cli::text::Short;
+use crate::cli::{CliError, Output, json};
+use acp_shared::conn::Client;
+use acp_shared::protocol::LeaseInfo;
+use clap::{Args, ValueEnum};
+
+/// What `--output` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// What fits into the terminal
+    Table,
+    /// Every column, nothing cut
+    Wide,
+    /// As --json
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ListArgs {
+    #[command(flatten)]
+    filter: Filter,
+    /// In which order
+    #[arg(long, value_enum, value_name = "KEY", default_value_t = SortKey::Age)]
+    sort: SortKey,
+    /// The other way round
+    #[arg(long, short = 'r')]
+    reverse: bool,
+    /// How it is written
+    #[arg(long, short = 'o', value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    output: Format,
+    /// Every column, nothing cut (as -o wide)
+    #[arg(long)]
+    wide: bool,
+    /// Without the line of column names
+    #[arg(long)]
+    no_headers: bool,
+}
+
+pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) -> Result<(), CliError> {
+    let leases = all(client, true).await?;
+    let now_ms = crate::context::wall_ms();
+    let shorts = shorts(&leases);
+    let mut shown: Vec<LeaseInfo> =
+        leases.into_iter().filter(|lease| args.filter.fits(lease, now_ms)).collect();
+    sort(&mut shown, args.sort, args.reverse);
+    if out.is_json() || args.output == Format::Json {
+        return Ok(out.data("leases", &shown.iter().map(json::lease).collect::<Vec<_>>())?);
+    }
+    if shown.is_empty() {
+        // Nothing for a script to take for a lease.
+        return if args.no_headers { Ok(()) } else { Ok(out.line("no leases")?) };
+    }
+    let look = Look { headers: !args.no_headers, ..out.look() };
+    Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
+}
+
+fn table(leases: &[LeaseInfo], wide: bool, shorts: (Short, Short), now_ms: u64, look: Look) -> String {
+    if wide {
+        let rows: Vec<_> = leases.iter().map(|lease| rows::wide(lease, now_ms)).collect();
+        return render(&rows::WIDE, &rows, Look { width: None, ..look });
+    }
+    let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, shorts, now_ms)).collect();
+    render(&rows::NARROW, &rows, look)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{NOW_MS, three};
+    use super::*;
+
+    fn at(width: usize, headers: bool) -> String {
+        let leases = three();
+        let look = Look { width: Some(width), headers, colour: false };
+        table(&leases, false, shorts(&leases), NOW_MS, look)
+    }
+
+    #[test]
+    fn the_list_fits() {
+        for width in 70..200 {
+            let text = at(width, true);
+            assert!(text.lines().all(|line| crate::cli::text::width(line) <= width), "{width}\n{text}");
+        }
+        assert_eq!(
+            at(120, true).lines().collect::<Vec<_>>(),
+            [
+                "LEASE       STATE    KIND   SESSION               GATEWAY   PIDS     UPTIME   MEM  TREE   BUF  RUNG  REASON",
+                "0190b5f0-0  open     agent  agent:claude:acp:01…  01000000  812/815   1h01m   90M     4  1.4K  R2",
+                "0190b5f0-1  closing  term   agent:claude:acp:01…  01000000  812/815   1m01s  2.0M     1     0  R2    its agent is \\u{1b…",
+                "0190b5f0-2  lost     agent  agent:codex:acp:019…  02000000  812/815       -     -     -     0  R2    the wrapper's pid …"
+            ]
+        );
+        assert_eq!(
+            at(80, true).lines().collect::<Vec<_>>(),
+            [
+                "LEASE       STATE    SESSION             PIDS     UPTIME   MEM  TREE   BUF  RUNG",
+                "0190b5f0-0  open     agent:claude:acp:…  812/815   1h01m   90M     4  1.4K  R2",
+                "0190b5f0-1  closing  agent:claude:acp:…  812/815   1m01s  2.0M     1     0  R2",
+                "0190b5f0-2  lost     agent:codex:acp:0…  812/815       -     -     -     0  R2"
+            ]
+        );
+        assert_eq!(at(80, false).lines().count(), 3);
+    }
+
+    #[test]
+    fn the_wide_list_cuts_nothing() {
+        let leases = three();
+        let look = Look { width: Some(80), headers: true, colour: false };
+        let text = table(&leases, true, shorts(&leases), NOW_MS, look);
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            [
+                "LEASE                                 STATE    KIND   SESSION                            GATEWAY                                UID  WRAPPER  ADAPTER  UPTIME  STARTED                MEM  TREE   BUF  RUNG  CGROUP  REASON",
+                "0190b5f0-0000-7000-8000-000000000001  open     agent  agent:claude:acp:0190b5f000007000  01000000-0000-7000-8000-000000000000  1000      812      815   1h01m  2027-01-15T06:58:20Z   90M     4  1.4K  R2    -",
+                "0190b5f0-1000-7000-8000-000000000002  closing  term   agent:claude:acp:0190b5f000007000  01000000-0000-7000-8000-000000000000  1000      812      815   1m01s  2027-01-15T07:58:59Z  2.0M     1     0  R2    -       its agent is \\u{1b}[2Jending",
+                "0190b5f0-2000-7000-8000-000000000003  lost     agent  agent:codex:acp:0190b5f2           02000000-0000-7000-8000-000000000000  1000      812      815       -  2027-01-04T22:00:00Z     -     -     0  R2    -       the wrapper's pid belongs to another process now"
+            ]
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! `leases show`: everything about one lease.
+
+use super::{all, resolve, rows};
+use crate::cli::table::{Cell, Look, Tone, section};
+use crate::cli::text::{self, or_dash};
+use crate::cli::{CliError, Output, json};
+use acp_shared::conn::Client;
+use acp_shared::protocol::{LeaseInfo, LeaseKind};
+
+pub(super) async fn run(client: &mut Client, id: &str, out: &mut Output) -> Result<(), CliError> {
+    let leases = all(client, true).await?;
+    let id = resolve(&leases, id)?;
+    let Some(lease) = leases.iter().find(|l| l.lease_id == id) else {
+        return Err(CliError::NoLease(id.to_string()));
+    };
+    if out.is_json() {
+        return Ok(out.data("lease", &json::lease(lease))?);
+    }
+    let look = out.look();
+    Ok(out.line(&text(lease, crate::context::wall_ms(), look))?)
+}
+
+/// Pairs of name and value, without those that say nothing.
+type Rows = Vec<(&'static str, Cell)>;
+
+/// A lease in sections.
+pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static str, Rows)> {
+    let mut head = vec![
+        ("lease", Cell::new(lease.lease_id.to_string())),
+        ("state", Cell::new(lease.state.as_str()).tone(rows::tone(lease.state))),
+        ("reason", Cell::new(&lease.state_reason)),
+        ("session", lease.session_key.as_str().into()),
+        ("gateway", Cell::new(format!("{} (uid {})", lease.gateway_instance_id, lease.owner_uid))),
+        ("kind", rows::kind(lease).into()),
+    ];
+    if let LeaseKind::Terminal { parent_lease_id, output_bytes_max } = &lease.kind {
+        head.push(("of agent", parent_lease_id.to_string().into()));
+        head.push(("keeps", format!("{} of output", text::size(*output_bytes_max)).into()));
+    }
+    let started = text::time(lease.started_at_ms);
+    head.push((
+        "started",
+        match rows::uptime(lease, now_ms) {
+            Some(uptime) => Cell::new(format!("{started} ({uptime} ago)")),
+            None => Cell::new(started),
+        },
+    ));
+    if lease.exit.is_some() {
+        head.push(("ended with", text::exit(lease.exit).into()));
+    }
+    let processes = vec![
+        ("wrapper", Cell::new(or_dash(lease.wrapper_pid))),
+        ("adapter", Cell::new(or_dash(lease.adapter_pid))),
+        ("group", Cell::new(or_dash(lease.pgid))),
+        ("session id", Cell::new(or_dash(lease.sid))),
+        (
+            "tree",
+            Cell::new(lease.tree_size.map_or("-".into(), |n| {
+                if n == 1 { "1 process".to_owned() } else { format!("{n} processes") }
+            })),
+        ),
+        ("memory", Cell::new(or_dash(lease.memory_bytes.map(text::size)))),
+        ("started from", Cell::new(&lease.wrapper_path)),
+        ("command", Cell::new(format!("sha256 {}", lease.command_hash))),
+    ];
+    let care =
+        vec![("rung", Cell::new(&lease.rung)), ("cgroup", Cell::new(or_dash(lease.cgroup_path.as_ref())))];
+    let streams = vec![
+        (
+            "output",
+            Cell::new(format!("{} bytes received, {} acknowledged", lease.stdout_end, lease.stdout_acked)),
+        ),
+        ("buffered", Cell::new(format!("{} bytes", lease.buffered_bytes))),
+        (
+            "input",
+            Cell::new(
+                text::count(usize::try_from(lease.stdin_written).unwrap_or(usize::MAX), "message")
+                    + " written",
+            ),
+        ),
+    ];
+    let said = |rows: Rows| rows.into_iter().filter(|(_, value)| !value.text().is_empty()).collect();
+    vec![
+        ("Lease", said(head)),
+        ("Processes", said(processes)),
+        ("Supervision", said(care)),
+        ("Streams", said(streams)),
+    ]
+}
+
+fn text(lease: &LeaseInfo, now_ms: u64, look: Look) -> String {
+    let sections = sections(lease, now_ms);
+    let next = match lease.state {
+        acp_shared::protocol::LeaseState::Lost => "its tree could not be proved ours, or is gone",
+        _ => "",
+    };
+    let mut text: Vec<String> = sections.iter().map(|(title, rows)| section(title, rows, look)).collect();
+    if !next.is_empty() {
+        let hint = format!("{next}: `acp-supervisor leases verify {}` shows why", lease.lease_id);
+        text.push(Tone::Dim.paint(&hint, look.colour));
+    }
+    text.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{NOW_MS, three};
+    use super::*;
+
+    #[test]
+    fn one_lease_in_sections() {
+        let look = Look { width: Some(100), headers: true, colour: false };
+        let leases = three();
+        assert_eq!(
+            text(&leases[1], NOW_MS, look).lines().collect::<Vec<_>>(),
+            [
+                "Lease",
+                "  lease     0190b5f0-1000-7000-8000-000000000002",
+                "  state     closing",
+                "  reason    its agent is \\u{1b}[2Jending",
+                "  session   agent:claude:acp:0190b5f000007000",
+                "  gateway   01000000-0000-7000-8000-000000000000 (uid 1000)",
+                "  kind      term",
+                "  of agent  0190b5f0-0000-7000-8000-000000000001",
+                "  keeps     4.0K of output",
+                "  started   2027-01-15T07:58:59Z (1m01s ago)",
+                "Processes",
+                "  wrapper       812",
+                "  adapter       815",
+                "  group         815",
+                "  session id    812",
+                "  tree          1 process",
+                "  memory        2.0M",
+                "  started from  /w/acp-wrapper",
+                "  command       sha256 aa",
+                "Supervision",
+                "  rung    R2",
+                "  cgroup  -",
+                "Streams",
+                "  output    2000 bytes received, 500 acknowledged",
+                "  buffered  0 bytes",
+                "  input     3 messages written"
+            ]
+        );
+        let lost = text(&leases[2], NOW_MS, look);
+        assert!(
+            lost.ends_with(
+                "or is gone: `acp-supervisor leases verify 0190b5f0-2000-7000-8000-000000000003` shows why"
+            ),
+            "{lost}"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! Tables for people: no frames, cut to the width of the terminal, coloured where that is wanted.
+
+use super::text::{cut, plain, width};
+use anstyle::{AnsiColor, Style};
+
+/// What a colour says. It never says what the text does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Dim,
+    Bold,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Tone {
+    const fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Dim => Style::new().dimmed(),
+            Self::Bold => Style::new().bold(),
+            Self::Good => AnsiColor::Green.on_default(),
+            Self::Warn => AnsiColor::Yellow.on_default(),
+            Self::Bad => AnsiColor::Red.on_default().bold(),
+        }
+    }
+
+    /// A text in this tone.
+    pub(crate) fn paint(self, text: &str, colour: bool) -> String {
+        let style = self.style();
+        if colour && self != Self::Plain { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+}
+
+/// One field. Its text is made harmless when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub(crate) fn new(text: impl AsRef<str>) -> Self {
+        Self { text: plain(text.as_ref()), tone: Tone::Plain }
+    }
+
+    pub(crate) fn tone(mut self, tone: Tone) -> Self {
+        self.tone = tone;
+        self
+    }
+
+    /// What its colour says.
+    pub(crate) const fn is(&self) -> Tone {
+        self.tone
+    }
+
+    /// The text.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::new(text)
+    }
+}
+
+/// One column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
+    /// Numbers stand on the right.
+    pub(crate) right: bool,
+    /// The fewest columns it can be cut to; `None` when it is never cut.
+    pub(crate) least: Option<usize>,
+    /// Columns with a higher number go first where the terminal is narrow; 0 stays.
+    pub(crate) drop: u8,
+}
+
+impl Column {
+    pub(crate) const fn new(title: &'static str) -> Self {
+        Self { title, right: false, least: None, drop: 0 }
+    }
+
+    pub(crate) const fn right(mut self) -> Self {
+        self.right = true;
+        self
+    }
+
+    pub(crate) const fn least(mut self, columns: usize) -> Self {
+        self.least = Some(columns);
+        self
+    }
+
+    pub(crate) const fn drop(mut self, drop: u8) -> Self {
+        self.drop = drop;
+        self
+    }
+}
+
+/// How a table is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The terminal's width; `None` where nothing is cut.
+    pub(crate) width: Option<usize>,
+    pub(crate) headers: bool,
+    pub(crate) colour: bool,
+}
+
+pub(crate) const GAP: usize = 2;
+
+/// As [`widths`], from what each column would take.
+fn fit(columns: &[Column], natural: &[usize], limit: Option<usize>) -> Vec<(usize, usize)> {
+    let mut kept: Vec<(usize, usize)> = natural.iter().copied().enumerate().collect();
+    let Some(limit) = limit else { return kept };
+    let column = |at: usize| columns.get(at).copied().unwrap_or(Column::new(""));
+    let total =
+        |kept: &[(usize, usize)]| kept.iter().map(|(_, w)| w + GAP).sum::<usize>().saturating_sub(GAP);
+    let least = |at: usize, w: usize| column(at).least.map_or(w, |least| least.min(w));
+    loop {
+        let narrowest: Vec<(usize, usize)> = kept.iter().map(|(at, w)| (*at, least(*at, *w))).collect();
+        if total(&narrowest) <= limit {
+            break;
+        }
+        let Some(first) =
+            (0..kept.len()).filter(|i| column(kept[*i].0).drop > 0).max_by_key(|i| column(kept[*i].0).drop)
+        else {
+            return narrowest;
+        };
+        kept.remove(first);
+    }
+    while total(&kept) > limit {
+        let can = |i: &usize| kept[*i].1 > least(kept[*i].0, kept[*i].1);
+        let Some(widest) = (0..kept.len()).filter(can).max_by_key(|i| kept[*i].1) else { break };
+        kept[widest].1 -= 1;
+    }
+    kept
+}
+
+fn line(cells: impl Iterator<Item = (Cell, usize, bool)>, colour: bool) -> String {
+    let mut line = String::new();
+    // Blanks are written before a field, never after the last one.
+    let mut blanks = 0;
+    for (cell, columns, right) in cells {
+        let text = cut(&cell.text, columns);
+        let rest = columns.saturating_sub(width(&text));
+        let (before, after) = if right { (rest, 0) } else { (0, rest) };
+        if !text.is_empty() {
+            line.push_str(&" ".repeat(blanks + before));
+            line.push_str(&cell.tone.paint(&text, colour));
+            blanks = after + GAP;
+        } else {
+            blanks += columns + GAP;
+        }
+    }
+    line
+}
+
+/// Which columns are written, and how wide.
+pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Vec<(usize, usize)> {
+    let natural: Vec<usize> = columns
+        .iter()
+        .enumerate()
+        .map(|(at, column)| {
+            let title = if look.headers { width(column.title) } else { 0 };
+            rows.iter()
+                .filter_map(|row| row.get(at))
+                .map(|cell| width(&cell.text))
+                .max()
+                .unwrap_or(0)
+                .max(title)
+        })
+        .collect();
+    fit(columns, &natural, look.width)
+}
+
+/// Writes a table, without a newline at the end.
+pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> String {
+    let fitted = widths(columns, rows, look);
+    let one = |cell: &dyn Fn(usize) -> Cell| {
+        let cells = fitted.iter().map(|(at, w)| (cell(*at), *w, columns.get(*at).is_some_and(|c| c.right)));
+        line(cells, look.colour)
+    };
+    let header =
+        look.headers.then(|| one(&|at| Cell::new(columns.get(at).map_or("", |c| c.title)).tone(Tone::Bold)));
+    let body = rows.iter().map(|row| one(&|at| row.get(at).cloned().unwrap_or_else(|| Cell::new(""))));
+    header.into_iter().chain(body).collect::<Vec<_>>().join("\n")
+}
+
+/// Names and values under a heading.
+pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: Look) -> String {
+    let columns = [Column::new(""), Column::new("").least(20)];
+    let rows: Vec<Vec<Cell>> = rows
+        .iter()
+        .map(|(name, value)| vec![Cell::new(format!("  {name}")).tone(Tone::Dim), value.clone()])
+        .collect();
+    let body = render(&columns, &rows, Look { headers: false, ..look });
+    format!("{}\n{body}", Tone::Bold.paint(title, look.colour))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 4] = [
+        Column::new("ID"),
+        Column::new("WHO").least(4),
+        Column::new("SIZE").right(),
+        Column::new("WHY").least(4).drop(1),
+    ];
+
+    fn rows() -> Vec<Vec<Cell>> {
+        vec![
+            vec!["1".into(), "somebody".into(), "12K".into(), "because of that".into()],
+            vec!["22".into(), "漢字".into(), "3".into(), "".into()],
+        ]
+    }
+
+    fn at(width: Option<usize>, headers: bool) -> String {
+        render(&COLUMNS, &rows(), Look { width, headers, colour: false })
+    }
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        let whole = "ID  WHO       SIZE  WHY\n1   somebody   12K  because of that\n22  漢字         3";
+        assert_eq!(at(None, true), whole);
+        assert_eq!(at(Some(35), true), whole);
+        assert_eq!(
+            at(Some(28), true).lines().collect::<Vec<_>>(),
+            ["ID  WHO       SIZE  WHY", "1   somebody   12K  because…", "22  漢字         3"]
+        );
+        assert_eq!(at(Some(20), true), "ID  WHO   SIZE  WHY\n1   som…   12K  bec…\n22  漢字     3");
+        assert_eq!(at(Some(14), true), "ID  WHO   SIZE\n1   som…   12K\n22  漢字     3");
+        assert_eq!(at(Some(3), false), "1   som…  12K\n22  漢字    3");
+    }
+
+    #[test]
+    fn colours_and_orders_of_others() {
+        let row = vec![vec![Cell::new("\u{1b}[2J").tone(Tone::Bad), "x".into()]];
+        let look = Look { width: None, headers: false, colour: true };
+        let text = render(&[Column::new("A"), Column::new("B")], &row, look);
+        assert_eq!(text, "\u{1b}[1m\u{1b}[31m\\u{1b}[2J\u{1b}[0m  x");
+        let text = render(&[Column::new("A"), Column::new("B")], &row, Look { colour: false, ..look });
+        assert_eq!(text, "\\u{1b}[2J  x");
+    }
+}

@@ -1,0 +1,317 @@
+//! Words for people: sizes, times, ids, and text that others chose made harmless for a terminal.
+
+use acp_shared::launch::ExitStatus;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Whether a terminal could take this character for an order, or show the text in another order than it has:
+/// control characters (C0, DEL, C1), marks of writing direction, and characters without a shape.
+pub(crate) fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Text that a gateway or an agent chose, on one line, with everything unsafe written as an escape.
+pub(crate) fn plain(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_unsafe(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
+    }
+    safe
+}
+
+/// The same for text of several lines.
+pub(crate) fn plain_lines(text: &str) -> String {
+    text.lines().map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// JSON whose texts hold nothing unsafe: an escape means the same to a parser and nothing to a terminal.
+pub(crate) fn safe_json(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_unsafe(c) {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                safe.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// How many columns a text takes.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// A text in at most `columns` columns; what is cut off is shown by `…`.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used >= columns {
+            break;
+        }
+        kept.push(c);
+    }
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// A size in at most five characters: `0`, `999`, `1.2K`, `34M`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
+    if bytes < 1_000 {
+        return bytes.to_string();
+    }
+    // In tenths of a unit, rounded down.
+    let mut tenths = u128::from(bytes) * 10 / 1024;
+    let mut unit = UNITS[0];
+    for next in UNITS.iter().skip(1) {
+        if tenths < 10_000 {
+            break;
+        }
+        tenths /= 1024;
+        unit = next;
+    }
+    if tenths < 100 {
+        format!("{}.{}{unit}", tenths / 10, tenths % 10)
+    } else {
+        format!("{}{unit}", tenths / 10)
+    }
+}
+
+/// A duration in at most six characters: `59s`, `3m20s`, `5h02m`, `3d4h`, `120d`.
+pub(crate) fn duration(ms: u64) -> String {
+    let s = ms / 1_000;
+    match s {
+        0..60 => format!("{s}s"),
+        60..3_600 => format!("{}m{:02}s", s / 60, s % 60),
+        3_600..86_400 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
+        86_400..8_640_000 => format!("{}d{}h", s / 86_400, s % 86_400 / 3_600),
+        _ => format!("{}d", s / 86_400),
+    }
+}
+
+/// A moment, to the second.
+pub(crate) fn time(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |t| format!("{t:.0}"))
+}
+
+/// `1 lease`, `2 leases`.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// A value that may be missing.
+pub(crate) fn or_dash(text: Option<impl std::fmt::Display>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| text.to_string())
+}
+
+/// How a process ended.
+pub(crate) fn exit(status: Option<ExitStatus>) -> String {
+    match status {
+        Some(ExitStatus::Exited(code)) => format!("exit {code}"),
+        Some(ExitStatus::Signaled(signal)) => format!("signal {signal}"),
+        Some(ExitStatus::Unknown) => "unknown".to_owned(),
+        None => "-".to_owned(),
+    }
+}
+
+/// How ids are shortened so that they still differ: by their beginning, or, where many were made in the same instant
+/// and begin alike, by their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// The first characters.
+    Head(usize),
+    /// The last ones.
+    Tail(usize),
+}
+
+impl Short {
+    /// The shortest way to tell all these ids apart, with at least eight characters.
+    pub(crate) fn of(ids: impl Iterator<Item = String>) -> Self {
+        const HEAD_MAX: usize = 13;
+        let ids: Vec<String> = ids.collect();
+        let head = alone(ids.clone());
+        if head <= HEAD_MAX {
+            return Self::Head(head);
+        }
+        let tail = alone(ids.iter().map(|id| id.chars().rev().collect()).collect());
+        if tail < head { Self::Tail(tail) } else { Self::Head(head) }
+    }
+
+    /// An id, shortened.
+    pub(crate) fn cut(self, id: &impl ToString) -> String {
+        let id = id.to_string();
+        let (skip, take) = match self {
+            Self::Head(n) => (0, n),
+            Self::Tail(n) => (id.chars().count().saturating_sub(n), n),
+        };
+        id.chars().skip(skip).take(take).collect()
+    }
+}
+
+/// The fewest leading characters, at least eight, by which all these ids differ.
+fn alone(mut ids: Vec<String>) -> usize {
+    const LEAST: usize = 8;
+    ids.sort_unstable();
+    ids.dedup();
+    let common = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let differ = ids.iter().zip(ids.iter().skip(1)).map(|(a, b)| common(a, b) + 1);
+    differ.max().unwrap_or(0).max(LEAST)
+}
+
+/// Whether `text` matches a pattern in which `*` is any text and `?` any character.
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // Where the last `*` stands, and up to where of the text it reaches.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == '?' || Some(c) == text.get(t) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match &mut star {
+                Some((at, reach)) => {
+                    *reach += 1;
+                    (p, t) = (*at + 1, *reach);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.iter().skip(p).all(|c| *c == '*')
+}
+
+/// Reads `90s`, `1h30m`, `7d` in milliseconds.
+pub(crate) fn parse_duration(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no duration; write it like 90s, 15m, 1h30m or 7d");
+    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
+    let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
+    u64::try_from(duration.as_millis()).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_chose_gives_no_orders() {
+        for (text, safe) in [
+            ("plain é 漢", "plain é 漢"),
+            ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),
+            ("a\nb\tc\r", "a\\nb\\tc\\r"),
+            ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),
+            ("\u{202e}gpj.exe\u{2066}\u{200b}", "\\u{202e}gpj.exe\\u{2066}\\u{200b}"),
+        ] {
+            assert_eq!(plain(text), safe);
+        }
+        assert_eq!(plain_lines("a\u{1b}\nb"), "a\\u{1b}\nb");
+        let value = serde_json::json!({ "x": "\u{1b}\u{9b}\u{202e}\u{e0001}é" });
+        let json = safe_json(&value.to_string());
+        assert_eq!(json, "{\"x\":\"\\u001b\\u009b\\u202e\\udb40\\udc01é\"}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).ok(), Some(value));
+    }
+
+    #[test]
+    fn sizes_times_and_widths() {
+        for (bytes, want) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "0.9K"),
+            (1_024, "1.0K"),
+            (10_239, "9.9K"),
+            (10_240, "10K"),
+            (1_023_999, "999K"),
+            (1_024_000, "0.9M"),
+            (5 << 20, "5.0M"),
+            (u64::MAX, "15E"),
+        ] {
+            assert_eq!(size(bytes), want, "{bytes}");
+        }
+        for (ms, want) in [
+            (0, "0s"),
+            (59_999, "59s"),
+            (200_000, "3m20s"),
+            (18_120_000, "5h02m"),
+            (273_600_000, "3d4h"),
+            (10_368_000_000, "120d"),
+        ] {
+            assert_eq!(duration(ms), want, "{ms}");
+        }
+        for (text, columns, want) in
+            [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("漢字漢", 4, "漢…"), ("abc", 0, ""), ("abc", 1, "…")]
+        {
+            assert_eq!(cut(text, columns), want);
+            assert!(width(want) <= columns);
+        }
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, text, want) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcd", false),
+            ("*b*", "abc", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("agent:*:acp:*1", "agent:demo:acp:0191", true),
+            ("**x", "aax", true),
+        ] {
+            assert_eq!(matches(pattern, text), want, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_read() {
+        for (text, want) in [
+            ("90s", Some(90_000)),
+            ("1h30m", Some(5_400_000)),
+            ("7d", Some(604_800_000)),
+            ("2 weeks", Some(1_209_600_000)),
+            ("x", None),
+            ("-5s", None),
+            ("5", None),
+        ] {
+            assert_eq!(parse_duration(text).ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn short_ids_differ() {
+        let of = |ids: &[&str]| Short::of(ids.iter().map(|id| (*id).to_owned()));
+        for (ids, want, cut) in [
+            (&[][..], Short::Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], Short::Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0190b5f0-1000-7000"], Short::Head(10), "0190b5f0-0"),
+            (&["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"], Short::Tail(8), "0-70009a"),
+            (
+                &["0190b5f0-0000-7000111100000000", "0190b5f0-0000-7000222200000000"],
+                Short::Tail(9),
+                "00-70009a",
+            ),
+        ] {
+            assert_eq!((of(ids), of(ids).cut(&"0190b5f0-0000-70009a")), (want, cut.to_owned()), "{ids:?}");
+        }
+    }
+}

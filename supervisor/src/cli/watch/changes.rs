@@ -1,0 +1,183 @@
+//! One line for each change, as text or as JSON.
+
+use super::{Feed, Signals, WatchArgs};
+use crate::cli::leases::rows;
+use crate::cli::{CliError, Output, json, text};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{LeaseInfo, LeaseState};
+use std::collections::BTreeMap;
+use tokio::time::MissedTickBehavior;
+
+/// What happened between two looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Change {
+    /// A lease that was not there.
+    New(LeaseInfo),
+    /// Another state, other pids, or another reason.
+    Changed(LeaseState, LeaseInfo),
+    /// Its retention is over.
+    Forgotten(LeaseId),
+    /// The supervisor went away.
+    Disconnected(String),
+    /// It is back.
+    Connected,
+}
+
+fn is_other(a: &LeaseInfo, b: &LeaseInfo) -> bool {
+    a.state != b.state
+        || a.state_reason != b.state_reason
+        || (a.wrapper_pid, a.adapter_pid, a.exit) != (b.wrapper_pid, b.adapter_pid, b.exit)
+}
+
+/// What is different, oldest lease first, and then what is gone.
+fn changes(before: &BTreeMap<LeaseId, LeaseInfo>, now: &[LeaseInfo]) -> Vec<Change> {
+    let seen = now.iter().filter_map(|lease| match before.get(&lease.lease_id) {
+        None => Some(Change::New(lease.clone())),
+        Some(old) if is_other(old, lease) => Some(Change::Changed(old.state, lease.clone())),
+        Some(_) => None,
+    });
+    let gone = before.keys().filter(|id| now.iter().all(|lease| lease.lease_id != **id));
+    seen.chain(gone.map(|id| Change::Forgotten(*id))).collect()
+}
+
+pub(super) async fn run(
+    feed: &mut Feed,
+    args: &WatchArgs,
+    mut signals: Signals,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let mut known: BTreeMap<LeaseId, LeaseInfo> = BTreeMap::new();
+    let mut ticks = tokio::time::interval(args.interval());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut connected = true;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            code = signals.exit() => return Err(CliError::Ended(code)),
+        }
+        let now_ms = crate::context::wall_ms();
+        let looked = tokio::select! {
+            looked = feed.next(false) => looked,
+            code = signals.exit() => return Err(CliError::Ended(code)),
+        };
+        let found = match looked {
+            Ok(leases) => {
+                let shown: Vec<LeaseInfo> = leases
+                    .into_iter()
+                    // What was shown once is followed to its end.
+                    .filter(|l| known.contains_key(&l.lease_id) || args.filter.fits(l, now_ms))
+                    .collect();
+                let back = (!connected).then_some(Change::Connected);
+                connected = true;
+                let found = back.into_iter().chain(changes(&known, &shown)).collect();
+                known = shown.into_iter().map(|lease| (lease.lease_id, lease)).collect();
+                found
+            }
+            Err(_) if !connected => Vec::new(),
+            Err(error) => {
+                connected = false;
+                vec![Change::Disconnected(error.message())]
+            }
+        };
+        for change in found {
+            print(&change, now_ms, out)?;
+        }
+    }
+}
+
+fn print(change: &Change, now_ms: u64, out: &mut Output) -> Result<(), CliError> {
+    if out.is_json() {
+        return Ok(out.data("change", &value(change, now_ms))?);
+    }
+    Ok(out.line(&words(change, now_ms))?)
+}
+
+fn value(change: &Change, now_ms: u64) -> serde_json::Value {
+    let (what, from, lease_id, lease, why) = match change {
+        Change::New(lease) => ("new", None, Some(lease.lease_id), Some(lease), None),
+        Change::Changed(from, lease) => ("changed", Some(*from), Some(lease.lease_id), Some(lease), None),
+        Change::Forgotten(id) => ("forgotten", None, Some(*id), None, None),
+        Change::Disconnected(why) => ("disconnected", None, None, None, Some(why)),
+        Change::Connected => ("connected", None, None, None, None),
+    };
+    serde_json::json!({
+        "at_ms": now_ms,
+        "what": what,
+        "lease_id": lease_id.map(|id| id.to_string()),
+        "from": from.map(LeaseState::as_str),
+        "why": why,
+        "lease": lease.map(json::lease),
+    })
+}
+
+fn words(change: &Change, now_ms: u64) -> String {
+    let at = text::time(now_ms);
+    let of = |lease: &LeaseInfo| {
+        let reason = text::plain(&lease.state_reason);
+        let reason = if reason.is_empty() { reason } else { format!("  ({reason})") };
+        format!("{}  {}{reason}", rows::kind(lease), lease.session_key)
+    };
+    match change {
+        Change::New(lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
+        Change::Changed(from, lease) if *from != lease.state => {
+            format!("{at}  {}  {from} -> {}  {}", lease.lease_id, lease.state, of(lease))
+        }
+        Change::Changed(_, lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
+        Change::Forgotten(id) => format!("{at}  {id}  forgotten"),
+        Change::Disconnected(why) => format!("{at}  the supervisor went away: {}", text::plain(why)),
+        Change::Connected => format!("{at}  the supervisor is back"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::leases::fixture::{NOW_MS, three};
+
+    #[test]
+    fn what_is_different_and_nothing_else() {
+        let before = three();
+        let known: BTreeMap<LeaseId, LeaseInfo> = before.iter().map(|l| (l.lease_id, l.clone())).collect();
+        assert_eq!(changes(&known, &before), []);
+        let mut now = three();
+        let gone = now.remove(2);
+        // Bytes come and go.
+        now[0].buffered_bytes = 77;
+        now[1].state = LeaseState::Closed;
+        assert_eq!(
+            changes(&known, &now),
+            [Change::Changed(LeaseState::Closing, now[1].clone()), Change::Forgotten(gone.lease_id)]
+        );
+        assert_eq!(
+            changes(&BTreeMap::new(), &now),
+            [Change::New(now[0].clone()), Change::New(now[1].clone())]
+        );
+    }
+
+    #[test]
+    fn lines_for_people() {
+        let leases = three();
+        let at = "2027-01-15T08:00:00Z";
+        let agent = "agent  agent:claude:acp:0190b5f000007000";
+        for (change, want) in [
+            (
+                Change::New(leases[0].clone()),
+                format!("{at}  0190b5f0-0000-7000-8000-000000000001  open  {agent}"),
+            ),
+            (
+                Change::Changed(LeaseState::Open, leases[1].clone()),
+                format!(
+                    "{at}  0190b5f0-1000-7000-8000-000000000002  open -> closing  term  \
+                     agent:claude:acp:0190b5f000007000  (its agent is \\u{{1b}}[2Jending)"
+                ),
+            ),
+            (
+                Change::Forgotten(leases[2].lease_id),
+                format!("{at}  0190b5f0-2000-7000-8000-000000000003  forgotten"),
+            ),
+            (Change::Connected, format!("{at}  the supervisor is back")),
+        ] {
+            assert_eq!(words(&change, NOW_MS), want);
+        }
+    }
+}

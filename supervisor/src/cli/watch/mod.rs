@@ -1,0 +1,91 @@
+//! `leases watch`: a live view in a terminal, else one line for each change. The supervisor is asked again and again;
+//! one that goes away is waited for.
+
+mod changes;
+mod screen;
+mod view;
+
+use super::leases::select::{Filter, SortKey};
+use super::{CliError, Output, client, leases, text};
+use acp_shared::conn::Client;
+use acp_shared::protocol::LeaseInfo;
+use clap::Args;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    filter: Filter,
+    /// In which order the view begins
+    #[arg(long, value_enum, value_name = "KEY", default_value_t = SortKey::Age)]
+    sort: SortKey,
+    /// How often the supervisor is asked
+    #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "1s")]
+    interval: u64,
+}
+
+impl WatchArgs {
+    /// Not so often that the supervisor has nothing else to do.
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval.max(100))
+    }
+}
+
+pub(super) async fn run(socket: &Path, args: &WatchArgs, out: &mut Output) -> Result<(), CliError> {
+    let mut feed = Feed { socket: socket.to_owned(), client: Some(client(socket).await?) };
+    let signals = Signals::new()?;
+    if out.is_terminal() && std::io::stdin().is_terminal() && !out.is_json() {
+        screen::run(&mut feed, args, signals, out.look().colour).await
+    } else {
+        changes::run(&mut feed, args, signals, out).await
+    }
+}
+
+/// Where the leases come from.
+struct Feed {
+    socket: PathBuf,
+    client: Option<Client>,
+}
+
+impl Feed {
+    /// Every lease as it is now. After a failure the next call connects anew.
+    async fn next(&mut self, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => client(&self.socket).await?,
+        };
+        let leases = leases::all(&mut client, detail).await?;
+        self.client = Some(client);
+        Ok(leases)
+    }
+}
+
+/// The signals that end a watch in order.
+struct Signals {
+    int: Signal,
+    term: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, CliError> {
+        let on = |kind| signal(kind).map_err(CliError::Runtime);
+        Ok(Self {
+            int: on(SignalKind::interrupt())?,
+            term: on(SignalKind::terminate())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one, and returns the exit code that says which it was.
+    async fn exit(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.int.recv() => 130,
+            _ = self.term.recv() => 143,
+            _ = self.hangup.recv() => 129,
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The live view: what is shown, and what a key does to it. It draws into a buffer and touches no terminal.
+
+use super::WatchArgs;
+use crate::cli::leases::select::{Filter, SortKey, sort};
+use crate::cli::leases::{rows, shorts, show};
+use crate::cli::table::{Cell, GAP, Look, Tone, widths};
+use crate::cli::text;
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::LeaseInfo;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+const KEYS: &str = "↑↓ select  ⏎ details  / filter  s sort  r reverse  a ended too  q quit";
+
+/// Whether the view goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Stay,
+    Leave,
+    Interrupted,
+}
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub(super) struct View {
+    filter: Filter,
+    sort: SortKey,
+    reverse: bool,
+    /// Whether ended leases are shown.
+    ended: bool,
+    /// What sessions, ids and states must contain, and whether it is being typed.
+    needle: String,
+    typing: bool,
+    details: bool,
+    selected: Option<LeaseId>,
+    /// The first row that is shown.
+    top: usize,
+    /// How many rows the last picture had room for.
+    page: usize,
+    leases: Vec<LeaseInfo>,
+    failure: Option<String>,
+    now_ms: u64,
+    colour: bool,
+}
+
+impl View {
+    pub(super) fn new(args: &WatchArgs, colour: bool) -> Self {
+        Self {
+            filter: args.filter.clone(),
+            sort: args.sort,
+            reverse: false,
+            // Who asks for states, gets them.
+            ended: !args.filter.state.is_empty(),
+            needle: String::new(),
+            typing: false,
+            details: false,
+            selected: None,
+            top: 0,
+            page: 1,
+            leases: Vec::new(),
+            failure: None,
+            now_ms: 0,
+            colour,
+        }
+    }
+
+    /// What the supervisor said, or why it said nothing.
+    pub(super) fn take(&mut self, looked: Result<Vec<LeaseInfo>, String>, now_ms: u64) {
+        self.now_ms = now_ms;
+        match looked {
+            Ok(leases) => (self.leases, self.failure) = (leases, None),
+            Err(why) => self.failure = Some(why),
+        }
+    }
+
+    /// The leases that are shown, in order.
+    fn shown(&self) -> Vec<LeaseInfo> {
+        let contains = |text: &str| text.to_lowercase().contains(&self.needle.to_lowercase());
+        let fits = |l: &&LeaseInfo| {
+            (self.ended || !l.state.is_ended())
+                && self.filter.fits(l, self.now_ms)
+                && (contains(l.session_key.as_str())
+                    || contains(&l.lease_id.to_string())
+                    || contains(&l.gateway_instance_id.to_string())
+                    || contains(l.state.as_str()))
+        };
+        let mut shown: Vec<LeaseInfo> = self.leases.iter().filter(fits).cloned().collect();
+        sort(&mut shown, self.sort, self.reverse);
+        shown
+    }
+
+    /// A key was pressed.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Next {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Next::Interrupted;
+        }
+        if self.typing {
+            self.typed(key.code);
+            return Next::Stay;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Next::Leave,
+            // One step back, and out of the first one.
+            KeyCode::Esc if self.details => self.details = false,
+            KeyCode::Esc if !self.needle.is_empty() => self.needle.clear(),
+            KeyCode::Esc => return Next::Leave,
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('a') => self.ended = !self.ended,
+            KeyCode::Enter => self.details = !self.details,
+            KeyCode::Down | KeyCode::Char('j') => self.go(|at, _| at.map_or(0, |at| at + 1)),
+            KeyCode::Up | KeyCode::Char('k') => self.go(|at, _| at.map_or(0, |at| at.saturating_sub(1))),
+            KeyCode::PageDown => self.go(|at, page| at.unwrap_or(0) + page),
+            KeyCode::PageUp => self.go(|at, page| at.unwrap_or(0).saturating_sub(page)),
+            KeyCode::Home | KeyCode::Char('g') => self.go(|_, _| 0),
+            KeyCode::End | KeyCode::Char('G') => self.go(|_, _| usize::MAX),
+            _ => {}
+        }
+        Next::Stay
+    }
+
+    fn typed(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.needle.clear();
+            }
+            KeyCode::Backspace => {
+                self.needle.pop();
+            }
+            KeyCode::Char(c) if !text::is_unsafe(c) => self.needle.push(c),
+            _ => {}
+        }
+    }
+
+    fn go(&mut self, to: impl FnOnce(Option<usize>, usize) -> usize) {
+        let shown = self.shown();
+        let at = shown.iter().position(|l| Some(l.lease_id) == self.selected);
+        let to = to(at, self.page).min(shown.len().saturating_sub(1));
+        self.selected = shown.get(to).map(|l| l.lease_id);
+    }
+
+    /// Draws everything.
+    pub(super) fn draw(&mut self, buffer: &mut Buffer) {
+        let area = buffer.area;
+        let shown = self.shown();
+        if self.selected.is_some_and(|id| shown.iter().all(|l| l.lease_id != id)) {
+            self.selected = None;
+        }
+        let details = self.detail_lines(&shown);
+        let height = usize::from(area.height);
+        // Head, footer and the line of column names stay; details take at most half of the rest.
+        let room = height.saturating_sub(3);
+        let below = if details.is_empty() { 0 } else { (details.len() + 1).min(room / 2) };
+        self.page = (room - below).max(1);
+        self.put(buffer, 0, &[(self.head(&shown), self.style(Tone::Bold))]);
+        let failure = self.failure.clone();
+        self.table(buffer, &shown);
+        for (n, line) in details.iter().take(below.saturating_sub(1)).enumerate() {
+            self.put(buffer, height - 1 - below + 1 + n, &[(line.clone(), Style::new())]);
+        }
+        let foot = match (failure, self.typing) {
+            (Some(why), _) => {
+                (format!("no answer, still trying: {}", text::plain(&why)), self.style(Tone::Bad))
+            }
+            (None, true) => (format!("filter: {}▏", self.needle), Style::new()),
+            (None, false) => (KEYS.to_owned(), self.style(Tone::Dim)),
+        };
+        self.put(buffer, height.saturating_sub(1), &[foot]);
+    }
+
+    fn head(&self, shown: &[LeaseInfo]) -> String {
+        let living = self.leases.iter().filter(|l| !l.state.is_ended()).count();
+        let arrow = if self.reverse { "↑" } else { "↓" };
+        let filter =
+            if self.needle.is_empty() { String::new() } else { format!("  filter: {}", self.needle) };
+        format!(
+            "{living} living, {} ended  shown: {}  sort: {}{arrow}{filter}  {}",
+            self.leases.len() - living,
+            shown.len(),
+            self.sort.name(),
+            text::time(self.now_ms),
+        )
+    }
+
+    fn detail_lines(&self, shown: &[LeaseInfo]) -> Vec<String> {
+        let selected = shown.iter().find(|l| self.details && Some(l.lease_id) == self.selected);
+        let Some(lease) = selected else { return Vec::new() };
+        let rows = show::sections(lease, self.now_ms).into_iter().flat_map(|(_, rows)| rows);
+        rows.map(|(name, value)| format!("  {name:<13} {}", value.text())).collect()
+    }
+
+    fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo]) {
+        let shorts = shorts(&self.leases);
+        let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, shorts, self.now_ms)).collect();
+        let look = Look { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
+        let fitted = widths(&rows::NARROW, &cells, look);
+        let part = |at: usize, w: usize, cell: &Cell, style: Style| {
+            let text = text::cut(cell.text(), w);
+            let rest = " ".repeat(w.saturating_sub(text::width(&text)));
+            let right = rows::NARROW.get(at).is_some_and(|column| column.right);
+            let text = if right { format!("{rest}{text}") } else { format!("{text}{rest}") };
+            (format!("{text}{}", " ".repeat(GAP)), style)
+        };
+        let titles: Vec<(String, Style)> = fitted
+            .iter()
+            .map(|(at, w)| {
+                let title = rows::NARROW.get(*at).map_or("", |column| column.title);
+                part(*at, *w, &Cell::new(title), self.style(Tone::Bold))
+            })
+            .collect();
+        self.put(buffer, 1, &titles);
+        let at = shown.iter().position(|l| Some(l.lease_id) == self.selected);
+        let last = shown.len().saturating_sub(self.page);
+        self.top = self.top.min(last);
+        if let Some(at) = at {
+            self.top = self.top.min(at).max((at + 1).saturating_sub(self.page));
+        }
+        if shown.is_empty() {
+            self.put(buffer, 2, &[("no leases".to_owned(), self.style(Tone::Dim))]);
+        }
+        let rows = cells.iter().zip(shown).skip(self.top).take(self.page);
+        for (n, (row, lease)) in rows.enumerate() {
+            let chosen = Some(lease.lease_id) == self.selected;
+            let parts: Vec<(String, Style)> = fitted
+                .iter()
+                .filter_map(|(at, w)| {
+                    let cell = row.get(*at)?;
+                    let style = self.style(cell.is());
+                    let style = if chosen { style.add_modifier(Modifier::REVERSED) } else { style };
+                    Some(part(*at, *w, cell, style))
+                })
+                .collect();
+            self.put(buffer, 2 + n, &parts);
+        }
+    }
+
+    /// Writes texts one after the other into a line, as far as there is room.
+    fn put(&self, buffer: &mut Buffer, line: usize, parts: &[(String, Style)]) {
+        let Rect { width, height, .. } = buffer.area;
+        let Some(y) = u16::try_from(line).ok().filter(|y| *y < height) else { return };
+        let mut x = 0;
+        for (text, style) in parts {
+            if x < width {
+                (x, _) = buffer.set_stringn(x, y, text, usize::from(width - x), *style);
+            }
+        }
+    }
+
+    fn style(&self, tone: Tone) -> Style {
+        let style = Style::new();
+        if !self.colour {
+            return style;
+        }
+        match tone {
+            Tone::Plain => style,
+            Tone::Dim => style.add_modifier(Modifier::DIM),
+            Tone::Bold => style.add_modifier(Modifier::BOLD),
+            Tone::Good => style.fg(Color::Green),
+            Tone::Warn => style.fg(Color::Yellow),
+            Tone::Bad => style.fg(Color::Red),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+mod tests;

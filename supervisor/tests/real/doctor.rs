@@ -1,0 +1,126 @@
+//! `doctor`, with and without a running supervisor.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, wrapper};
+use crate::schema;
+use acp_shared::protocol::LeaseState;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(state_dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+    command.arg("doctor").arg("--state-dir").arg(state_dir).arg("--wrapper").arg(wrapper()).args(args);
+    command.output().unwrap()
+}
+
+/// What it says for programs: exit code and checks by name.
+fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value + use<>) {
+    let output = run(state_dir, &["--json"]);
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    schema::check(&line);
+    let checks = line["data"]["checks"].as_array().unwrap().clone();
+    for check in &checks {
+        assert!(!check["means"].as_str().unwrap().is_empty(), "{check}");
+        assert_eq!(
+            check["verdict"] == "ok",
+            check["next"] == "",
+            "what is not well comes with a next step: {check}"
+        );
+    }
+    let fails = checks.iter().any(|check| check["verdict"] == "fail");
+    assert_eq!(output.status.code(), Some(i32::from(fails)));
+    assert_eq!(fails, line["data"]["verdict"] == "fail");
+    let by_name = move |name: &str| {
+        let found = checks.iter().find(|check| check["name"] == name);
+        found.unwrap_or_else(|| panic!("no check {name}: {checks:#?}")).clone()
+    };
+    (output.status.code(), by_name)
+}
+
+#[tokio::test]
+async fn a_running_supervisor_is_well() {
+    let host = Host::new();
+    let (_, check) = doctor(&host.state_dir());
+    for name in [
+        "supervisor",
+        "state directory",
+        "lock",
+        "database",
+        "wrapper",
+        "wrapper root",
+        "lost leases",
+        "last sweep",
+    ] {
+        assert_eq!(check(name)["verdict"], "ok", "{}", check(name));
+    }
+    let found = check("supervisor")["found"].as_str().unwrap().to_owned();
+    assert!(
+        found.starts_with(&format!("pid {}, version {}, ", host.pid(), env!("CARGO_PKG_VERSION"))),
+        "{found}"
+    );
+    assert!(found.contains("socket mode 600"), "{found}");
+    assert!(check("lock")["found"] == format!("held by pid {}", host.pid()));
+    let rung = host.json(&["status"])["rung"].as_str().unwrap().to_owned();
+    assert!(check("rung")["found"].as_str().unwrap().starts_with(&format!("{rung} is in use")));
+    assert_eq!(check("isolation")["verdict"], "warn", "the same uid is no boundary");
+    // People read the same, and what to do about what is not well.
+    let text = String::from_utf8(run(&host.state_dir(), &[]).stdout).unwrap();
+    for words in ["isolation", "it means", "no security boundary", "FAIL", " checks: "] {
+        assert_eq!(text.contains(words), words != "FAIL", "{words}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_found() {
+    let mut host = Host::new();
+    let dir = host.state_dir();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, check) = doctor(&dir);
+    assert_eq!((code, &check("state directory")["verdict"]), (Some(1), &"fail".into()));
+    assert!(check("state directory")["next"].as_str().unwrap().starts_with("chmod 700 "));
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // A lease that is lost lingers, and is named.
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    host.crash();
+    let (_, check) = doctor(&dir);
+    assert_eq!(check("supervisor")["verdict"], "warn", "{}", check("supervisor"));
+    assert!(check("supervisor")["found"].as_str().unwrap().contains("left over"), "{}", check("supervisor"));
+    assert_eq!((&check("lock")["found"], &check("database")["verdict"]), (&"free".into(), &"ok".into()));
+    assert!(check("database")["found"].as_str().unwrap().ends_with(", 1 lease"), "{}", check("database"));
+    crate::common::eventually("its wrapper has ended", || !crate::common::runs(info.wrapper_pid.unwrap()));
+    host.start();
+    let state = host.json(&["leases", "show", &spec.lease_id.to_string()])["state"].clone();
+    let (_, check) = doctor(&dir);
+    let lost = state == LeaseState::Lost.as_str();
+    assert_eq!(check("lost leases")["verdict"] == "warn", lost, "{state}: {}", check("lost leases"));
+    assert!(host.stop().is_some());
+    for rest in ["supervisor.db-wal", "supervisor.db-shm"] {
+        drop(std::fs::remove_file(dir.join(rest)));
+    }
+    std::fs::write(dir.join("supervisor.db"), "this is no database").unwrap();
+    let (code, check) = doctor(&dir);
+    assert_eq!((code, &check("database")["verdict"]), (Some(1), &"fail".into()), "{}", check("database"));
+    let (code, check) = doctor(&dir.join("nowhere"));
+    assert_eq!((code, &check("state directory")["verdict"]), (Some(0), &"warn".into()));
+}
+
+#[test]
+fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
+    let host = Host::new();
+    let elsewhere = host.dir.path().join("no.sock");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+    command
+        .args(["doctor", "--json", "--wrapper", "/nonexistent/wrapper", "--state-dir"])
+        .arg(host.state_dir());
+    let output = command.arg("--socket").arg(elsewhere).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = line["data"]["checks"].as_array().unwrap();
+    let of = |name: &str| checks.iter().find(|c| c["name"] == name).unwrap()["verdict"].clone();
+    assert_eq!((of("wrapper"), of("lock"), of("supervisor")), ("fail".into(), "fail".into(), "warn".into()));
+}

@@ -1,0 +1,296 @@
+//! Who a process is: numbers that were given anew, names that changed, other namespaces, other tenants.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::crash::STUBBORN;
+use crate::ground::{start_ticks, stranger, under};
+use acp_shared::protocol::LeaseState;
+use acp_testkit::ability::Ability;
+use acp_testkit::possible;
+use rustix::process::Signal;
+use std::os::fd::AsFd;
+
+const SLEEP: [&str; 2] = ["/bin/sleep", "300"];
+
+#[tokio::test]
+async fn c01_a01_r_numbers_that_were_given_to_strangers_are_not_signalled() {
+    possible!(Ability::ChosenPid);
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let info = host.orphan(&identity, &agent(&["cat"])).await;
+    // They even say that they are of that gateway: but of no lease of it.
+    let id = identity.id.to_string();
+    let env = [("OPENCLAW_GATEWAY_INSTANCE_ID", id.as_str())];
+    let wrapper = stranger(info.wrapper_pid.unwrap(), &SLEEP, &env, None);
+    let adapter = stranger(info.adapter_pid.unwrap(), &SLEEP, &env, None);
+    host.start();
+    assert!(wrapper.runs() && adapter.runs(), "strangers live");
+    let (state, reason, evidence) = host.row(info.lease_id);
+    assert_eq!(state, "lost", "{reason}");
+    assert!(evidence.contains("\"tree\":[]"), "{evidence}");
+    let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
+    assert_eq!(report["verdict"], "not_ours", "{report}");
+}
+
+/// The kernel gave the number anew so fast that the start times are the same: the row says so.
+#[tokio::test]
+async fn c02_r_the_same_tick_is_told_apart_by_the_inode() {
+    possible!(Ability::ChosenPid);
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let info = host.orphan(&identity, &agent(&["cat"])).await;
+    let (w, a) = (info.wrapper_pid.unwrap(), info.adapter_pid.unwrap());
+    let wrapper = stranger(w, &SLEEP, &[], None);
+    let adapter = stranger(a, &SLEEP, &[], None);
+    let ticks = [w, a].map(|pid| start_ticks(&format!("/proc/{pid}/stat")));
+    host.edit(info.lease_id, &format!("wrapper_start = {}, adapter_start = {}", ticks[0], ticks[1]));
+    host.start();
+    assert!(wrapper.runs() && adapter.runs(), "strangers live");
+    assert_eq!(host.row(info.lease_id).0, "lost");
+    let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
+    assert_eq!(report["verdict"], "not_ours", "{report}");
+}
+
+/// At the number stands another gateway's wrapper: of the right program, from a launch directory, with markers.
+#[tokio::test]
+async fn c04_a01_r_another_gateways_wrapper_at_the_number_is_not_signalled() {
+    possible!(Ability::ChosenPid);
+    let (mut host, other) = (Host::new(), Host::new());
+    let (identity, neighbour) = (host.gateway(), other.gateway());
+    let theirs = neighbour.connect().await.spawn(&agent(&["cat"])).await;
+    let info = host.orphan(&identity, &agent(&["cat"])).await;
+    let (lease, gateway) = (theirs.lease_id.to_string(), neighbour.id.to_string());
+    let env =
+        [("OPENCLAW_ACPX_LEASE_ID", lease.as_str()), ("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.as_str())];
+    let (kept, control_end) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let wrapper =
+        stranger(info.wrapper_pid.unwrap(), &[&theirs.wrapper_path], &env, Some(control_end.as_fd()));
+    host.start();
+    assert!(wrapper.runs(), "the neighbour's wrapper lives");
+    assert_eq!(marked(theirs.lease_id).len(), 3, "and so does the rest of its trees");
+    assert_eq!(host.row(info.lease_id).0, "lost");
+    drop(kept);
+}
+
+/// An older lease names, by now, the processes of a newer one of the same gateway.
+#[tokio::test]
+async fn c05_a01_r_only_the_newer_lease_acts_on_a_number_that_both_name() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (old, new) = (gateway.spawn(&agent(&["cat"])).await, gateway.spawn(&agent(&["cat"])).await);
+    kill(old.wrapper_pid.unwrap(), Signal::STOP);
+    host.leave_behind(&new);
+    kill(old.wrapper_pid.unwrap(), Signal::KILL);
+    eventually("the old tree is gone", || marked(old.lease_id).is_empty());
+    let (w, a) = (new.wrapper_pid.unwrap(), new.adapter_pid.unwrap());
+    host.edit(old.lease_id, &format!("wrapper_pid = {w}, adapter_pid = {a}, pgid = {a}, sid = {w}"));
+    host.start();
+    assert!(marked(new.lease_id).is_empty());
+    let (state, _, evidence) = host.row(old.lease_id);
+    assert_eq!(state, "lost");
+    assert!(evidence.contains("\"tree\":[]"), "the old lease acted: {evidence}");
+    let (state, reason, _) = host.row(new.lease_id);
+    assert_eq!((state.as_str(), reason.as_str()), ("closed", "its tree is gone"));
+}
+
+#[tokio::test]
+async fn c07_r_a_rewritten_process_title_changes_nothing() {
+    let node = std::process::Command::new("node").arg("--version").output();
+    if !node.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("not possible here: node --version: {node:?}");
+        return;
+    }
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let program = "process.title = 'x'.repeat(4000); console.log('renamed'); setInterval(() => {}, 1e6)";
+    let spec = agent(&["node", "-e", program]);
+    let info = gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.read(spec.lease_id, 0, 8).await;
+    let adapter = info.adapter_pid.unwrap();
+    let cmdline = std::fs::read(format!("/proc/{adapter}/cmdline")).unwrap();
+    assert!(cmdline.starts_with(b"xxxx"), "{}", String::from_utf8_lossy(&cmdline));
+    let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
+    assert_eq!(report["verdict"], "owned", "{report}");
+    host.leave_behind(&info);
+    host.start();
+    assert!(!runs(adapter) && marked(spec.lease_id).is_empty());
+    assert_eq!(host.row(spec.lease_id).0, "closed");
+}
+
+#[tokio::test]
+async fn c08_r_a_wrapper_whose_file_was_replaced_is_still_ours() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (closed, orphaned) = (agent(&["cat"]), agent(&["cat"]));
+    let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
+    for info in &infos {
+        std::fs::remove_file(&info.wrapper_path).unwrap();
+        std::fs::copy("/bin/true", &info.wrapper_path).unwrap();
+        let exe = std::fs::read_link(format!("/proc/{}/exe", info.wrapper_pid.unwrap())).unwrap();
+        assert!(exe.to_string_lossy().ends_with(" (deleted)"), "{}", exe.display());
+        let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
+        assert_eq!(report["verdict"], "owned", "{report}");
+    }
+    gateway.close(closed.lease_id).await;
+    gateway.state(closed.lease_id, LeaseState::Closed).await;
+    host.leave_behind(&infos[1]);
+    host.start();
+    assert!(infos.iter().all(|info| marked(info.lease_id).is_empty()));
+    assert_eq!(host.row(orphaned.lease_id).0, "closed");
+}
+
+#[tokio::test]
+async fn c09_r_a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    // Each of the shells has a child of that name too, in a session of its own.
+    let rename = "printf ') S 1 (\\n) Z 1' > /proc/$$/comm; while :; do sleep 1; done";
+    let spec = script(&format!("setsid sh -c \"{}\" & {rename}", rename.replace('$', "\\$")));
+    let info = gateway.spawn(&spec).await;
+    let adapter = info.adapter_pid.unwrap();
+    let named = |pid: i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with(") S 1 (\n"))
+    };
+    eventually("both have their name", || {
+        named(adapter) && marked(spec.lease_id).iter().filter(|pid| named(**pid)).count() == 2
+    });
+    let tree = marked(spec.lease_id);
+    let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
+    assert_eq!(report["verdict"], "owned", "{report}");
+    let seen =
+        report["tree"].as_array().unwrap().iter().filter_map(|p| p["pid"].as_i64()).collect::<Vec<_>>();
+    assert!(tree.iter().filter(|pid| named(**pid)).all(|pid| seen.contains(&i64::from(*pid))), "{report}");
+    host.leave_behind(&info);
+    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    host.start();
+    assert!(tree.iter().all(|pid| !runs(*pid)) && marked(spec.lease_id).is_empty());
+}
+
+/// A volume that is shared by two containers: the second one starts where the first one's numbers mean nothing.
+#[tokio::test]
+async fn c11_r_nothing_is_signalled_from_another_pid_namespace() {
+    possible!(Ability::PidNamespace);
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = script(STUBBORN);
+    let info = gateway.spawn(&spec).await;
+    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    host.leave_behind(&info);
+    let roots = [info.wrapper_pid.unwrap(), info.adapter_pid.unwrap()];
+    let prefix = ["unshare", "-p", "-f", "--kill-child", "--mount-proc"];
+    let ready = host.launch(under(&prefix, &host.command()));
+    assert_eq!(ready["event"], "ready", "{ready}");
+    assert_ne!(ready["pid"], host.pid(), "it is in another namespace");
+    assert!(roots.iter().all(|pid| runs(*pid)), "the other namespace's tree lives");
+    let (state, reason, _) = host.row(spec.lease_id);
+    assert_eq!(state, "lost");
+    assert!(reason.contains("another pid namespace"), "{reason}");
+    host.crash();
+    for pid in marked(spec.lease_id) {
+        kill(pid, Signal::KILL);
+    }
+}
+
+/// Start times are shifted in a time namespace. The inode is not, and it decides.
+#[tokio::test]
+async fn c13_r_a_shifted_clock_is_no_proof_of_another_process() {
+    possible!(Ability::TimeNamespace);
+    for shift in ["100000", "-1"] {
+        let mut host = Host::new();
+        let identity = host.gateway();
+        let spec = script(STUBBORN);
+        let info = identity.connect().await.spawn(&spec).await;
+        eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+        host.leave_behind(&info);
+        let prefix = ["unshare", "-T", "--boottime", shift, "--fork", "--kill-child"];
+        let ready = host.launch(under(&prefix, &host.command()));
+        assert_eq!(ready["event"], "ready", "{ready}");
+        assert_eq!(marked(spec.lease_id), [0; 0], "{shift}");
+        assert_eq!(host.row(spec.lease_id).0, "closed", "{shift}");
+    }
+}
+
+/// The number on record is that of a thread of a stranger: of a neighbour's supervisor, which has several.
+#[tokio::test]
+async fn c15_r_a_thread_of_a_stranger_is_no_process_of_ours() {
+    possible!(Ability::ChosenPid);
+    let (mut host, other) = (Host::new(), Host::new());
+    let identity = host.gateway();
+    let info = host.orphan(&identity, &agent(&["cat"])).await;
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", other.pid())).unwrap().flatten();
+    let mut tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
+    let tid = tids.find(|tid| *tid != other.pid()).unwrap();
+    assert!(std::path::Path::new(&format!("/proc/{tid}")).exists(), "the number can be looked at");
+    let ticks = start_ticks(&format!("/proc/{tid}/stat"));
+    for inode in ["wrapper_inode", "NULL"] {
+        host.edit(
+            info.lease_id,
+            &format!(
+                "wrapper_pid = {tid}, wrapper_start = {ticks}, wrapper_inode = {inode}, adapter_pid = {tid},
+                 adapter_start = {ticks}, adapter_inode = {inode}, state = 'open', ended_at_ms = NULL"
+            ),
+        );
+        host.start();
+        assert!(runs(other.pid()), "the neighbour lives");
+        assert_eq!(host.row(info.lease_id).0, "lost", "{inode}");
+        host.crash();
+    }
+    assert_eq!(other.json(&["status"])["pid"], other.pid());
+}
+
+/// Two tenants of one user with one wrapper: what one finds at its start is its own only.
+#[tokio::test]
+async fn c18_a09_r_a_startup_reap_touches_nothing_of_the_neighbours() {
+    let (mut host, mut other) = (Host::new(), Host::new());
+    let (mine, theirs) = (host.gateway(), other.gateway());
+    let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
+    let spec = script(STUBBORN);
+    let info = a.spawn(&spec).await;
+    let living = [script(STUBBORN), agent(&["cat"])];
+    for spec in &living {
+        b.spawn(spec).await;
+    }
+    // One more of the neighbour's is an orphan at this moment: for the neighbour, not for this one.
+    let orphaned = agent(&["sleep", "300"]);
+    let orphan = b.spawn(&orphaned).await;
+    eventually("the trees are there", || {
+        [&spec, &living[0]].iter().all(|spec| marked(spec.lease_id).len() >= 4)
+    });
+    kill(orphan.wrapper_pid.unwrap(), Signal::STOP);
+    let pids = |specs: &[acp_shared::protocol::Spawn]| {
+        specs.iter().flat_map(|spec| marked(spec.lease_id)).filter(|pid| !is_sleep(*pid)).collect::<Vec<_>>()
+    };
+    let before = pids(&living);
+    host.leave_behind(&info);
+    host.start();
+    assert!(marked(spec.lease_id).is_empty());
+    assert_eq!(pids(&living), before, "the neighbour's trees are as they were");
+    assert!(runs(orphan.wrapper_pid.unwrap()) && runs(orphan.adapter_pid.unwrap()));
+    let leases = b.leases().await;
+    assert!(leases.iter().all(|lease| lease.state == LeaseState::Open), "{leases:?}");
+    // The same while the neighbour is away.
+    other.crash();
+    host.crash();
+    host.start();
+    assert!(runs(orphan.wrapper_pid.unwrap()) && runs(orphan.adapter_pid.unwrap()));
+    other.start();
+    assert!(marked(orphaned.lease_id).is_empty());
+}
+
+/// The sleeps in a shell's loop come and go.
+fn is_sleep(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("sleep"))
+}

@@ -1,0 +1,107 @@
+//! A pseudo-terminal with a program in it: what it prints is read as it comes, keys are typed, and the settings of
+//! the terminal can be compared.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{DEADLINE, eventually};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+pub(crate) struct Pty {
+    master: File,
+    /// Kept open, so that its settings can be read when the program has ended.
+    slave: File,
+    child: Child,
+    seen: Arc<Mutex<String>>,
+}
+
+impl Pty {
+    pub(crate) fn start(mut command: Command, columns: u16, rows: u16) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+        command.stdin(end()).stdout(end()).stderr(end());
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR").env_remove("COLUMNS");
+        tcsetwinsize(&slave, size(columns, rows)).unwrap();
+        let child = command.spawn().unwrap();
+        let master = File::from(master);
+        let seen: Arc<Mutex<String>> = Arc::default();
+        let (mut reader, heard) = (master.try_clone().unwrap(), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n) = reader.read(&mut bytes) {
+                if n == 0 {
+                    return;
+                }
+                heard.lock().unwrap().push_str(&String::from_utf8_lossy(bytes.get(..n).unwrap_or_default()));
+            }
+        });
+        Self { master, slave, child, seen }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// Everything that was printed so far.
+    pub(crate) fn seen(&self) -> String {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Forgets what was printed so far.
+    pub(crate) fn forget(&self) {
+        self.seen.lock().unwrap().clear();
+    }
+
+    /// Waits until this was printed.
+    pub(crate) fn until(&self, text: &str) {
+        let deadline = std::time::Instant::now() + DEADLINE;
+        while !self.seen().contains(text) {
+            assert!(std::time::Instant::now() < deadline, "{text:?} never came: {:?}", self.seen());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn type_in(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        tcsetwinsize(&self.slave, size(columns, rows)).unwrap();
+    }
+
+    /// Whether lines are edited and echoed, as a shell expects it.
+    pub(crate) fn is_cooked(&self) -> bool {
+        let modes = tcgetattr(&self.slave).unwrap().local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the program in the terminal ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        // Our own child: the number is its own until it is waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const fn size(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }
+}

@@ -1,0 +1,124 @@
+//! What `--json` prints is what `packaging/doc/acp-supervisor.schema.json` says.
+//!
+//! The judge knows the words of JSON Schema that the document uses, and refuses any other, so that nothing in the
+//! document goes unchecked. It is stricter in one point: a property that the document does not name is an error here.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
+use serde_json::{Map, Value};
+
+/// The document.
+pub(crate) fn document() -> Value {
+    serde_json::from_str(include_str!("../../../packaging/doc/acp-supervisor.schema.json")).unwrap()
+}
+
+/// Fails unless a line is one that the document describes.
+pub(crate) fn check(line: &Value) {
+    let document = document();
+    if let Err(why) = judge(&document, &document, line, "") {
+        panic!("{why}\n{line:#}");
+    }
+}
+
+fn has_type(name: &str, value: &Value) -> bool {
+    match name {
+        "string" => value.is_string(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "boolean" => value.is_boolean(),
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "null" => value.is_null(),
+        other => panic!("the judge does not know the type {other}"),
+    }
+}
+
+fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    let schema = schema.as_object().unwrap();
+    for (word, rule) in schema {
+        match word.as_str() {
+            "$schema" | "$defs" | "title" | "description" | "properties" | "additionalProperties" => {}
+            "$ref" => {
+                let path = rule.as_str().unwrap().strip_prefix('#').expect("a reference into the document");
+                let to = document.pointer(path).unwrap_or_else(|| panic!("nothing at {path}"));
+                judge(document, to, value, at)?;
+            }
+            "const" if rule == value => {}
+            "enum" if rule.as_array().unwrap().contains(value) => {}
+            "type" => {
+                let names = rule.as_array().cloned().unwrap_or_else(|| vec![rule.clone()]);
+                if !names.iter().any(|name| has_type(name.as_str().unwrap(), value)) {
+                    return Err(format!("{at}: {value} is no {rule}"));
+                }
+            }
+            "required" => {
+                for name in rule.as_array().unwrap() {
+                    if value.get(name.as_str().unwrap()).is_none() {
+                        return Err(format!("{at}: {name} is missing"));
+                    }
+                }
+            }
+            "items" => {
+                for (n, item) in value.as_array().into_iter().flatten().enumerate() {
+                    judge(document, rule, item, &format!("{at}/{n}"))?;
+                }
+            }
+            "anyOf" => {
+                let each: Vec<String> = rule
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map_while(|one| judge(document, one, value, at).err())
+                    .collect();
+                if each.len() == rule.as_array().unwrap().len() {
+                    return Err(format!("{at}: none of\n  {}", each.join("\n  ")));
+                }
+            }
+            "const" | "enum" => return Err(format!("{at}: {value} is not {rule}")),
+            other => panic!("the judge does not know {other}"),
+        }
+    }
+    let named = schema.get("properties").and_then(Value::as_object);
+    let other = schema.get("additionalProperties");
+    match value.as_object() {
+        Some(object) if named.is_some() || other.is_some() => members(document, (named, other), object, at),
+        _ => Ok(()),
+    }
+}
+
+fn members(
+    document: &Value,
+    (named, other): (Option<&Map<String, Value>>, Option<&Value>),
+    object: &Map<String, Value>,
+    at: &str,
+) -> Result<(), String> {
+    for (name, value) in object {
+        match named.and_then(|named| named.get(name)).or(other) {
+            Some(schema) => judge(document, schema, value, &format!("{at}/{name}"))?,
+            None => return Err(format!("{at}: {name} is not in the document")),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_judge_refuses() {
+    let good = serde_json::json!({ "schema": 1, "type": "error", "code": "X", "message": "m" });
+    check(&good);
+    let with = |name: &str, value: Value| {
+        let mut line = good.clone();
+        line[name] = value;
+        line
+    };
+    for bad in [
+        with("schema", 2.into()),
+        with("type", "errors".into()),
+        with("code", 7.into()),
+        with("more", 1.into()),
+        serde_json::json!({ "schema": 1, "type": "error", "code": "X" }),
+        serde_json::json!({ "schema": 1, "type": "leases", "data": [{}] }),
+        Value::Null,
+    ] {
+        let document = document();
+        assert!(judge(&document, &document, &bad, "").is_err(), "{bad}");
+    }
+}

@@ -1,0 +1,211 @@
+//! As a service: what the manager hears, the socket it hands over, and the files that are installed.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{DEADLINE, Host, agent, kill, say};
+use acp_shared::protocol::LeaseState;
+use rustix::process::Signal;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The next thing that the service manager hears.
+fn hear(socket: &UnixDatagram) -> String {
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut space = [0; 1024];
+    let count = socket.recv(&mut space).unwrap();
+    String::from_utf8(space[..count].to_vec()).unwrap()
+}
+
+fn hear_until(socket: &UnixDatagram, wanted: &str) -> usize {
+    let mut fed = 0;
+    loop {
+        let said = hear(socket);
+        fed += usize::from(said == "WATCHDOG=1");
+        if said.lines().any(|line| line == wanted) {
+            return fed;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_service_manager_hears_that_it_is_ready_alive_and_ending() {
+    let mut host = Host::idle("");
+    let path = host.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let mut command = host.command();
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "300000");
+    host.start_as(command);
+    hear_until(&socket, "READY=1");
+    for _ in 0..3 {
+        hear_until(&socket, "WATCHDOG=1");
+    }
+    // A supervisor that does not go on feeds nothing.
+    kill(host.pid(), Signal::STOP);
+    socket.set_nonblocking(true).unwrap();
+    while socket.recv(&mut [0; 1024]).is_ok() {}
+    socket.set_nonblocking(false).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_millis(1_000))).unwrap();
+    assert!(socket.recv(&mut [0; 1024]).is_err(), "silence");
+    kill(host.pid(), Signal::CONT);
+    hear_until(&socket, "WATCHDOG=1");
+    // Nothing of it reaches a wrapper.
+    let mut gateway = host.gateway().connect().await;
+    let info = gateway.spawn(&agent(&["cat"])).await;
+    let environ = std::fs::read(format!("/proc/{}/environ", info.wrapper_pid.unwrap())).unwrap();
+    let environ = String::from_utf8_lossy(&environ);
+    assert!(!environ.contains("NOTIFY") && !environ.contains("WATCHDOG"), "{environ}");
+    kill(host.pid(), Signal::TERM);
+    hear_until(&socket, "STOPPING=1");
+    assert_eq!(host.wait(), Some(0));
+}
+
+#[test]
+fn an_abstract_address_will_do_and_a_watchdog_for_another_is_not_fed() {
+    let mut host = Host::idle("");
+    let name = format!("acp-host-test-{}", host.dir.path().file_name().unwrap().to_string_lossy());
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let mut command = host.command();
+    command.env("NOTIFY_SOCKET", format!("@{name}")).env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1");
+    host.start_as(command);
+    hear_until(&socket, "READY=1");
+    kill(host.pid(), Signal::TERM);
+    assert_eq!(hear_until(&socket, "STOPPING=1"), 0);
+    assert_eq!(host.wait(), Some(0));
+}
+
+#[tokio::test]
+async fn a_socket_that_is_handed_over_is_used_and_left_in_its_place() {
+    let mut host = Host::idle("");
+    std::fs::create_dir(host.state_dir()).unwrap();
+    let listener = UnixListener::bind(host.socket()).unwrap();
+    let inode = std::fs::metadata(host.socket()).unwrap().ino();
+    let plain = host.command();
+    for _ in 0..2 {
+        let mut command = Command::new("sh");
+        command.args(["-ec", "export LISTEN_PID=$$ LISTEN_FDS=1; exec 3<&0 0</dev/null \"$@\"", "sh"]);
+        command.arg(plain.get_program()).args(plain.get_args()).env("RUST_LOG", "warn");
+        command.stdin(Stdio::from(OwnedFd::from(listener.try_clone().unwrap())));
+        host.start_as(command);
+        let mut gateway = host.gateway().connect().await;
+        let info = gateway.spawn(&agent(&["cat"])).await;
+        assert_eq!(info.state, LeaseState::Open);
+        for pid in [info.wrapper_pid.unwrap(), info.adapter_pid.unwrap()] {
+            let held = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+            let sockets = held.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+            let own = format!("socket:[{}]", rustix::fs::fstat(&listener).unwrap().st_ino);
+            assert!(
+                !sockets.map(|s| s.to_string_lossy().into_owned()).any(|s| s == own),
+                "it is not inherited"
+            );
+        }
+        assert_eq!(host.stop(), Some(0));
+        assert_eq!(
+            std::fs::metadata(host.socket()).unwrap().ino(),
+            inode,
+            "it stays where the manager put it"
+        );
+    }
+    // Meant for another process, it is none of ours.
+    drop(listener);
+    let mut command = host.command();
+    command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
+    host.start_as(command);
+    // Nobody listens any more on the one that was handed over: this is the supervisor's own.
+    host.gateway().connect().await;
+}
+
+#[test]
+fn the_socket_has_the_group_and_mode_that_are_configured() {
+    let gid = rustix::process::getegid().as_raw();
+    let host = Host::with_config(&format!("socket_group = \"{gid}\"\nsocket_mode = \"0620\""));
+    let meta = std::fs::metadata(host.socket()).unwrap();
+    assert_eq!((meta.permissions().mode() & 0o777, meta.gid()), (0o620, gid));
+    let mut missing = Host::idle("socket_group = \"no-such-group\"");
+    let output = missing.command().output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("no-such-group"), "{output:?}");
+    missing.config.clear();
+    missing.start();
+}
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").canonicalize().unwrap()
+}
+
+/// A tool of systemd, Debian's own where none is installed; what was seen is printed where there is none.
+fn tool(name: &str) -> Option<Command> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("systemd");
+    let output = Command::new(packaging().join("systemd/tools.sh")).arg(name).arg(dir).output().unwrap();
+    let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() {
+        return Some(Command::new(path));
+    }
+    say(&format!("probe: no {name} here, and none to be had: {}", String::from_utf8_lossy(&output.stderr)));
+    assert!(std::env::var_os("CI").is_none(), "CI has to install the package systemd");
+    None
+}
+
+#[test]
+fn the_units_are_sound() {
+    let Some(mut analyze) = tool("systemd-analyze") else { return };
+    // The programs are not installed where the units say: others stand in for them, and nothing else is changed.
+    let dir = tempfile::tempdir().unwrap();
+    let mut units = Vec::new();
+    for entry in std::fs::read_dir(packaging().join("systemd")).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if name.ends_with(".service") || name.ends_with(".socket") {
+            let text = std::fs::read_to_string(entry.path()).unwrap();
+            let text = text.replace("/usr/bin/acp-supervisor", env!("CARGO_BIN_EXE_acp-supervisor"));
+            let path = dir.path().join(name.replace('@', "@root"));
+            std::fs::write(&path, text.replace("/usr/bin/acp-gateway", "/bin/true")).unwrap();
+            units.push(path);
+        }
+    }
+    assert_eq!(units.len(), 3);
+    let output = analyze.args(["verify", "--man=no"]).args(&units).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+/// The unit starts what this program takes: its options, and a configuration that is not refused.
+#[test]
+fn the_unit_starts_this_program() {
+    let unit = std::fs::read_to_string(packaging().join("systemd/acp-supervisor.service")).unwrap();
+    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/acp-supervisor ")).unwrap();
+    let mut args: Vec<&str> = line.split(' ').collect();
+    let at = args.iter().position(|arg| *arg == "--config").unwrap();
+    args[at + 1] = "/nonexistent/supervisor.toml";
+    let program = env!("CARGO_BIN_EXE_acp-supervisor");
+    let output = Command::new(program).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("/nonexistent/supervisor.toml"), "every option is known: {said}");
+}
+
+#[test]
+fn the_group_and_the_directories_can_be_made() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("etc")).unwrap();
+    let at = format!("--root={}", root.path().display());
+    let make = |name: &str, more: &[&str], file: &str| {
+        let Some(mut tool) = tool(name) else { return false };
+        let output = tool.arg(&at).args(more).arg(packaging().join(file)).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        true
+    };
+    if make("systemd-sysusers", &[], "sysusers.d/acp-host.conf") {
+        let groups = std::fs::read_to_string(root.path().join("etc/group")).unwrap();
+        assert!(groups.contains("acp-admin:"), "{groups}");
+    }
+    // Owners are given by a root only.
+    if rustix::process::geteuid().is_root()
+        && make("systemd-tmpfiles", &["--create"], "tmpfiles.d/acp-host.conf")
+    {
+        for dir in ["etc/acp-host", "var/lib/acp-gateway", "run/acp-supervisor"] {
+            assert!(root.path().join(dir).is_dir(), "{dir}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! How trees end: orderly closes, orphans, survivors, strays. Cases 37, 44, 65, 66, 72.
+
+use crate::kernel::{ME, OnTerm, State, environ};
+use crate::stage::{REAP_TERM_MS, Stage};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
+use acp_supervisor::lease_task::LeaseCmd;
+use acp_supervisor::strays;
+use acp_supervisor::sys::Signal::{Cont, Kill, Term};
+
+#[tokio::test(start_paused = true)]
+async fn c37_a08_s_an_orphaned_tree_is_ended_children_first() {
+    for state in [Bound, Open] {
+        let mut s = Stage::new().await;
+        let (tree, other) =
+            (s.orphan(state).await, s.plant_at(9_000, acp_shared::ids::GatewayInstanceId::mint()));
+        assert_eq!(s.dry_run()[0].pids, [tree.child, tree.adapter, tree.wrapper]);
+        let lines = s.reap().await;
+        assert_eq!(lines[0].action, "signal");
+        assert_eq!(lines[0].pids, [tree.child, tree.adapter, tree.wrapper]);
+        let order: Vec<i32> =
+            s.sent().iter().filter(|sent| sent.signal == Term).map(|sent| sent.pid).collect();
+        assert_eq!(order, [tree.child, tree.adapter, tree.wrapper]);
+        assert_eq!(s.state(&tree), Closed);
+        assert!(s.kernel().alive(tree.lease).is_empty() && s.untouched(&other));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c37_s_what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    assert!(s.kernel().alive(tree.lease).is_empty());
+    let first = |signal| s.sent().iter().find(|sent| sent.signal == signal).map(|sent| sent.at_ms).unwrap();
+    assert!(first(Kill) >= first(Term) + REAP_TERM_MS, "{:?}", s.sent());
+    assert_eq!(s.sent_to(tree.wrapper), [Term, Cont, Kill], "once each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c37_s_what_is_born_meanwhile_is_ended_too() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    let now = s.kernel().now_ms();
+    s.kernel().at(now + 100, move |k| {
+        let late = k.fork(tree.child, "late");
+        k.setsid(late);
+        k.edit(late, |t| (t.on_term, t.environ) = (OnTerm::Ignores, Vec::new()));
+    });
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    assert!(s.kernel().alive(tree.lease).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c37_s_a_stopped_tree_is_continued_so_that_it_can_end() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    for pid in tree.pids() {
+        s.kernel().edit(pid, |t| t.state = State::Stopped);
+    }
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    assert_eq!(s.sent_to(tree.child), [Term, Cont], "no SIGKILL was needed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a08_s_a_lease_without_a_number_is_found_by_its_marker() {
+    for matches in 0..=2 {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Reserved).await;
+        for pid in &tree.pids()[matches..] {
+            s.kernel().edit(*pid, |t| t.environ.clear());
+        }
+        if matches == 0 {
+            s.kernel().vanish(tree.lease);
+        }
+        let lines = s.reap().await;
+        assert_eq!(s.state(&tree), if matches == 0 { Lost } else { Closed });
+        assert_eq!(lines[0].action, if matches == 0 { "mark_lost" } else { "signal" });
+        assert!(s.kernel().alive(tree.lease).is_empty(), "{matches}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a02_s_who_changes_identity_after_sigterm_gets_no_sigkill() {
+    for root in [true, false] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Open).await;
+        s.harden(&tree);
+        let pid = if root { tree.wrapper } else { tree.child };
+        // A number is not given out while a session or a group has it: the others leave first.
+        for other in [tree.adapter, tree.child] {
+            s.kernel().setsid(other);
+            s.kernel().edit(other, |t| t.dies_with_parent = false);
+        }
+        let now = s.kernel().now_ms();
+        s.kernel().at(now + REAP_TERM_MS / 2, move |k| drop(k.give_away(pid, true)));
+        s.reap().await;
+        assert_eq!(s.sent_to(pid), [Term, Cont], "root: {root}");
+        assert_eq!(s.kernel().task(pid).name, "stranger");
+        assert!(s.kernel().alive(tree.lease).is_empty());
+        assert_eq!(s.state(&tree), Closed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a10_s_survivors_are_named_and_their_lease_is_not_closed() {
+    for foreign in [true, false] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Open).await;
+        s.kernel().edit(tree.child, |t| if foreign { t.uid = 0 } else { t.state = State::Uninterruptible });
+        s.reap().await;
+        assert_eq!(s.state(&tree), Closing, "foreign: {foreign}");
+        let pid = tree.child.to_string();
+        assert!(s.lease(&tree).state_reason.contains(&pid), "{}", s.lease(&tree).state_reason);
+        assert_eq!(s.kernel().alive(tree.lease), [tree.child]);
+        // It gets out of the kernel, or its user ends it: the next look closes the lease.
+        if foreign {
+            s.kernel().exit(tree.child, ExitStatus::Exited(0));
+        } else {
+            s.kernel().resume(tree.child);
+        }
+        s.reap().await;
+        assert_eq!(s.state(&tree), Closed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a20_s_the_dead_that_nobody_collects_are_dead() {
+    for inode in [true, false] {
+        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
+        s.kernel().edit(1, |t| t.reaps = false);
+        let tree = s.orphan(Open).await;
+        s.kernel().vanish(tree.lease);
+        assert!(s.kernel().get(tree.wrapper).is_some(), "a zombie");
+        s.reap().await;
+        assert_eq!((s.state(&tree), s.sent()), (Lost, vec![]));
+        // And those that the reaper makes.
+        let tree = s.orphan(Open).await;
+        s.harden(&tree);
+        s.reap().await;
+        assert_eq!(s.state(&tree), Closed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c65_s_a_closing_lease_is_taken_up_again_after_a_fresh_look() {
+    let mut s = Stage::new().await;
+    let (lives, gone, reused) = (s.orphan(Closing).await, s.orphan(Closing).await, s.orphan(Closing).await);
+    s.kernel().vanish(gone.lease);
+    s.kernel().vanish(reused.lease);
+    s.kernel().place(reused.wrapper, 1, "stranger");
+    s.reap().await;
+    for tree in [lives, gone, reused] {
+        assert_eq!(s.state(&tree), Closed);
+        assert!(s.kernel().alive(tree.lease).is_empty());
+    }
+    assert_eq!(s.sent_to(reused.wrapper), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c66_s_of_two_leases_with_one_process_the_newest_owns_it() {
+    // Start times may be shifted meanwhile: the inode alone proves it.
+    for shift in [0, 77] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Open).await;
+        let mut other = s.plant_at(9_000, tree.gateway);
+        s.kernel().vanish(other.lease);
+        (other.wrapper, other.adapter, other.child) = (tree.wrapper, tree.adapter, tree.child);
+        let mut row = s.row(&other, Open);
+        row.started_at_ms = s.lease(&tree).started_at_ms + 5;
+        row.bound.as_mut().unwrap().wrapper.start_ticks += shift;
+        s.save(row).await;
+        s.rewrite(&tree, |l| l.bound.as_mut().unwrap().wrapper.start_ticks += shift).await;
+        s.reap().await;
+        assert_eq!((s.state(&tree), s.state(&other)), (Lost, Closed));
+        assert!(s.lease(&tree).state_reason.contains("newer lease"), "{}", s.lease(&tree).state_reason);
+        assert!(s.kernel().alive(tree.lease).is_empty());
+        assert_eq!(s.sent_to(tree.wrapper), [Term], "once, for one of them");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c66_s_without_inodes_the_environment_says_whose_a_process_is() {
+    let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
+    let tree = s.orphan(Open).await;
+    let mut other = s.plant_at(9_000, tree.gateway);
+    s.kernel().vanish(other.lease);
+    (other.wrapper, other.adapter, other.child) = (tree.wrapper, tree.adapter, tree.child);
+    let mut row = s.row(&other, Open);
+    row.started_at_ms = s.lease(&tree).started_at_ms + 5;
+    s.save(row).await;
+    s.reap().await;
+    assert_eq!((s.state(&tree), s.state(&other)), (Closed, Lost));
+    assert!(s.kernel().alive(tree.lease).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c63_s_a_lease_whose_processes_are_missing_is_lost() {
+    for state in [Reserved, Bound, Open] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(state).await;
+        s.kernel().vanish(tree.lease);
+        let lines = s.reap().await;
+        assert_eq!((s.state(&tree), lines[0].action.as_str()), (Lost, "mark_lost"), "{state}");
+        assert!(s.lease(&tree).ended_at_ms.is_some(), "its retention has begun");
+        assert_eq!(s.sent(), []);
+        // It is settled: nothing more is done about it.
+        assert!(s.reap().await.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c44_s_closing_twice_is_closing_once() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    for _ in 0..3 {
+        s.close(id).await;
+        s.pass(40).await;
+    }
+    s.pass(100).await;
+    s.close(id).await;
+    s.reaches(id, Closed).await;
+    s.close(id).await;
+    s.pass(1_000).await;
+    assert_eq!(s.sent_to(tree.wrapper), [Term, Cont]);
+    assert_eq!((s.sent_to(tree.adapter), s.sent_to(tree.child)), (vec![], vec![]), "its wrapper ends them");
+    assert_eq!((s.by_id(id).state, s.kernel().alive(id)), (Closed, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c44_s_a_close_during_the_end_of_the_agent_signals_nobody_twice() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.close(id).await;
+    s.kernel().exit(tree.adapter, ExitStatus::Exited(5));
+    s.pass(10).await;
+    s.close(id).await;
+    s.tell(id, LeaseCmd::Hurry).await;
+    s.tell(id, LeaseCmd::Hurry).await;
+    s.reaches(id, Closed).await;
+    assert_eq!(s.by_id(id).exit, Some(ExitStatus::Exited(5)));
+    assert!(s.sent_to(tree.wrapper).iter().filter(|signal| **signal == Term).count() <= 1);
+    assert!(s.kernel().alive(id).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a10_s_a_close_that_ends_nothing_escalates_and_names_what_survives() {
+    let mut s = Stage::new().await;
+    s.sys.wrapper.lock().unwrap().deaf = true;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.harden(&tree);
+    s.kernel().edit(tree.wrapper, |t| t.on_term = OnTerm::Ignores);
+    s.kernel().edit(tree.child, |t| t.state = State::Uninterruptible);
+    s.close(id).await;
+    s.until("it is stuck", |s| s.stuck.contains(&id)).await;
+    assert_eq!(s.by_id(id).state, Closing);
+    assert!(s.by_id(id).state_reason.contains("tool"), "{}", s.by_id(id).state_reason);
+    assert_eq!(s.kernel().alive(id), [tree.child]);
+    let signals = s.sent_to(tree.wrapper);
+    assert_eq!((&signals[..2], signals.last()), (&[Term, Cont][..], Some(&Kill)));
+    s.kernel().resume(tree.child);
+    s.reaches(id, Closed).await;
+    assert_eq!(s.stored().await[0].state, Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a15_s_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    let escaped = s.kernel().fork(tree.child, "daemon");
+    s.kernel().setsid(escaped);
+    s.kernel().deliver(tree.wrapper, Kill);
+    s.reaches(id, Lost).await;
+    assert!(s.kernel().alive(id).is_empty(), "{:?}", s.kernel().alive(id));
+    assert_eq!(s.sent_to(escaped), [Kill]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c72_s_what_the_same_process_holds_it_keeps_across_an_exec() {
+    // A program that was replaced in place has its number, its start time and its inode.
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    let me = s.kernel().record(ME);
+    s.rewrite(&tree, |l| l.supervisor = me).await;
+    s.kernel().ours.clear();
+    let lines = s.reap().await;
+    assert_eq!(lines[0].action, "leave");
+    assert_eq!(s.state(&tree), Open);
+    assert!(s.untouched(&tree));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c72_s_a_supervisor_that_ends_drains_its_leases() {
+    let mut s = Stage::new().await;
+    s.sys.wrapper.lock().unwrap().deaf = true;
+    let (one, two) = (s.spawn().await, s.spawn().await);
+    let (first, second) = (s.grow(one), s.grow(two));
+    s.harden(&second);
+    for id in [one, two] {
+        s.tell(id, LeaseCmd::Hurry).await;
+    }
+    for id in [one, two] {
+        s.reaches(id, Closed).await;
+        assert!(s.kernel().alive(id).is_empty());
+    }
+    assert!(s.sent_to(first.wrapper).iter().all(|signal| *signal == Kill), "no grace is left");
+    assert!(s.context.roots.lock().unwrap().is_empty(), "nothing is under care any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn strays_are_killed_and_collected_and_nobody_else() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    let look = |s: &Stage| strays::look(&s.context, s.sys.as_ref());
+    look(&s);
+    assert!(s.untouched(&tree), "a child that is held is no stray");
+    // A daemon of a tree that has lost its wrapper, hidden behind nothing and nobody's marker.
+    let daemon = s.kernel().fork(tree.child, "daemon");
+    s.kernel().setsid(daemon);
+    s.kernel().edit(daemon, |t| (t.ppid, t.environ) = (ME, environ(id, tree.gateway)[..10].to_vec()));
+    look(&s);
+    assert_eq!((s.sent_to(daemon), s.kernel().runs(daemon)), (vec![Kill], false));
+    assert!(s.kernel().get(daemon).is_some());
+    look(&s);
+    assert!(s.kernel().get(daemon).is_none(), "it was collected");
+    // Nobody is a stray while another program's orphans could come here.
+    let mut abilities = s.context.abilities;
+    abilities.subreaper = false;
+    assert!(s.untouched(&tree) && !abilities.subreaper);
+    s.close(id).await;
+    s.reaches(id, Closed).await;
+}

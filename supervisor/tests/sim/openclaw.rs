@@ -1,0 +1,143 @@
+//! The identity set ACPX-01 to ACPX-10 of OpenClaw's process tests, on orphans of an earlier supervisor whose tree
+//! ignores SIGTERM.
+
+use crate::kernel::Kernel;
+use crate::stage::{REAP_TERM_MS, Stage, Tree};
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::LeaseState::{Open, Reserved};
+use acp_supervisor::sys::Signal::{self, Cont, Kill, Term};
+
+struct Row {
+    name: &'static str,
+    /// Before the first look.
+    before: fn(&mut Kernel, Tree),
+    /// Between SIGTERM and SIGKILL.
+    between: fn(&mut Kernel, Tree),
+    wrapper: &'static [Signal],
+    child: &'static [Signal],
+}
+
+const NOTHING: fn(&mut Kernel, Tree) = |_, _| {};
+const WHOLE: &[Signal] = &[Term, Cont, Kill];
+/// A member of a group is reached with its leader, and once more by itself if that was not enough.
+const ASKED: &[Signal] = &[Term, Cont];
+
+const ROWS: [Row; 9] = [
+    Row {
+        name: "ACPX-01: another start before SIGTERM",
+        before: |k, tree| {
+            k.vanish(tree.lease);
+            k.place(tree.wrapper, 1, "stranger");
+            k.place(tree.child, 1, "stranger");
+        },
+        between: NOTHING,
+        wrapper: &[],
+        child: &[],
+    },
+    Row {
+        name: "ACPX-02: another start after SIGTERM",
+        before: NOTHING,
+        between: |k, tree| {
+            k.vanish(tree.lease);
+            k.place(tree.wrapper, 1, "stranger");
+            k.place(tree.child, 1, "stranger");
+        },
+        wrapper: ASKED,
+        child: ASKED,
+    },
+    Row {
+        name: "ACPX-03: ended after SIGTERM",
+        before: NOTHING,
+        between: |k, tree| k.vanish(tree.lease),
+        wrapper: ASKED,
+        child: ASKED,
+    },
+    Row { name: "ACPX-04: the same", before: NOTHING, between: NOTHING, wrapper: WHOLE, child: WHOLE },
+    Row {
+        name: "ACPX-05: no list before SIGTERM",
+        before: |k, _| k.list_fails = true,
+        between: NOTHING,
+        wrapper: &[],
+        child: &[],
+    },
+    Row {
+        name: "ACPX-06: no list before SIGKILL",
+        before: NOTHING,
+        between: |k, _| k.list_fails = true,
+        wrapper: ASKED,
+        child: ASKED,
+    },
+    Row {
+        name: "ACPX-07: the same command under the same number, another start",
+        before: NOTHING,
+        between: |k, tree| {
+            let of = k.task(tree.wrapper).clone();
+            k.vanish(tree.lease);
+            k.place(tree.wrapper, 1, "acp-wrapper");
+            k.edit(tree.wrapper, |t| (t.start_ticks, t.exe) = (of.start_ticks, of.exe));
+        },
+        wrapper: ASKED,
+        child: ASKED,
+    },
+    Row {
+        name: "ACPX-08: a changed child is left out",
+        before: NOTHING,
+        between: |k, tree| drop(k.give_away(tree.child, true)),
+        wrapper: WHOLE,
+        child: ASKED,
+    },
+    Row {
+        name: "ACPX-09: only those that are the same get SIGKILL",
+        before: NOTHING,
+        between: |k, tree| {
+            for pid in [tree.adapter, tree.child] {
+                k.setsid(pid);
+                k.edit(pid, |t| t.dies_with_parent = false);
+            }
+            k.exit(tree.wrapper, ExitStatus::Exited(0));
+            k.place(tree.wrapper, 1, "stranger");
+        },
+        wrapper: ASKED,
+        child: &[Term, Cont, Kill],
+    },
+];
+
+#[tokio::test(start_paused = true)]
+async fn a01_a02_a04_s_acpx_01_to_09() {
+    for row in ROWS {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Open).await;
+        s.harden(&tree);
+        (row.before)(&mut s.kernel(), tree);
+        let (now, between) = (s.kernel().now_ms(), row.between);
+        s.kernel().at(now + REAP_TERM_MS / 2, move |k| between(k, tree));
+        let _ = s.try_reap().await;
+        s.pass(REAP_TERM_MS).await;
+        let seen = |pid| {
+            let mut signals = s.sent_to(pid);
+            signals.dedup();
+            signals
+        };
+        assert_eq!(
+            (seen(tree.wrapper).as_slice(), seen(tree.child).as_slice()),
+            (row.wrapper, row.child),
+            "{}",
+            row.name
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a08_a09_s_acpx_10_a_pending_lease_of_another_gateway_signals_nobody() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Reserved).await;
+    // The tree says that it is of this lease, and of another gateway.
+    let foreign = crate::kernel::environ(tree.lease, GatewayInstanceId::mint());
+    for pid in tree.pids() {
+        s.kernel().edit(pid, |t| t.environ.clone_from(&foreign));
+    }
+    s.kernel().ours.clear();
+    s.reap().await;
+    assert!(s.untouched(&tree));
+}

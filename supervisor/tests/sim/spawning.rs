@@ -1,0 +1,163 @@
+//! Starts that fail, at each step. Cases 59, 68 and 69.
+
+use crate::kernel::ME;
+use crate::stage::Stage;
+use crate::wrapper::{Hello, Wrapper};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::LeaseState::{Closed, Lost, Open};
+use acp_shared::protocol::RefusalCode;
+use acp_supervisor::strays;
+
+/// Nothing of a start is left, and its row says so.
+async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
+    // What the supervisor no longer waits for is collected by its look for strays.
+    for _ in 0..50 {
+        s.pass(10).await;
+        strays::look(&s.context, s.sys.as_ref());
+    }
+    assert!(s.kernel().alive(id).is_empty());
+    assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
+    assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is collected");
+    assert!(s.context.children.lock().unwrap().is_empty());
+    assert!(s.context.roots.lock().unwrap().is_empty());
+}
+
+fn trigger(state: &str) -> String {
+    format!(
+        "CREATE TRIGGER full BEFORE INSERT ON leases WHEN NEW.state = '{state}'
+         BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_succeeds() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    assert!(s.refusals.is_empty(), "{:?}", s.refusals);
+    assert_eq!((s.by_id(id).state, s.kernel().execs), (Open, 1));
+    assert_eq!(s.stored().await[0].bound, s.by_id(id).bound);
+    s.close(id).await;
+    s.reaches(id, Closed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c59_s_without_a_durable_reservation_nothing_is_started() {
+    let mut s = Stage::new().await;
+    s.damage(&trigger("reserved"));
+    let id = s.spawn().await;
+    assert_eq!(s.refusals[&id].code, RefusalCode::StoreUnavailable);
+    assert_eq!(s.kernel().tasks().count(), 2, "no process was made");
+    assert!(s.stored().await.iter().all(|l| l.state.is_ended()));
+    nothing_is_left(&mut s, id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c59_s_without_a_durable_binding_the_adapter_is_not_let_go() {
+    let mut s = Stage::new().await;
+    s.damage(&trigger("bound"));
+    let id = s.spawn().await;
+    assert_eq!(s.refusals[&id].code, RefusalCode::StoreUnavailable);
+    nothing_is_left(&mut s, id).await;
+    assert!(s.stored().await.iter().all(|l| l.state.is_ended()));
+    // The disk has room again: so has the supervisor.
+    s.damage("DROP TRIGGER full");
+    let id = s.spawn().await;
+    assert_eq!(s.by_id(id).state, Open);
+    s.close(id).await;
+    s.reaches(id, Closed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c59_s_processes_are_ended_even_where_nothing_can_be_written() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
+    s.close(id).await;
+    s.reaches(id, Closed).await;
+    assert!(s.kernel().alive(id).is_empty());
+    assert_eq!(s.stored().await[0].state, Open, "a later supervisor looks at it again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c68_s_a_start_without_resources_fails_cleanly() {
+    for (name, script) in [
+        ("fork: EAGAIN", Wrapper { cannot_fork: true, ..Wrapper::default() }),
+        ("pidfd_open: EMFILE", Wrapper { no_descriptors: true, ..Wrapper::default() }),
+    ] {
+        let mut s = Stage::new().await;
+        *s.sys.wrapper.lock().unwrap() = script;
+        let id = s.spawn().await;
+        assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{name}");
+        nothing_is_left(&mut s, id).await;
+        let rows = s.stored().await;
+        assert!(rows.len() == 1 && rows[0].state.is_ended(), "{name}: {rows:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c69_s_a_hello_that_lies_ends_the_own_child_alone() {
+    for lie in 0..4 {
+        let mut s = Stage::new().await;
+        let other = s.plant_at(9_000, acp_shared::ids::GatewayInstanceId::mint());
+        let hello = match lie {
+            0 => Hello::Adapter(other.adapter),
+            1 => Hello::Adapter(77),
+            2 => Hello::Adapter(1),
+            _ => Hello::Wrapper(other.wrapper),
+        };
+        s.sys.wrapper.lock().unwrap().hello = hello;
+        let id = s.spawn().await;
+        assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{hello:?}");
+        assert_eq!(s.by_id(id).state, Lost, "{hello:?}");
+        assert!(s.untouched(&other), "{hello:?}");
+        nothing_is_left(&mut s, id).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c69_s_a_hello_of_another_sender_is_not_believed() {
+    // The kernel says who sent it: this test, which is not the wrapper that the faked kernel knows.
+    let mut s = Stage::on(|k| k.abilities.scm_pidfd = true).await;
+    let id = s.spawn().await;
+    assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
+    assert!(
+        s.refusals[&id].message.contains("another process speaks for the wrapper"),
+        "{:?}",
+        s.refusals[&id]
+    );
+    assert_eq!(s.by_id(id).state, Lost);
+    nothing_is_left(&mut s, id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c69_s_an_adapter_must_be_the_wrappers_own_group_in_its_session() {
+    for what in 0..3 {
+        let mut s = Stage::new().await;
+        let now = s.kernel().now_ms();
+        s.sys.wrapper.lock().unwrap().hello = Hello::Later;
+        s.kernel().at(now + 50, move |k| {
+            let adapter = k.tasks().find(|t| t.dies_with_parent).map(|t| t.pid).unwrap();
+            let wrapper = k.task(adapter).ppid;
+            match what {
+                0 => k.edit(adapter, |t| t.pgid = wrapper),
+                1 => k.setsid(adapter),
+                _ => k.edit(wrapper, |t| t.sid = 1),
+            }
+        });
+        let id = s.spawn().await;
+        assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{what}");
+        assert_eq!(s.by_id(id).state, Lost, "{what}");
+        nothing_is_left(&mut s, id).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrapper_that_says_nothing_is_given_up() {
+    for hello in [Hello::Silent, Hello::Ends] {
+        let mut s = Stage::new().await;
+        s.sys.wrapper.lock().unwrap().hello = hello;
+        let id = s.spawn().await;
+        assert_eq!((s.refusals[&id].code, s.by_id(id).state), (RefusalCode::SpawnFailed, Closed));
+        nothing_is_left(&mut s, id).await;
+    }
+}

@@ -1,0 +1,489 @@
+//! One supervisor on a faked machine, with a real store and real launch directories in a temporary directory, and
+//! with virtual time.
+//!
+//! Time goes on in steps, each once everything has been done that can be done without it. The store's thread is
+//! outside of the runtime, so the runtime itself cannot know when that is: it is kept from moving the clock.
+
+use crate::kernel::{EARLIER, Kernel, ME, OnTerm, Sent, environ};
+use crate::sys::FakeSys;
+use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
+use acp_supervisor::config::Config;
+use acp_supervisor::context::Context;
+use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
+use acp_supervisor::core::load::{self, Own};
+use acp_supervisor::launchdir::WrapperRoot;
+use acp_supervisor::lease_task::{self, LeaseCmd};
+use acp_supervisor::owner::Event;
+use acp_supervisor::reaper;
+use acp_supervisor::relay::Relay;
+use acp_supervisor::relay::spools::Spools;
+use acp_supervisor::store::{STORE_FILE, Store};
+use acp_supervisor::sys::{OpenProcess, Signal, Sys};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+/// How far time goes at once.
+const STEP: Duration = Duration::from_millis(10);
+/// How long a test waits for something, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Graces of leases that are spawned here.
+pub(crate) const GRACES: Graces = Graces { eof_ms: 100, term_ms: 200, kill_ms: 400 };
+/// From SIGTERM to SIGKILL for what an earlier supervisor left behind.
+pub(crate) const REAP_TERM_MS: u64 = 300;
+
+/// A lease's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tree {
+    pub(crate) lease: LeaseId,
+    pub(crate) gateway: GatewayInstanceId,
+    pub(crate) wrapper: i32,
+    pub(crate) adapter: i32,
+    /// A child of the adapter, in its group.
+    pub(crate) child: i32,
+}
+
+impl Tree {
+    pub(crate) fn pids(&self) -> [i32; 3] {
+        [self.wrapper, self.adapter, self.child]
+    }
+}
+
+/// The supervisor and its machine.
+pub(crate) struct Stage {
+    pub(crate) sys: Arc<FakeSys>,
+    pub(crate) context: Arc<Context<FakeSys>>,
+    /// The rows as the drivers last gave them.
+    pub(crate) leases: Vec<Lease>,
+    /// What gateways were told about spawns.
+    pub(crate) refusals: HashMap<LeaseId, Refusal>,
+    /// Relays of the leases that run: they live for as long as somebody holds them.
+    pub(crate) relays: HashMap<LeaseId, Relay>,
+    /// Leases of which something survives.
+    pub(crate) stuck: Vec<LeaseId>,
+    commands: HashMap<LeaseId, mpsc::Sender<LeaseCmd>>,
+    events: mpsc::Receiver<Event>,
+    dir: TempDir,
+    /// While a job of the blocking pool runs, the clock does not move by itself.
+    _clock_stands: std::sync::mpsc::Sender<()>,
+}
+
+impl Stage {
+    /// A machine with every ability.
+    pub(crate) async fn new() -> Self {
+        Self::on(|_| {}).await
+    }
+
+    /// A machine that is prepared before the supervisor starts.
+    pub(crate) async fn on(prepare: impl FnOnce(&mut Kernel)) -> Self {
+        Self::prepared(prepare, |_| {})
+    }
+
+    /// A state directory that is prepared before the supervisor starts.
+    pub(crate) async fn on_store(prepare: impl FnOnce(&Path)) -> Self {
+        Self::prepared(|_| {}, prepare)
+    }
+
+    fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || held.recv());
+        let mut kernel = Kernel::new();
+        prepare(&mut kernel);
+        let (abilities, me) = (kernel.abilities, kernel.record(ME));
+        let sys = Arc::new(FakeSys::new(kernel));
+        let dir = tempfile::tempdir().unwrap();
+        store(dir.path());
+        let (store, _, _) = Store::open(dir.path()).unwrap();
+        let (events, queue) = mpsc::channel(4096);
+        let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
+        let context = Arc::new(Context {
+            own_line: sys.own_line(),
+            abilities,
+            store,
+            config,
+            wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
+            state_dir: dir.path().to_owned(),
+            me,
+            scope: sys.here().unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
+            roots: Mutex::default(),
+            budgets: Mutex::default(),
+            spools: Spools::new(dir.path().join("spool"), 1 << 20),
+            children: Mutex::default(),
+            descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
+            events,
+            looks: Semaphore::new(2),
+            started: Instant::now(),
+            sys: Arc::clone(&sys),
+        });
+        Self {
+            sys,
+            context,
+            leases: Vec::new(),
+            refusals: HashMap::new(),
+            relays: HashMap::new(),
+            stuck: Vec::new(),
+            commands: HashMap::new(),
+            events: queue,
+            dir,
+            _clock_stands: hold,
+        }
+    }
+
+    /// The machine at this instant.
+    pub(crate) fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.sys.kernel()
+    }
+
+    /// The state directory.
+    pub(crate) fn state_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    // ---- time ----
+
+    /// Everything happens that can happen without time, then time goes one step on.
+    async fn step(&self) {
+        for _ in 0..3 {
+            // A round trip through the store's thread: all that was asked of it before is answered.
+            drop(self.context.store.flush().await);
+            for _ in 0..8 {
+                tokio::task::yield_now().await;
+            }
+        }
+        tokio::time::advance(STEP).await;
+    }
+
+    /// Lets time pass until something is done.
+    pub(crate) async fn drive<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        let since = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.step() => assert!(since.elapsed() < PATIENCE, "it is never done"),
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) async fn pass(&mut self, ms: u64) {
+        let until = Instant::now() + Duration::from_millis(ms);
+        while Instant::now() < until {
+            self.step().await;
+            self.hear();
+        }
+    }
+
+    /// Lets time pass until something holds.
+    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let since = Instant::now();
+        while !holds(self) {
+            assert!(since.elapsed() < PATIENCE, "never: {what}; {:?}; {:?}", self.leases, self.kernel());
+            self.step().await;
+            self.hear();
+        }
+    }
+
+    /// Takes up what the drivers told their owner.
+    fn hear(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::Spawned { lease, result } => {
+                    let id = lease.lease_id;
+                    self.keep(lease);
+                    match result {
+                        Ok(relay) => drop(self.relays.insert(id, relay)),
+                        Err(refusal) => drop(self.refusals.insert(id, refusal)),
+                    }
+                }
+                Event::Changed { lease, stuck } => {
+                    if stuck {
+                        self.stuck.push(lease.lease_id);
+                    }
+                    self.keep(lease);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn keep(&mut self, lease: Lease) {
+        match self.leases.iter_mut().find(|l| l.lease_id == lease.lease_id) {
+            Some(row) => *row = lease,
+            None => self.leases.push(lease),
+        }
+    }
+
+    // ---- leases of an earlier supervisor ----
+
+    /// A lease that a supervisor, dead by now, left behind with its whole tree.
+    pub(crate) async fn orphan(&mut self, state: LeaseState) -> Tree {
+        let tree = self.plant();
+        let lease = self.row(&tree, state);
+        self.save(lease).await;
+        tree
+    }
+
+    /// A tree as an earlier supervisor would have left it, without a lease.
+    pub(crate) fn plant(&self) -> Tree {
+        let wrapper = self.kernel().free_pid();
+        let tree = self.plant_at(wrapper, GatewayInstanceId::mint());
+        self.kernel().ours.insert(tree.lease);
+        tree
+    }
+
+    /// A tree whose wrapper has this number; it is not for us to signal.
+    pub(crate) fn plant_at(&self, wrapper: i32, gateway: GatewayInstanceId) -> Tree {
+        let lease = LeaseId::mint();
+        let mut kernel = self.kernel();
+        kernel.place(wrapper, 1, "acp-wrapper");
+        kernel.edit(wrapper, |t| {
+            (t.tree, t.environ, t.subreaper) = (Some(lease), environ(lease, gateway), true);
+        });
+        let adapter = kernel.fork(wrapper, "agent");
+        kernel.setpgid(adapter);
+        kernel.edit(adapter, |t| t.dies_with_parent = true);
+        let child = kernel.fork(adapter, "tool");
+        Tree { lease, gateway, wrapper, adapter, child }
+    }
+
+    /// What such a supervisor would have recorded of it.
+    pub(crate) fn row(&self, tree: &Tree, state: LeaseState) -> Lease {
+        let kernel = self.kernel();
+        let named = state != LeaseState::Reserved;
+        let bound = named.then(|| Bound {
+            wrapper: kernel.record(tree.wrapper),
+            adapter: kernel.record(tree.adapter),
+            pgid: tree.adapter,
+            sid: tree.wrapper,
+        });
+        let supervisor = ProcessRecord {
+            pid: EARLIER,
+            start_ticks: 99_000,
+            inode: kernel.record(ME).inode.map(|_| 49_000),
+        };
+        let now = kernel.now_ms();
+        drop(kernel);
+        Lease { supervisor, bound, state, ..self.blank(tree.lease, tree.gateway, now) }
+    }
+
+    fn blank(&self, lease_id: LeaseId, gateway: GatewayInstanceId, now_ms: u64) -> Lease {
+        Lease {
+            lease_id,
+            gateway,
+            owner_uid: 1000,
+            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+            kind: LeaseKind::Agent,
+            graces: GRACES,
+            wrapper_root: "/w".into(),
+            wrapper_path: "/w/acp-wrapper".into(),
+            supervisor: self.context.me,
+            scope: self.context.scope.clone(),
+            bound: None,
+            command_hash: "aa".into(),
+            spec_hash: "bb".into(),
+            cgroup_path: None,
+            rung: "R2".into(),
+            started_at_ms: now_ms,
+            ended_at_ms: None,
+            state: LeaseState::Reserved,
+            state_reason: String::new(),
+            last_evidence_json: None,
+            exit: None,
+            stdout_base: 0,
+            stdout_end: 0,
+            stdin_written: 0,
+            released: false,
+        }
+    }
+
+    /// Stores a row.
+    pub(crate) async fn save(&mut self, lease: Lease) {
+        self.drive(self.context.store.save_lease(&lease)).await.unwrap();
+        self.keep(lease);
+    }
+
+    /// Changes a stored row.
+    pub(crate) async fn rewrite(&mut self, tree: &Tree, change: impl FnOnce(&mut Lease)) {
+        let mut lease = self.lease(tree).clone();
+        change(&mut lease);
+        self.save(lease).await;
+    }
+
+    /// The row of a tree.
+    pub(crate) fn lease(&self, tree: &Tree) -> &Lease {
+        self.by_id(tree.lease)
+    }
+
+    /// The row of a lease.
+    pub(crate) fn by_id(&self, id: LeaseId) -> &Lease {
+        let row = self.leases.iter().find(|l| l.lease_id == id);
+        row.unwrap_or_else(|| panic!("no lease {id}"))
+    }
+
+    /// Its state.
+    pub(crate) fn state(&self, tree: &Tree) -> LeaseState {
+        self.lease(tree).state
+    }
+
+    /// Whether the whole tree runs.
+    pub(crate) fn untouched(&self, tree: &Tree) -> bool {
+        let kernel = self.kernel();
+        tree.pids().iter().all(|pid| kernel.runs(*pid))
+            && !kernel.sent.iter().any(|s| tree.pids().contains(&s.pid))
+    }
+
+    /// What was sent to a process, in order.
+    pub(crate) fn sent_to(&self, pid: i32) -> Vec<Signal> {
+        self.kernel().sent.iter().filter(|s| s.pid == pid).map(|s| s.signal).collect()
+    }
+
+    /// Everything that was sent.
+    pub(crate) fn sent(&self) -> Vec<Sent> {
+        self.kernel().sent.clone()
+    }
+
+    /// Settles the rows and reaps all leases that have not ended, as the supervisor does when it starts, and compares what is on disk
+    /// with what the reaper says.
+    pub(crate) async fn reap(&mut self) -> Vec<ReapLine> {
+        self.try_reap().await.unwrap_or_else(|e| panic!("cannot reap: {e}"))
+    }
+
+    /// As [`Stage::reap`], where that may fail.
+    pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
+        let own = Own { scope: &self.context.scope, line: &self.context.own_line };
+        let now = |pid| self.sys.open(pid).ok()?.record();
+        for lease in load::settle(&mut self.leases, own, 1, now) {
+            self.drive(self.context.store.save_lease(&lease)).await.unwrap();
+        }
+        let mut open: Vec<Lease> = self.leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
+        let context = Arc::clone(&self.context);
+        let lines = self.drive(reaper::reap(&context, &mut open)).await;
+        for lease in open {
+            self.keep(lease);
+        }
+        for lease in &self.stored().await {
+            assert_eq!(lease.state, self.by_id(lease.lease_id).state, "the row on disk");
+        }
+        lines
+    }
+
+    /// What would be done, without doing it.
+    pub(crate) fn dry_run(&self) -> Vec<ReapLine> {
+        let before = self.sent();
+        let lines = reaper::dry_run(self.sys.as_ref(), &self.leases, &self.context.guard(None)).unwrap();
+        assert_eq!(self.sent(), before, "a dry run signals nobody");
+        lines
+    }
+
+    /// The rows on disk, read from a copy of the store.
+    pub(crate) async fn stored(&self) -> Vec<Lease> {
+        drop(self.drive(self.context.store.flush()).await);
+        Store::open(self.copy().path()).unwrap().2.leases
+    }
+
+    /// A copy of the store's files, as a crash at this instant would leave them.
+    pub(crate) fn copy(&self) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(self.dir.path()).unwrap().flatten() {
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+            }
+        }
+        copy
+    }
+
+    /// Writes to the store what this program never would.
+    #[expect(clippy::disallowed_methods, reason = "damage comes from outside of the store")]
+    pub(crate) fn damage(&self, sql: &str) {
+        let connection = rusqlite::Connection::open(self.dir.path().join(STORE_FILE)).unwrap();
+        connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
+        connection.execute_batch(sql).unwrap();
+    }
+
+    // ---- leases of this supervisor ----
+
+    /// Starts an agent through the whole spawn protocol and waits until it is known how that went.
+    pub(crate) async fn spawn(&mut self) -> LeaseId {
+        let id = self.start_spawn();
+        self.until("the spawn is answered", |s| s.relays.contains_key(&id) || s.refusals.contains_key(&id))
+            .await;
+        id
+    }
+
+    /// Starts an agent.
+    pub(crate) fn start_spawn(&mut self) -> LeaseId {
+        let (lease_id, gateway) = (LeaseId::mint(), GatewayInstanceId::mint());
+        let now = self.kernel().now_ms();
+        let lease = self.blank(lease_id, gateway, now);
+        let spec = Spawn {
+            lease_id,
+            session_key: lease.session_key.clone(),
+            kind: LeaseKind::Agent,
+            argv: vec!["agent".into()],
+            env: Vec::new(),
+            cwd: "/".into(),
+            roots: Vec::new(),
+            graces: GRACES,
+        };
+        let (commands, queue) = mpsc::channel(16);
+        self.commands.insert(lease_id, commands);
+        tokio::spawn(lease_task::run(Arc::clone(&self.context), lease, spec, queue));
+        lease_id
+    }
+
+    /// The tree of a lease that runs, with a tool below the adapter.
+    pub(crate) fn grow(&self, id: LeaseId) -> Tree {
+        let lease = self.by_id(id);
+        let bound = lease.bound.unwrap_or_else(|| panic!("{id} names no processes"));
+        let child = self.kernel().fork(bound.adapter.pid, "tool");
+        let gateway = lease.gateway;
+        Tree { lease: id, gateway, wrapper: bound.wrapper.pid, adapter: bound.adapter.pid, child }
+    }
+
+    /// Asks for the end of a lease.
+    pub(crate) async fn close(&self, id: LeaseId) {
+        self.tell(id, LeaseCmd::Close { reason: "asked".into() }).await;
+    }
+
+    /// Tells a lease something.
+    pub(crate) async fn tell(&self, id: LeaseId, command: LeaseCmd) {
+        let commands = self.commands.get(&id).unwrap_or_else(|| panic!("no task of {id}"));
+        drop(commands.send(command).await);
+    }
+
+    /// Waits until a lease is in a state.
+    pub(crate) async fn reaches(&mut self, id: LeaseId, state: LeaseState) {
+        let what = format!("{id} is {state}");
+        self.until(&what, |s| s.leases.iter().any(|l| l.lease_id == id && l.state == state)).await;
+    }
+
+    /// Makes a whole tree ignore SIGTERM.
+    pub(crate) fn harden(&self, tree: &Tree) {
+        let mut kernel = self.kernel();
+        for pid in tree.pids() {
+            kernel.edit(pid, |t| t.on_term = OnTerm::Ignores);
+        }
+    }
+}
+
+impl Drop for Stage {
+    /// What no test may do, whatever it is about.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let kernel = self.kernel();
+        assert_eq!(kernel.violations, Vec::<String>::new(), "signals outside of the trees of our leases");
+        assert!(kernel.script_is_over(), "something that was scripted never happened");
+        for pid in [1, ME] {
+            assert!(kernel.runs(pid), "{pid} is gone");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The faked kernel as a [`Sys`]: the drivers under test cannot tell the difference.
+
+use crate::kernel::{Call, Kernel, ME, Serial, State, Task};
+use crate::wrapper::{self, Wrapper};
+use acp_shared::launch::ExitStatus;
+use acp_supervisor::core::lease::{ProcessRecord, Scope};
+use acp_supervisor::core::tree::{Proc, parse_stat};
+use acp_supervisor::core::verify::{Evidence, HandleId, Life, Marker, Verified};
+use acp_supervisor::sys::{OpenError, OpenProcess, Signal, SignalError, Sys};
+use rustix::process::Rlimit;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The faked system.
+#[derive(Debug)]
+pub(crate) struct FakeSys {
+    kernel: Arc<Mutex<Kernel>>,
+    next_handle: AtomicU64,
+    /// What wrappers do that the supervisor starts.
+    pub(crate) wrapper: Mutex<Wrapper>,
+}
+
+/// A handle: it goes by the process, never by its number.
+#[derive(Debug)]
+pub(crate) struct FakeHandle {
+    id: HandleId,
+    pid: i32,
+    serial: Serial,
+    pidfd: bool,
+    dir: bool,
+    own_child: bool,
+    kernel: Arc<Mutex<Kernel>>,
+}
+
+fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
+    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
+    kernel.catch_up();
+    kernel
+}
+
+impl FakeHandle {
+    fn stat(&self, kernel: &Kernel) -> Option<Proc> {
+        let task = kernel.by_serial(self.serial)?;
+        (self.dir && !task.hidden).then(|| stat_of(task))?
+    }
+}
+
+/// Through the text that the real kernel gives, so that the production parser is on the way.
+fn stat_of(task: &Task) -> Option<Proc> {
+    let state = match task.state {
+        State::Running => 'S',
+        State::Stopped => 'T',
+        State::Uninterruptible => 'D',
+        State::Zombie => 'Z',
+    };
+    let Task { pid, name, ppid, pgid, sid, start_ticks, .. } = task;
+    let stat = format!(
+        "{pid} ({name}) {state} {ppid} {pgid} {sid} 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 {start_ticks} 1000 42\n"
+    );
+    parse_stat(stat.as_bytes())
+}
+
+impl OpenProcess for FakeHandle {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn record(&self) -> Option<ProcessRecord> {
+        let start_ticks = self.stat(&lock(&self.kernel))?.start_ticks;
+        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
+    }
+
+    fn inode(&self) -> Option<u64> {
+        let kernel = lock(&self.kernel);
+        let shown = self.pidfd && kernel.abilities.pidfs_inode;
+        // The inode belongs to the descriptor: it can be read for as long as that is open.
+        shown.then_some(50_000 + self.serial.0)
+    }
+
+    fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl FakeSys {
+    /// Over a machine.
+    pub(crate) fn new(kernel: Kernel) -> Self {
+        Self {
+            kernel: Arc::new(Mutex::new(kernel)),
+            next_handle: AtomicU64::new(1),
+            wrapper: Mutex::new(Wrapper::default()),
+        }
+    }
+
+    /// The machine, at this instant.
+    pub(crate) fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        lock(&self.kernel)
+    }
+
+    fn open_as(&self, kernel: &Kernel, pid: i32, own_child: bool) -> Result<Arc<FakeHandle>, OpenError> {
+        let abilities = kernel.abilities;
+        // Without pidfds a thread's number opens a directory of its process, as it does in the real /proc.
+        let of_thread = || kernel.tasks().find(|t| t.threads.contains(&pid));
+        let found = match kernel.get(pid) {
+            None if !abilities.pidfd => of_thread(),
+            found => found,
+        };
+        let task = found.filter(|_| pid > 0).ok_or(OpenError::Gone)?;
+        if !abilities.pidfd && task.hidden {
+            return Err(OpenError::Gone);
+        }
+        let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        Ok(Arc::new(FakeHandle {
+            id,
+            pid,
+            serial: task.serial,
+            pidfd: abilities.pidfd,
+            dir: !task.hidden,
+            own_child,
+            kernel: Arc::clone(&self.kernel),
+        }))
+    }
+
+    /// The process that a signal through this handle reaches.
+    fn target(
+        kernel: &Kernel,
+        handle: &FakeHandle,
+        proof: &Verified,
+    ) -> Result<Option<(i32, Serial)>, SignalError> {
+        if proof.handle() != handle.id {
+            return Err(SignalError::WrongProof);
+        }
+        Ok(kernel.by_serial(handle.serial).map(|t| (t.pid, t.serial)))
+    }
+}
+
+impl Sys for FakeSys {
+    type Handle = FakeHandle;
+
+    fn here(&self) -> Option<Scope> {
+        self.kernel().scope.clone()
+    }
+
+    fn open(&self, pid: i32) -> Result<Arc<FakeHandle>, OpenError> {
+        let mut kernel = self.kernel();
+        let opened = self.open_as(&kernel, pid, false);
+        kernel.done(Call::Open(pid));
+        opened
+    }
+
+    fn evidence(&self, handle: &FakeHandle) -> Evidence {
+        let inode = handle.inode();
+        let mut kernel = self.kernel();
+        let stat = handle.stat(&kernel);
+        let task = kernel.by_serial(handle.serial);
+        let life = match (handle.pidfd, task, &stat) {
+            (_, None, _) | (false, _, None) => Life::Gone,
+            (_, _, Some(stat)) if stat.zombie => Life::Zombie,
+            (_, _, Some(_)) => Life::Running,
+            (true, Some(_), None) => Life::Unreadable,
+        };
+        let seen = task.filter(|t| handle.dir && !t.hidden);
+        let marker = seen.map_or(Marker::Unreadable, |t| kernel.marker(t.pid));
+        let evidence = Evidence {
+            handle: Some(handle.id),
+            pid: handle.pid,
+            scope: kernel.scope.clone(),
+            life,
+            start_ticks: stat.as_ref().map(|s| s.start_ticks),
+            ppid: stat.as_ref().map(|s| s.ppid),
+            pgid: stat.as_ref().map(|s| s.pgid),
+            sid: stat.as_ref().map(|s| s.sid),
+            inode,
+            marker,
+            exe: seen.map(|t| t.exe.clone()),
+            own_child: handle.own_child,
+        };
+        kernel.done(Call::Evidence(handle.pid));
+        evidence
+    }
+
+    fn peek_marker(&self, pid: i32) -> Marker {
+        self.kernel().marker(pid)
+    }
+
+    fn holds_number(&self, handle: &FakeHandle) -> bool {
+        self.kernel().by_serial(handle.serial).is_some()
+    }
+
+    fn snapshot(&self) -> io::Result<Vec<Proc>> {
+        let mut kernel = self.kernel();
+        kernel.lists += 1;
+        if kernel.list_fails {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        let list = kernel.tasks().filter(|t| !t.hidden).filter_map(stat_of).collect();
+        kernel.done(Call::Snapshot);
+        Ok(list)
+    }
+
+    fn signal(&self, handle: &FakeHandle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
+        let mut kernel = self.kernel();
+        let (pid, _) = Self::target(&kernel, handle, proof)?.ok_or(SignalError::Gone)?;
+        if !kernel.may_signal(pid) {
+            return Err(SignalError::Foreign);
+        }
+        kernel.signal(pid, signal);
+        Ok(())
+    }
+
+    fn signal_group(&self, handle: &FakeHandle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
+        let mut kernel = self.kernel();
+        Self::target(&kernel, handle, proof)?;
+        if !kernel.abilities.pidfd_group || !handle.pidfd {
+            return Err(SignalError::Io(io::ErrorKind::InvalidInput.into()));
+        }
+        let members: Vec<(i32, Serial)> =
+            kernel.tasks().filter(|t| t.group == handle.serial).map(|t| (t.pid, t.serial)).collect();
+        if members.is_empty() {
+            return Err(SignalError::Gone);
+        }
+        let mut reached = false;
+        for (pid, serial) in members {
+            // The death of one may have been that of another.
+            if kernel.by_serial(serial).is_some() && kernel.may_signal(pid) {
+                kernel.signal(pid, signal);
+                reached = true;
+            }
+        }
+        if reached { Ok(()) } else { Err(SignalError::Foreign) }
+    }
+
+    fn own_line(&self) -> HashSet<i32> {
+        HashSet::from([ME, 1])
+    }
+
+    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
+        let kernel = self.kernel();
+        let mut at = pid;
+        while at > 1 {
+            if roots.contains(&at) {
+                return Some(true);
+            }
+            at = kernel.get(at)?.ppid;
+        }
+        Some(false)
+    }
+
+    fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32> {
+        let script = self.wrapper.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        wrapper::start(&self.kernel, script, command, control)
+    }
+
+    fn limit_open_files(&self, pid: i32, _: Rlimit) -> io::Result<()> {
+        self.kernel().get(pid).map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn open_child(&self, pid: i32) -> Result<Arc<FakeHandle>, OpenError> {
+        if self.wrapper.lock().unwrap_or_else(PoisonError::into_inner).no_descriptors {
+            return Err(OpenError::Io(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error())));
+        }
+        self.open_as(&self.kernel(), pid, true)
+    }
+
+    fn collect(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
+        let mut kernel = self.kernel();
+        let task = kernel.by_serial(child.serial).filter(|t| t.ppid == ME);
+        let task =
+            task.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::CHILD.raw_os_error()))?;
+        if task.state != State::Zombie || task.traced {
+            return Ok(None);
+        }
+        let (pid, status) = (task.pid, task.status);
+        kernel.reap(pid);
+        Ok(Some(status))
+    }
+
+    fn children(&self) -> Vec<i32> {
+        self.kernel().tasks().filter(|t| t.ppid == ME).map(|t| t.pid).collect()
+    }
+
+    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+        let handle = self.open_as(&self.kernel(), pid, true).map_err(io::Error::other)?;
+        Ok(self.collect(&handle)?.is_some())
+    }
+
+    /// At once: virtual time stands still meanwhile.
+    async fn aside<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        work(&self)
+    }
+}

@@ -1,0 +1,171 @@
+//! What cannot be seen is not touched. Cases 19 to 21, 23 and 25.
+
+use crate::kernel::environ;
+use crate::stage::Stage;
+use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
+use acp_supervisor::sys::Signal;
+
+#[tokio::test(start_paused = true)]
+async fn c19_a04_s_without_a_process_list_nothing_is_reaped_and_it_is_tried_again() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.kernel().list_fails = true;
+    assert!(s.try_reap().await.is_err());
+    assert_eq!(s.state(&tree), Open);
+    assert!(s.untouched(&tree));
+    s.kernel().list_fails = false;
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c19_s_without_a_process_list_an_own_child_is_killed_through_its_own_handle_and_the_lease_waits() {
+    let mut s = Stage::new().await;
+    s.sys.wrapper.lock().unwrap().deaf = true;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.harden(&tree);
+    s.kernel().edit(tree.wrapper, |t| t.on_term = crate::kernel::OnTerm::Ignores);
+    s.kernel().list_fails = true;
+    s.close(id).await;
+    s.until("the wrapper is killed", |s| !s.kernel().runs(tree.wrapper)).await;
+    s.pass(2_000).await;
+    assert_eq!(s.by_id(id).state, Closing, "nothing proves that the tree is gone");
+    assert_eq!(s.sent_to(tree.child), []);
+    s.kernel().list_fails = false;
+    s.reaches(id, Closed).await;
+    assert!(s.kernel().alive(id).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c20_s_hidden_processes_are_known_by_their_inode_or_not_at_all() {
+    for inode in [true, false] {
+        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
+        let tree = s.orphan(Open).await;
+        s.harden(&tree);
+        for pid in tree.pids() {
+            s.kernel().edit(pid, |t| t.hidden = true);
+        }
+        s.reap().await;
+        if inode {
+            assert_eq!(s.state(&tree), Closed);
+            assert!(s.kernel().alive(tree.lease).is_empty(), "the child goes with its group");
+        } else {
+            assert_eq!(s.state(&tree), Open);
+            assert!(s.untouched(&tree));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c21_s_an_unreadable_environment_matches_nothing_by_itself() {
+    for inode in [true, false] {
+        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
+        let tree = s.orphan(Open).await;
+        for pid in tree.pids() {
+            s.kernel().edit(pid, |t| t.environ_secret = true);
+        }
+        s.reap().await;
+        let (state, gone) = if inode { (Closed, true) } else { (Open, false) };
+        assert_eq!(s.state(&tree), state);
+        assert_eq!(s.kernel().alive(tree.lease).is_empty(), gone);
+        assert!(gone || s.untouched(&tree));
+    }
+    // Nor does that of a stranger.
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    let stranger = s.kernel().free_pid();
+    s.kernel().place(stranger, 1, "sudo");
+    s.kernel().edit(stranger, |t| (t.environ, t.environ_secret) = (environ(tree.lease, tree.gateway), true));
+    s.reap().await;
+    assert_eq!((s.state(&tree), s.sent_to(stranger)), (Closed, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c23_s_a_copied_marker_in_an_older_process_is_no_proof() {
+    for state in [Open, Reserved] {
+        let mut s = Stage::new().await;
+        let older = s.kernel().free_pid();
+        s.kernel().place(older, 1, "older");
+        s.pass(100).await;
+        let tree = s.orphan(state).await;
+        s.rewrite(&tree, |l| l.supervisor.start_ticks = l.bound.map_or(100_005, |b| b.wrapper.start_ticks))
+            .await;
+        s.kernel().edit(older, |t| t.environ = environ(tree.lease, tree.gateway));
+        s.reap().await;
+        assert_eq!(s.sent_to(older), []);
+        assert!(s.kernel().alive(tree.lease).is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c23_a07_s_the_right_marker_is_by_contract_in_the_tree() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    let escaped = s.kernel().fork(tree.child, "daemon");
+    s.kernel().setsid(escaped);
+    s.kernel().edit(escaped, |t| t.ppid = 1);
+    // Somebody else's marker is none, nor are both of it twice.
+    let foreign = s.plant_at(9_000, tree.gateway);
+    let twice = s.kernel().free_pid();
+    s.kernel().place(twice, 1, "twice");
+    let mut both = environ(tree.lease, tree.gateway);
+    both.extend(environ(foreign.lease, tree.gateway));
+    s.kernel().edit(twice, |t| t.environ = both);
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    assert_eq!(s.sent_to(escaped), [Signal::Term, Signal::Cont][..1]);
+    assert!(s.untouched(&foreign) && s.kernel().runs(twice));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c25_s_without_pidfds_the_ladder_drops_and_proc_handles_do() {
+    let mut s = Stage::on(|k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false)).await;
+    assert_eq!(s.context.abilities.rung(), "R3");
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    assert!(s.kernel().alive(tree.lease).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c25_s_an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
+    for pidfd in [true, false] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Open).await;
+        s.kernel().abilities.pidfs_inode = false;
+        s.kernel().abilities.pidfd = pidfd;
+        for pid in tree.pids() {
+            s.kernel().edit(pid, |t| t.environ.clear());
+        }
+        let lines = s.reap().await;
+        assert_eq!(lines[0].why, "a pidfs inode was recorded and cannot be read now");
+        assert_eq!(s.state(&tree), Open);
+        assert!(s.untouched(&tree));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c25_s_without_group_signals_processes_are_killed_one_by_one() {
+    let mut s = Stage::on(|k| k.abilities.pidfd_group = false).await;
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    assert!(s.kernel().alive(tree.lease).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c19_s_where_the_place_cannot_be_told_nothing_is_done() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.kernel().scope = None;
+    s.reap().await;
+    assert_eq!(s.state(&tree), Open);
+    assert!(s.untouched(&tree));
+    s.kernel().vanish(tree.lease);
+    s.kernel().scope = Some(s.context.scope.clone());
+    s.reap().await;
+    assert_eq!(s.state(&tree), Lost);
+}

@@ -1,0 +1,241 @@
+//! Abilities, each of them tried and not looked up: a container may take away what the kernel's version promises.
+
+use crate::sys;
+use rustix::process::geteuid;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Something that a test may need and a machine may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ability {
+    /// The tests run as root.
+    Root,
+    /// A process can be given a chosen number (`clone3` with `set_tid`).
+    ChosenPid,
+    /// A mount namespace with a `/proc` that hides the processes of others.
+    HiddenProc,
+    /// User namespaces without privileges.
+    UserNamespace,
+    /// A pid namespace with its own `/proc`.
+    PidNamespace,
+    /// A time namespace with another boot time.
+    TimeNamespace,
+    /// A filter of system calls.
+    Seccomp,
+    /// One process can trace another.
+    Ptrace,
+    /// cgroups of version 2 that can be made.
+    CgroupV2,
+    /// cgroups that can be frozen so that not even SIGKILL is taken (version 1).
+    CgroupFreezer,
+    /// Landlock.
+    Landlock,
+    /// A small file system in memory.
+    SmallTmpfs,
+    /// Processes of another user can be made.
+    ForeignUser,
+}
+
+/// The user that tests use for processes that are not theirs: `nobody`.
+pub const FOREIGN_UID: u32 = 65_534;
+
+/// Tries an ability.
+///
+/// # Errors
+/// What was tried and what came of it.
+pub fn has(ability: Ability) -> Result<(), String> {
+    match ability {
+        Ability::Root => root(),
+        Ability::ChosenPid => chosen_pid(),
+        Ability::HiddenProc => {
+            run(&["unshare", "-m", "mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"])
+        }
+        Ability::UserNamespace => run(&["unshare", "-U", "-r", "true"]),
+        Ability::PidNamespace => run(&["unshare", "-p", "-f", "--mount-proc", "true"]),
+        Ability::TimeNamespace => run(&["unshare", "-T", "--boottime", "1000", "true"]),
+        Ability::Seccomp => seccomp(),
+        Ability::Ptrace => ptrace(),
+        Ability::CgroupV2 => cgroup_v2(),
+        Ability::CgroupFreezer => cgroup_freezer(),
+        Ability::Landlock => {
+            sys::landlock_abi().map(drop).map_err(|e| format!("landlock_create_ruleset: {e}"))
+        }
+        Ability::SmallTmpfs => {
+            run(&["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"])
+        }
+        Ability::ForeignUser => foreign_user(),
+    }
+}
+
+fn run(argv: &[&str]) -> Result<(), String> {
+    let Some((program, args)) = argv.split_first() else { return Err("nothing to run".into()) };
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("{program}: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{argv:?}: {}: {}", output.status, said.trim()))
+    }
+}
+
+fn root() -> Result<(), String> {
+    let uid = geteuid().as_raw();
+    if uid == 0 { Ok(()) } else { Err(format!("the tests run as uid {uid}")) }
+}
+
+fn chosen_pid() -> Result<(), String> {
+    const TRIES: u32 = 20;
+    let mut last = String::new();
+    for _ in 0..TRIES {
+        // A number that was free a moment ago.
+        let mut dead = Command::new("true").spawn().map_err(|e| format!("true: {e}"))?;
+        dead.wait().map_err(|e| format!("wait: {e}"))?;
+        let pid = i32::try_from(dead.id()).map_err(|e| e.to_string())?;
+        match sys::Stranger::at(pid, &["/bin/sleep", "60"], &[], None) {
+            Ok(_) => return Ok(()),
+            Err(e) => last = format!("clone3 with pid {pid}: {e}"),
+        }
+    }
+    Err(last)
+}
+
+fn seccomp() -> Result<(), String> {
+    let mut command = Command::new("true");
+    sys::refuse(&mut command, &[nix::libc::SYS_pidfd_open], nix::libc::ENOSYS);
+    let status = command.status().map_err(|e| format!("a filter for pidfd_open: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("a program under a filter: {status}")) }
+}
+
+fn ptrace() -> Result<(), String> {
+    use nix::sys::ptrace::{Options, detach, seize};
+    let mut child = Command::new("sleep").arg("60").spawn().map_err(|e| format!("sleep: {e}"))?;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).map_err(|e| e.to_string())?);
+    let seized = seize(pid, Options::empty()).map_err(|e| format!("PTRACE_SEIZE: {e}"));
+    // Only a stopped process can be let go; this one is killed.
+    let _ = detach(pid, None);
+    let killed = child.kill().and_then(|()| child.wait()).map_err(|e| format!("the traced process: {e}"));
+    seized.and(killed.map(drop))
+}
+
+/// Where cgroups of version 2 are mounted, and this process's own one there.
+///
+/// # Errors
+/// They are not.
+pub fn cgroup_v2_home() -> Result<PathBuf, String> {
+    let own = own_cgroup("0::")?;
+    Ok(mounted("cgroup2", "")?.join(own.trim_start_matches('/')))
+}
+
+/// Where the freezer of version 1 is mounted, and this process's own cgroup there.
+///
+/// # Errors
+/// It is not.
+pub fn cgroup_freezer_home() -> Result<PathBuf, String> {
+    let own = own_cgroup(":freezer:")?;
+    Ok(mounted("cgroup", "freezer")?.join(own.trim_start_matches('/')))
+}
+
+fn own_cgroup(mark: &str) -> Result<String, String> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| format!("/proc/self/cgroup: {e}"))?;
+    let found = text.lines().find_map(|line| line.split_once(mark));
+    found.map(|(_, path)| path.to_owned()).ok_or(format!("no {mark} in /proc/self/cgroup"))
+}
+
+fn mounted(kind: &str, option: &str) -> Result<PathBuf, String> {
+    let text = std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
+    let mut rows = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = rows.find_map(|row| match row.as_slice() {
+        [_, at, is, options, ..] if *is == kind => {
+            (option.is_empty() || options.split(',').any(|o| o == option)).then(|| PathBuf::from(at))
+        }
+        _ => None,
+    });
+    found.ok_or(format!("no {kind} {option} is mounted"))
+}
+
+fn make_and_remove(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+    let dir = home.join(format!("acp-probe-{}", std::process::id()));
+    std::fs::create_dir(&dir).map_err(|e| format!("mkdir {}: {e}", dir.display()))?;
+    let seen = look(&dir);
+    std::fs::remove_dir(&dir).map_err(|e| format!("rmdir {}: {e}", dir.display()))?;
+    seen
+}
+
+fn cgroup_v2() -> Result<(), String> {
+    make_and_remove(&cgroup_v2_home()?, |dir| {
+        let kill = dir.join("cgroup.kill");
+        if kill.exists() { Ok(()) } else { Err(format!("there is no {}", kill.display())) }
+    })
+}
+
+fn cgroup_freezer() -> Result<(), String> {
+    make_and_remove(&cgroup_freezer_home()?, |dir| {
+        let state = dir.join("freezer.state");
+        std::fs::write(&state, "THAWED").map_err(|e| format!("{}: {e}", state.display()))
+    })
+}
+
+fn foreign_user() -> Result<(), String> {
+    let status = Command::new("true").uid(FOREIGN_UID).gid(FOREIGN_UID).status();
+    let status = status.map_err(|e| format!("a process of uid {FOREIGN_UID}: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("a process of uid {FOREIGN_UID}: {status}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::possible;
+
+    /// Each probe ends, says why not if not, and leaves nothing behind that makes the next one fail.
+    #[test]
+    fn each_probe_says_the_same_twice() {
+        let all = [
+            Ability::Root,
+            Ability::ChosenPid,
+            Ability::HiddenProc,
+            Ability::UserNamespace,
+            Ability::PidNamespace,
+            Ability::TimeNamespace,
+            Ability::Seccomp,
+            Ability::Ptrace,
+            Ability::CgroupV2,
+            Ability::CgroupFreezer,
+            Ability::Landlock,
+            Ability::SmallTmpfs,
+            Ability::ForeignUser,
+        ];
+        for ability in all {
+            let seen = has(ability);
+            println!("{ability:?}: {seen:?}");
+            assert_eq!(has(ability).is_ok(), seen.is_ok(), "{ability:?}");
+            assert!(seen.err().is_none_or(|why| !why.is_empty()), "{ability:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_gets_the_number_that_was_chosen() {
+        possible!(Ability::ChosenPid);
+        let mut dead = Command::new("true").spawn().unwrap_or_else(|e| panic!("{e}"));
+        dead.wait().unwrap_or_else(|e| panic!("{e}"));
+        let pid = i32::try_from(dead.id()).unwrap_or_else(|e| panic!("{e}"));
+        let stranger = sys::Stranger::at(pid, &["/bin/sleep", "60"], &[("A", "b")], None);
+        let stranger = stranger.unwrap_or_else(|e| panic!("{e}"));
+        assert!(stranger.runs());
+        // The same number cannot be given twice.
+        assert!(sys::Stranger::at(pid, &["/bin/sleep", "60"], &[], None).is_err());
+    }
+
+    #[test]
+    fn what_is_refused_fails_in_the_child_alone() {
+        possible!(Ability::Seccomp);
+        let mut command = Command::new("kill");
+        command.args(["-0", &std::process::id().to_string()]).stderr(Stdio::null());
+        sys::refuse(&mut command, &[nix::libc::SYS_kill], nix::libc::EPERM);
+        let status = command.status().unwrap_or_else(|e| panic!("{e}"));
+        assert!(!status.success(), "{status}");
+        let status = Command::new("kill").args(["-0", &std::process::id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+}

@@ -1,0 +1,192 @@
+//! System calls that tests need and no crate wraps. The only file of the tests' packages with `unsafe` in it.
+
+#![expect(
+    unsafe_code,
+    reason = "clone3 with a chosen pid, filters of system calls in a child: no safe wrapper"
+)]
+
+use nix::errno::Errno;
+use nix::libc;
+use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions};
+use std::ffi::{CString, c_char};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A process that got a chosen number. It is killed and reaped with the value.
+#[derive(Debug)]
+pub struct Stranger {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Stranger {
+    /// Starts a program, given by its full path, under a number that is free at this moment. Its standard input is
+    /// `stdin`, if one is given.
+    ///
+    /// # Errors
+    /// `EEXIST` while the number is taken, `EPERM` without the right to choose.
+    pub fn at(
+        pid: i32,
+        argv: &[&str],
+        env: &[(&str, &str)],
+        stdin: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Self> {
+        let texts = |list: Vec<String>| {
+            list.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().map_err(io::Error::other)
+        };
+        let argv = texts(argv.iter().map(|arg| (*arg).to_owned()).collect())?;
+        let env = texts(env.iter().map(|(name, value)| format!("{name}={value}")).collect())?;
+        let (args, vars) = (pointers(&argv), pointers(&env));
+        let stdin = stdin.map(|fd| fd.as_raw_fd());
+        let mut pidfd: libc::c_int = -1;
+        let tids = [pid];
+        // SAFETY: all zeros is a valid clone_args.
+        let mut how: libc::clone_args = unsafe { std::mem::zeroed() };
+        how.flags = u64::try_from(libc::CLONE_PIDFD).map_err(io::Error::other)?;
+        how.pidfd = (&raw mut pidfd).addr() as u64;
+        how.exit_signal = libc::SIGCHLD as u64;
+        how.set_tid = tids.as_ptr().addr() as u64;
+        how.set_tid_size = 1;
+        // SAFETY: without CLONE_VM the child has memory of its own, as after fork. Every pointer in `how` is to a
+        // variable that lives over the call.
+        let made = unsafe { libc::syscall(libc::SYS_clone3, &raw mut how, size_of::<libc::clone_args>()) };
+        if made == 0 {
+            // SAFETY: the child calls only what is allowed after a fork of a threaded process, with arrays that end
+            // in null and were made before.
+            unsafe {
+                if let Some(fd) = stdin {
+                    libc::dup2(fd, 0);
+                }
+                libc::execve(args[0], args.as_ptr(), vars.as_ptr());
+                libc::_exit(127);
+            }
+        }
+        if made < 0 {
+            return Err(Errno::last().into());
+        }
+        // SAFETY: the kernel made this descriptor for us just now, and nothing else owns it.
+        Ok(Self { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it runs: no signal has ended it, and it did not end by itself.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// Opens a process by its number.
+///
+/// # Errors
+/// There is none.
+pub fn open(pid: i32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Makes these system calls fail with `errno` in a command and in everything that it starts.
+pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
+    let filter = filter(calls, errno);
+    let install = move || {
+        let program = libc::sock_fprog {
+            len: u16::try_from(filter.len()).unwrap_or(u16::MAX),
+            filter: filter.as_ptr().cast_mut(),
+        };
+        // SAFETY: two calls of prctl, the second with a program that lives over the call.
+        let failed = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+        };
+        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    #[expect(clippy::disallowed_methods, reason = "a filter can only be set by the process that it is for")]
+    unsafe {
+        command.pre_exec(install);
+    }
+}
+
+/// A program for the kernel: these calls fail, all others are allowed.
+fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
+    let step = |code: u32, jt: u8, k: u32| libc::sock_filter {
+        code: u16::try_from(code).unwrap_or(u16::MAX),
+        jt,
+        jf: 0,
+        k,
+    };
+    // The number of the call is the first field of what the kernel shows.
+    let mut program = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for (at, call) in calls.iter().enumerate() {
+        let to_refusal = u8::try_from(calls.len() - at).unwrap_or(u8::MAX);
+        let number = u32::try_from(*call).unwrap_or(u32::MAX);
+        program.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_refusal, number));
+    }
+    program.push(step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
+    let refusal = libc::SECCOMP_RET_ERRNO | (errno.cast_unsigned() & libc::SECCOMP_RET_DATA);
+    program.push(step(libc::BPF_RET | libc::BPF_K, 0, refusal));
+    program
+}
+
+/// The version of Landlock that the kernel speaks.
+///
+/// # Errors
+/// It speaks none.
+pub fn landlock_abi() -> io::Result<u32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag the call takes a null pointer and a size of 0.
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    u32::try_from(abi).map_err(|_| io::Error::last_os_error())
+}
+
+/// What a traced thread is stopped at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boundary {
+    /// It is about to make this system call.
+    Entry {
+        /// Which.
+        call: libc::c_long,
+        /// With what.
+        args: [u64; 6],
+    },
+    /// It has made one, which returned this.
+    Exit(i64),
+}
+
+/// What a thread that the calling thread traces is stopped at; `None` when it is stopped elsewhere, or dead by now.
+#[must_use]
+pub fn boundary(thread: nix::unistd::Pid) -> Option<Boundary> {
+    let info = nix::sys::ptrace::syscall_info(thread).ok()?;
+    match info.op {
+        libc::PTRACE_SYSCALL_INFO_ENTRY => {
+            // SAFETY: `op` says which member of the union the kernel has written.
+            let entry = unsafe { info.u.entry };
+            Some(Boundary::Entry { call: entry.nr.try_into().ok()?, args: entry.args })
+        }
+        // SAFETY: as above.
+        libc::PTRACE_SYSCALL_INFO_EXIT => Some(Boundary::Exit(unsafe { info.u.exit }.sval)),
+        _ => None,
+    }
+}
