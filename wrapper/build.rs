@@ -1,5 +1,4 @@
 //! Arranges the statically linked wrapper, which is what is shipped: see `cold.ld`.
-#![expect(clippy::print_stdout, reason = "how a build script speaks to cargo")]
 
 fn main() {
     println!("cargo:rerun-if-changed=cold.ld");

@@ -1,36 +1,35 @@
 //! `serve`: takes the lock, reaps, listens, and ends in order.
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
-use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
-use crate::handover::{Ground, Handover, Standing, Thawing, go_back, plain, program};
+use crate::core::tenant::Tenant;
+use crate::ground::{self, GroundError};
+use crate::handover::{Footing, Handover, Standing, Thawing, go_back, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
-use crate::owner::{Event, Outcome, Owner};
+use crate::owner::{Event, Leave, Owner};
 use crate::reaper;
 use crate::relay::spools::Spools;
+use crate::secret::{self, SECRET_FILE};
 use crate::server;
+use crate::signals::Signals;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
-use crate::sys::linux::Linux;
-use crate::sys::{Abilities, OpenProcess, Sys};
+use crate::sys::{OpenProcess, Sys};
 use crate::systemd::Manager;
 use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
-use nix::sys::signal::SigSet;
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -66,12 +65,15 @@ pub enum AppError {
     /// The lease store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The configuration does not hold on this machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
-    /// The system does not say what a supervisor must know about itself.
-    #[error("this system does not say {0}; is /proc mounted?")]
-    Blind(&'static str),
+    /// The system does not give or say what is needed.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
     /// What an earlier image handed over is not what it should be.
     #[error("cannot go on where the earlier program was")]
     Resume(#[from] crate::handover::ResumeError),
@@ -137,42 +139,6 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
     now
 }
 
-struct Around {
-    sys: Arc<Linux>,
-    abilities: Abilities,
-    me: ProcessRecord,
-    scope: Scope,
-    warnings: Vec<String>,
-}
-
-fn look_around(handover: Option<&Handover>) -> Result<Around, AppError> {
-    let sys = Arc::new(Linux::new());
-    let mut abilities = sys.probe();
-    let scope = sys.here().ok_or(AppError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(AppError::Blind("when this process started"))?;
-    if let Some(handover) = handover {
-        // The part of the subreaper stays over execve, and so do all children, which are in the handover.
-        abilities.subreaper = handover.head.subreaper;
-        return Ok(Around { sys, abilities, me, scope, warnings: Vec::new() });
-    }
-    let mut warnings = Vec::new();
-    let children = sys.snapshot().unwrap_or_default().into_iter().filter(|p| p.ppid == me.pid).count();
-    if children > 0 {
-        // Orphans of strangers would come to us, and could not be told from those of our own trees.
-        warnings.push(
-            "started with children of another program: orphans of dead wrappers are found by marker only"
-                .into(),
-        );
-    } else {
-        abilities.subreaper =
-            rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(me.pid)).is_ok();
-    }
-    if !abilities.pidfs_inode {
-        warnings.push("this kernel has no pidfs: identities rest on start time and environment".into());
-    }
-    Ok(Around { sys, abilities, me, scope, warnings })
-}
-
 /// The limit on open files as wrappers get it: an earlier image has raised its own already.
 fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
     let Some(handover) = handover else { return raise_descriptor_limit() };
@@ -199,7 +165,7 @@ impl House {
         owner.manager = Manager::from_env().map_err(AppError::Manager)?;
         let read_only = self.context.store.read_only().is_some();
         owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
-        owner.stand(Ground {
+        owner.stand(Footing {
             standing,
             doors: vec![tokio::spawn(server), tokio::spawn(signals)],
             program: self.program.clone(),
@@ -219,8 +185,7 @@ impl House {
     /// Starts with what the store holds.
     async fn found(
         &self,
-        lock: File,
-        socket: PathBuf,
+        Fresh { lock, socket }: Fresh,
         (mut loaded, mut warnings): (Loaded, Vec<String>),
         ready: impl FnOnce(&Path),
     ) -> Result<Owner, AppError> {
@@ -235,13 +200,14 @@ impl House {
                 tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
                 warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
             }
+            tidy_groups(context, &loaded.leases);
         }
         let (leases, installations) = (loaded.leases, loaded.installations);
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
         let standing = Standing { lock: lock.into(), listener, to_remove: socket.to_remove() };
-        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.abilities.rung(), "ready");
+        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
         self.open(&mut owner, standing)?;
         ready(&socket.path);
         Ok(owner)
@@ -257,8 +223,8 @@ impl House {
         let strays = watches.then(|| tokio::spawn(strays::watch(Arc::clone(&self.context))));
         let standing = loop {
             match owner.run(queue).await {
-                Outcome::Ended(standing) => break standing,
-                Outcome::Frozen(frozen) => owner = self.thaw(frozen.leave(&self.context).await)?,
+                Leave::Ended(standing) => break standing,
+                Leave::Frozen(frozen) => owner = self.thaw(frozen.leave(&self.context).await)?,
             }
         };
         if let Some(task) = strays {
@@ -279,31 +245,28 @@ pub(crate) async fn serve(
     handover: Option<Handover>,
     ready: impl FnOnce(&Path),
 ) -> Result<(), AppError> {
-    let (state_dir, program) = (options.state_dir.clone(), program::own());
-    file(&state_dir, private_dir(&state_dir))?;
-    let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
-    let lock = if handover.is_some() { None } else { Some(lock(&state_dir)?) };
-    let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
-    let policy = policy(&options.config);
-    let (context, mut queue, loaded, warnings, writer) =
-        match (prepare(options, state_dir, handover.as_ref()), &handover) {
-            (Err(error), Some(_)) => return Err(give_back(handover, error)),
-            (prepared, _) => prepared?,
-        };
+    let program = program::own();
+    let (begun, handover) = match (begin(options, handover.as_ref()), handover) {
+        (Ok(begun), handover) => (begun, handover),
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(handover)) => return Err(give_back(handover, error)),
+    };
+    let Begun { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
     let links = Arc::new(AtomicU64::new(1));
     let house = House { context: Arc::clone(&context), policy, links, program };
-    let owner = match (handover, lock) {
+    let owner = match (handover, fresh) {
         (Some(handover), _) => {
             let mut owner = house.thaw(handover.arrived(loaded.leases))?;
             owner.warnings.extend(warnings);
             owner.outlast();
             owner
         }
-        (None, Some(lock)) => house.found(lock, socket, (loaded, warnings), ready).await?,
+        (None, Some(fresh)) => house.found(fresh, (loaded, warnings), ready).await?,
         (None, None) => return Ok(()),
     };
     let standing = house.live(owner, &mut queue).await?;
     drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
+    give_back_groups(&context);
     // What was posted is on disk when this is.
     let flushed = context.store.flush().await;
     drop((writer, standing));
@@ -311,48 +274,83 @@ pub(crate) async fn serve(
 }
 
 /// Has the program before go on, when this one cannot begin.
-fn give_back(handover: Option<Handover>, error: AppError) -> AppError {
-    if let Some(handover) = handover {
-        let failed = go_back(handover, &error);
-        tracing::error!(error = %failed, "nor does the program before");
-    }
+/// Returns only when that one cannot either.
+pub(crate) fn give_back<E: std::error::Error>(handover: Handover, error: E) -> E {
+    let failed = go_back(handover, &error);
+    tracing::error!(error = %failed, "nor does the program before");
     error
 }
 
-fn policy(config: &Config) -> Policy {
-    Policy {
-        own_uid: rustix::process::geteuid().as_raw(),
-        allowed_uids: config.allowed_uids.clone(),
-        allowed_gids: config.allowed_gids.clone(),
-        admin_gids: config.admin_gids.clone(),
-    }
+/// What a first image takes, and hands over to the next ones.
+struct Fresh {
+    lock: File,
+    socket: PathBuf,
+}
+
+/// Everything that is there before there is an owner.
+struct Begun {
+    context: Arc<Context>,
+    policy: Policy,
+    queue: mpsc::Receiver<Event>,
+    loaded: Loaded,
+    warnings: Vec<String>,
+    writer: Writer,
+    fresh: Option<Fresh>,
+}
+
+/// Takes the state directory, unless an earlier image of this process has it, and makes ready what is needed there.
+fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppError> {
+    let tenants = options.config.tenants(rustix::process::geteuid().as_raw())?;
+    let state_dir = options.state_dir.clone();
+    file(&state_dir, private_dir(&state_dir))?;
+    let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
+    let fresh = match handover {
+        Some(_) => None,
+        None => Some(Fresh {
+            lock: lock(&state_dir)?,
+            socket: options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE)),
+        }),
+    };
+    let policy = policy(&options.config, &tenants, &state_dir)?;
+    let (context, queue, loaded, warnings, writer) = prepare(options, state_dir, tenants, handover)?;
+    Ok(Begun { context, policy, queue, loaded, warnings, writer, fresh })
 }
 
 type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
 /// Looks around, opens the store and makes what everything else needs.
-fn prepare(options: Options, state_dir: PathBuf, handover: Option<&Handover>) -> Result<Prepared, AppError> {
+fn prepare(
+    options: Options,
+    state_dir: PathBuf,
+    tenants: Vec<Tenant>,
+    handover: Option<&Handover>,
+) -> Result<Prepared, AppError> {
     let descriptors = descriptors(handover);
-    let mut around = look_around(handover)?;
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
-    around.warnings.append(&mut loaded.warnings);
+    let mut ground = match handover {
+        Some(handover) => ground::go_on(handover.head.abilities, handover.head.holding.clone()),
+        None => ground::look_around(&options.config, &state_dir, &wrapper_root),
+    }?;
+    ground.warnings.append(&mut loaded.warnings);
     let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
     spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
-        own_line: around.sys.own_line(),
-        sys: around.sys,
-        abilities: around.abilities,
+        own_line: ground.sys.own_line(),
+        sys: ground.sys,
+        abilities: ground.abilities,
+        holding: ground.holding,
         store,
         config: options.config,
+        tenants,
         wrapper_root,
         state_dir,
-        me: around.me,
-        scope: around.scope,
+        me: ground.me,
+        scope: ground.scope,
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
         spools,
@@ -362,7 +360,7 @@ fn prepare(options: Options, state_dir: PathBuf, handover: Option<&Handover>) ->
         looks: Semaphore::new(LOOKS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),
     });
-    Ok((context, queue, loaded, around.warnings, writer))
+    Ok((context, queue, loaded, ground.warnings, writer))
 }
 
 /// Puts rows out of use that cannot be believed, and says what the rows do not say.
@@ -395,45 +393,35 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     vec![warning]
 }
 
-/// The signals that end a supervisor. They are blocked and read from a descriptor: one that comes while an image
-/// leaves waits for the next one.
-struct Signals {
-    /// A signalfd, which is read as a pipe is.
-    pending: pipe::Receiver,
+/// Who may connect. Gateways that a tenant names by their user may.
+fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
+    let secret_file = state_dir.join(SECRET_FILE);
+    Ok(Policy {
+        own_uid: rustix::process::geteuid().as_raw(),
+        allowed_uids: config
+            .allowed_uids
+            .iter()
+            .copied()
+            .chain(tenants.iter().filter_map(|t| t.uid))
+            .collect(),
+        allowed_gids: config.allowed_gids.clone(),
+        admin_gids: config.admin_gids.clone(),
+        secret: file(&secret_file, secret::load_or_make(state_dir))?,
+        secret_file: secret_file.to_string_lossy().into_owned(),
+    })
 }
 
-/// Which they are.
-fn ending() -> SigSet {
-    [nix::sys::signal::SIGTERM, nix::sys::signal::SIGINT, nix::sys::signal::SIGHUP].into_iter().collect()
-}
-
-/// Blocks the signals that end a supervisor, before there is a thread that could take one.
-///
-/// # Errors
-/// [`AppError::Signals`].
-pub(crate) fn hold_signals() -> Result<(), AppError> {
-    ending().thread_block().map_err(|errno| AppError::Signals(errno.into()))
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let made = SignalFd::with_flags(&ending(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { pending: pipe::Receiver::from_owned_fd_unchecked(made.as_fd().try_clone_to_owned()?)? })
+/// Removes the empty control groups that earlier supervisors of this state directory left of ended leases.
+fn tidy_groups(context: &Context, leases: &[Lease]) {
+    let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
+    if let Some(tree) = context.sys.groups() {
+        tree.tidy(&context.holding.subtree, &living);
     }
+}
 
-    async fn watch(self, context: Arc<Context>) {
-        // One signal is one record of this size.
-        let mut record = [0; 128];
-        while self.pending.readable().await.is_ok() {
-            match self.pending.try_read(&mut record) {
-                Ok(_) => context.tell(Event::Stop).await,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => {
-                    tracing::error!(%error, "signals can no longer be received");
-                    return;
-                }
-            }
-        }
+fn give_back_groups(context: &Context) {
+    if let Some(tree) = context.sys.groups() {
+        tree.give_back(&context.holding.subtree);
     }
 }
 

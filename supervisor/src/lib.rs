@@ -4,20 +4,26 @@
 //! was decided. Every process tree belongs to a durable lease ([`core::lease`]), nothing is signalled without a
 //! [`core::verify::Verified`], and output is never dropped before it is acknowledged ([`relay`]).
 
+mod admission;
 pub mod app;
 mod cli;
 pub mod config;
+mod confine;
 pub mod context;
 pub mod core;
+pub mod ground;
 mod handle;
 mod handover;
 pub mod launchdir;
 pub mod lease_task;
+pub mod legacy;
 pub mod link;
 pub mod owner;
 pub mod reaper;
 pub mod relay;
+pub mod secret;
 pub mod server;
+mod signals;
 mod socket;
 pub mod spawn;
 pub mod store;

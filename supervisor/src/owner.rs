@@ -2,21 +2,21 @@
 //! nothing in here waits: work goes to the tasks of leases and relays, and comes back as an event.
 
 use crate::context::Context;
-use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
+use crate::core::admit::{Installation, Policy};
+use crate::core::backoff::{Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
 use crate::core::verify::Guard;
 use crate::handle;
-use crate::handover::{Frozen, Ground, Standing, Tried, Upgrade};
+use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
 use crate::lease_task::LeaseCmd;
 use crate::link::{Link, LinkId, Responder};
 use crate::relay::{self, Relay};
-use crate::sys::Sys;
 use crate::sys::linux::Handle;
 use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient,
+    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient,
     Welcome,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -57,6 +57,8 @@ pub enum Event {
         lease: Lease,
         /// Its relay, or what the gateway is told.
         result: Result<Relay, Refusal>,
+        /// It failed, and the agent is to blame.
+        crashed: bool,
     },
     /// A lease changed.
     Changed {
@@ -93,6 +95,8 @@ pub(crate) struct Entry {
     pub(crate) stuck: bool,
     /// The end was asked for, and waits for the terminals until then.
     pub(crate) close_at_ms: Option<(u64, String)>,
+    /// When its adapter began to run.
+    pub(crate) open_since_ms: u64,
 }
 
 impl Entry {
@@ -132,15 +136,13 @@ pub(crate) struct Connected {
     pub(crate) link: Link,
     pub(crate) who: Who,
     pub(crate) uid: u32,
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// Its process, if the kernel says which it is.
-    process: Option<(i32, Arc<Handle>)>,
+    pub(crate) process: Option<(i32, Arc<Handle>)>,
 }
 
 /// How long connections may take to read the last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// The longest machine id; systemd's have 33 bytes.
-const MACHINE_ID_BYTES_MAX: usize = 256;
 /// The deadline of an end that the lease's task was told of: the owner has nothing more to do about it.
 pub(crate) const TOLD: u64 = u64::MAX;
 /// How long an agent's end waits for its terminals beyond their own graces, in milliseconds.
@@ -167,8 +169,10 @@ pub struct Owner {
     pub(crate) wake_at_ms: Option<u64>,
     pub(crate) manager: Manager,
     pub(crate) warnings: Vec<String>,
+    /// Agents that crashed lately.
+    pub(crate) backoff: Backoff,
     /// What it stands on; it cannot leave without.
-    pub(crate) ground: Option<Ground>,
+    pub(crate) ground: Option<Footing>,
     /// The upgrade under way, and that it has come so far that nobody is let in.
     pub(crate) upgrade: Option<Upgrade>,
     pub(crate) leaving: bool,
@@ -177,7 +181,7 @@ pub struct Owner {
 
 /// How an owner's time is over.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum Leave {
     /// Every tree is gone or named. What it stood on is held until everything is on disk.
     Ended(Option<Standing>),
     /// It is to go on in another program.
@@ -204,10 +208,12 @@ impl Owner {
                     waiting: Vec::new(),
                     stuck: false,
                     close_at_ms: None,
+                    open_since_ms: 0,
                 },
             )
         };
         Self {
+            backoff: Backoff::new(context.config.backoff()),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,
@@ -232,7 +238,7 @@ impl Owner {
 
     /// Takes events until the supervisor has ended (asked to stop, and every tree gone or named), or is to go on in
     /// another program.
-    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Outcome {
+    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Leave {
         loop {
             let event = match tokio::time::timeout_at(self.wake_at(), events.recv()).await {
                 Ok(Some(event)) => Some(event),
@@ -252,7 +258,7 @@ impl Owner {
             if self.may_freeze()
                 && let Some(frozen) = self.freeze(events).await
             {
-                return Outcome::Frozen(Box::new(frozen));
+                return Leave::Frozen(Box::new(frozen));
             }
         }
         let ending = Refusal::new(RefusalCode::ShuttingDown, "the supervisor has ended");
@@ -266,7 +272,7 @@ impl Owner {
         for door in ground.iter().flat_map(|ground| &ground.doors) {
             door.abort();
         }
-        Outcome::Ended(ground.map(|ground| ground.standing))
+        Leave::Ended(ground.map(|ground| ground.standing))
     }
 
     pub(crate) fn on(&mut self, event: Event) {
@@ -277,95 +283,12 @@ impl Owner {
             }
             Event::Request { body, to } => self.request(body, to),
             Event::Unlinked(id) => self.unlink(id),
-            Event::Spawned { lease, result } => self.spawned(lease, result),
+            Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::News { gateway, notice } => self.tell(gateway, notice),
             Event::Tried(tried) => self.tried(tried),
             Event::Stop => self.stop(),
         }
-    }
-
-    fn hello(&mut self, hello: &Hello, version: u16, peer: Peer, link: Link) -> Result<Welcome, Refusal> {
-        if self.stopping || self.leaving {
-            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
-        }
-        if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
-            // An agent has its supervisor's user, but must not end or drive what is supervised here (H9).
-            return Err(Refusal::new(
-                RefusalCode::NotAuthorised,
-                "the supervisor does not take orders from the trees in its care",
-            ));
-        }
-        let (who, epoch) = match &hello.role {
-            Role::Admin => {
-                self.policy.admin(peer.uid, peer.gid)?;
-                (Who::Admin, 0)
-            }
-            Role::Gateway { instance_id, epoch, home } => {
-                self.policy.gateway(peer.uid, peer.gid)?;
-                if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
-                    return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
-                }
-                self.admit_gateway(*instance_id, *epoch, home, peer)?;
-                (Who::Gateway(*instance_id), *epoch)
-            }
-        };
-        tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
-        // Opened after the peer connected: should its number be another's by now, the connection has ended.
-        let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
-        self.links.insert(link.id(), Connected { link, who, uid: peer.uid, epoch, process });
-        Ok(Welcome {
-            version,
-            features: Vec::new(),
-            pid: self.context.me.pid,
-            supervisor_id: self.supervisor_id.clone(),
-            credit_bytes: self.context.config.credit_bytes,
-        })
-    }
-
-    fn admit_gateway(
-        &mut self,
-        gateway: GatewayInstanceId,
-        epoch: u64,
-        home: &acp_shared::protocol::Home,
-        peer: Peer,
-    ) -> Result<(), Refusal> {
-        let uid = peer.uid;
-        let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
-        let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
-            let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
-            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.holds_number(process));
-            Living { epoch: c.epoch, elsewhere }
-        });
-        let known = self.installations.get(&gateway);
-        let Admitted { installation, supersedes } = admit(known, living, gateway, uid, home, epoch)
-            .inspect_err(
-                |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
-            )?;
-        if known != Some(&installation) {
-            let (store, row) = (self.context.store.clone(), installation.clone());
-            tokio::spawn(async move {
-                if let Err(error) = store.save_installation(&row).await {
-                    tracing::error!(%error, gateway = %row.gateway, "what is known of a gateway is not recorded");
-                }
-            });
-            self.installations.insert(gateway, installation);
-        }
-        self.detached_at_ms.remove(&gateway);
-        let old: Vec<LinkId> =
-            self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
-        for id in old {
-            // Its unread frames are nobody's any more: the link is no longer known (H5).
-            if let Some(connected) = self.links.remove(&id)
-                && supersedes
-            {
-                connected.link.refuse(Refusal::new(
-                    RefusalCode::EpochStale,
-                    "a newer connection of this gateway took over",
-                ));
-            }
-        }
-        Ok(())
     }
 
     fn request(&mut self, body: Request, to: Responder) {
@@ -386,7 +309,7 @@ impl Owner {
         }
     }
 
-    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>) {
+    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
         self.wake_anew();
         let Some(entry) = self.leases.get_mut(&id) else { return };
@@ -395,10 +318,16 @@ impl Owner {
         let answer = match result {
             Ok(relay) => {
                 entry.relay = Some(relay);
+                entry.open_since_ms = self.context.now_ms();
                 Ok(Reply::Spawned(entry.info()))
             }
             Err(refusal) => {
                 entry.commands = None;
+                if let Some(agent) = Agent::of(&entry.lease)
+                    && crashed
+                {
+                    self.backoff.on(self.context.now_ms(), &agent, Outcome::StartFailed);
+                }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done, not even on record: the same spawn may come again.
                     self.leases.remove(&id);
@@ -416,6 +345,16 @@ impl Owner {
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let news = entry.lease.state != state;
+        if news
+            && entry.lease.state == LeaseState::Open
+            && let Some(agent) = Agent::of(&lease)
+        {
+            let now = self.context.now_ms();
+            let ran_ms = now.saturating_sub(entry.open_since_ms);
+            let asked = entry.close_at_ms.is_some() || self.stopping;
+            let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
+            self.backoff.on(now, &agent, outcome);
+        }
         entry.lease = lease;
         entry.stuck = stuck;
         if state.is_ended() {
@@ -526,11 +465,18 @@ impl Owner {
 
     /// The lease, if this client may see it.
     pub(crate) fn visible(&mut self, who: Who, id: LeaseId) -> Result<&mut Entry, Refusal> {
-        let may_see = |entry: &&mut Entry| match who {
-            Who::Admin => true,
-            Who::Gateway(gateway) => entry.lease.gateway == gateway,
+        let gateway = match who {
+            Who::Admin => None,
+            Who::Gateway(gateway) => Some(gateway),
         };
-        self.leases.get_mut(&id).filter(may_see).ok_or_else(|| {
+        let may_see = |entry: &&mut Entry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
+        let found = self.leases.get_mut(&id);
+        if let (Some(entry), Some(gateway)) = (&found, gateway)
+            && entry.lease.gateway != gateway
+        {
+            tracing::warn!(lease_id = %id, %gateway, of = %entry.lease.gateway, "refused: a lease of another gateway");
+        }
+        found.filter(may_see).ok_or_else(|| {
             Refusal::new(RefusalCode::LeaseUnknown, format!("there is no lease {id} of yours"))
         })
     }

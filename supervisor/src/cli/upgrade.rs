@@ -1,6 +1,6 @@
 //! `upgrade`, and the proof that the new program gives.
 
-use super::{Cli, CliError, Output, Verb, client, client_within, json, status};
+use super::{Address, Cli, CliError, Output, Verb, client, client_within, json, status};
 use crate::config::Config;
 use crate::handover::check::Proof;
 use crate::handover::image;
@@ -22,13 +22,13 @@ const ANSWERS: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(super) async fn run(
-    socket: &Path,
+    address: &Address,
     state_dir: &Path,
     program: Option<PathBuf>,
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let before = status::ask(&mut client(socket).await?).await?.last_upgrade.map(|last| last.at_ms);
-    let mut connection = client_within(socket, PROVED).await?;
+    let before = status::ask(&mut client(address).await?).await?.last_upgrade.map(|last| last.at_ms);
+    let mut connection = client_within(address, PROVED).await?;
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let program = program.map(|path| text(&path));
     match connection.call(Request::Upgrade { program, state_dir: text(state_dir) }).await {
@@ -38,7 +38,7 @@ pub(super) async fn run(
     }
     let until = Instant::now() + ANSWERS;
     let last = loop {
-        let asked = async { status::ask(&mut client(socket).await?).await };
+        let asked = async { status::ask(&mut client(address).await?).await };
         match asked.await.map(|status| status.last_upgrade) {
             Ok(Some(last)) if Some(last.at_ms) != before => break last,
             Err(error) if !comes_back(&error) => return Err(error),
@@ -94,7 +94,8 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
     let Verb::Serve { config, .. } = &cli.verb else {
         return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
     };
-    Config::load(config.as_deref())?;
+    let own_uid = rustix::process::geteuid().as_raw();
+    Config::load(config.as_deref())?.tenants(own_uid).map_err(crate::app::AppError::from)?;
     Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
     let proof = serde_json::to_value(Proof::of(summary)).map_err(std::io::Error::from)?;
     Ok(out.json_line(&proof)?)

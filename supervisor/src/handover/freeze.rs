@@ -72,7 +72,7 @@ pub struct Tried(Result<String, String>);
 
 /// What a supervisor stands on that is not in its tables.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Footing {
     /// What stays from image to image.
     pub(crate) standing: Standing,
     /// What takes connections and signals. Whoever comes after its end waits in the kernel.
@@ -304,7 +304,8 @@ impl Owner {
             supervisor_id: self.supervisor_id.clone(),
             started_ns: now.saturating_sub(run),
             frozen_ns: now,
-            subreaper: context.abilities.subreaper,
+            abilities: context.abilities,
+            holding: context.holding.clone(),
             descriptors: (context.descriptors.current, context.descriptors.maximum),
             warnings: self.warnings.clone(),
             lock,
@@ -314,6 +315,7 @@ impl Owner {
             failed: None,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
+            crashes: self.backoff.crashes(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),
         }
     }
@@ -336,8 +338,9 @@ impl Owner {
             if task.is_none() && relay.is_none() && lease.state.is_ended() {
                 ended.push(lease);
             } else {
-                let (stuck, close_at_ms) = (entry.stuck, entry.close_at_ms);
-                entries.push(EntryState { lease, stuck, close_at_ms, task, relay });
+                let (stuck, close_at_ms, open_since_ms) =
+                    (entry.stuck, entry.close_at_ms, entry.open_since_ms);
+                entries.push(EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay });
             }
         }
         (entries, ended)

@@ -24,11 +24,13 @@ pub(crate) mod program;
 mod thaw;
 
 pub(crate) use exec::{ResumeError, go_back, plain, resume};
-pub(crate) use freeze::{Frozen, Ground, Pause, Tried, Upgrade};
+pub(crate) use freeze::{Footing, Frozen, Pause, Tried, Upgrade};
 pub(crate) use passed::Passed;
 pub(crate) use thaw::{Standing, Thawing};
 
 use crate::core::admit::Installation;
+use crate::core::backoff::{Agent, Crashes};
+use crate::core::ladder::{Abilities, Holding};
 use crate::core::lease::Lease;
 use crate::core::stop::Stop;
 use crate::relay::RelayState;
@@ -50,8 +52,10 @@ pub(crate) struct Head {
     pub(crate) started_ns: u64,
     /// When it was frozen, in the same.
     pub(crate) frozen_ns: u64,
-    /// Orphans of dead wrappers come to this process.
-    pub(crate) subreaper: bool,
+    /// What the machine can do, and that orphans of dead wrappers come to this process: the same machine and process.
+    pub(crate) abilities: Abilities,
+    /// How it holds its trees: decided once, and kept whatever the configuration says now.
+    pub(crate) holding: Holding,
     /// The limit on open files that it was started with: soft and hard.
     pub(crate) descriptors: (Option<u64>, Option<u64>),
     /// What the operator should know, in words.
@@ -71,6 +75,9 @@ pub(crate) struct Head {
     pub(crate) installations: Vec<Installation>,
     /// Since when each gateway is away, on the supervisor's clock.
     pub(crate) detached_at_ms: Vec<(GatewayInstanceId, u64)>,
+    /// Agents that crashed lately.
+    #[serde(default)]
+    pub(crate) crashes: Vec<(Agent, Crashes)>,
     /// How often an end was asked for meanwhile.
     pub(crate) stops: u32,
 }
@@ -85,6 +92,9 @@ pub(crate) struct EntryState {
     pub(crate) stuck: bool,
     /// The end was asked for, and waits for the terminals until then.
     pub(crate) close_at_ms: Option<(u64, String)>,
+    /// When its adapter began to run, on the supervisor's clock.
+    #[serde(default)]
+    pub(crate) open_since_ms: u64,
     /// Its task, while it lives.
     pub(crate) task: Option<TaskState>,
     /// Its streams, while they are kept.

@@ -1,7 +1,7 @@
 //! The way in: the same for the new image and for the old one that could not leave.
 
 use super::freeze::outlasting;
-use super::{EntryState, Ground, Handover, TaskState};
+use super::{EntryState, Footing, Handover, TaskState};
 use crate::context::Context;
 use crate::core::admit::Policy;
 use crate::core::lease::Lease;
@@ -92,6 +92,7 @@ impl Owner {
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
+        owner.backoff.recall(head.crashes);
         for entry in entries {
             let id = entry.lease.lease_id;
             owner.leases.insert(id, revive(context, entry));
@@ -114,16 +115,16 @@ impl Owner {
     }
 
     /// What it stands on until it leaves.
-    pub(crate) fn stand(&mut self, ground: Ground) {
+    pub(crate) fn stand(&mut self, ground: Footing) {
         self.ground = Some(ground);
     }
 }
 
 fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
-    let EntryState { lease, stuck, close_at_ms, task, relay } = entry;
+    let EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay } = entry;
     let relay = relay.map(|state| flow(context, &lease, state));
     let commands = task.zip(relay.clone()).map(|(task, relay)| live(context, &lease, task, relay));
-    Entry { lease, commands, relay, waiting: Vec::new(), stuck, close_at_ms }
+    Entry { lease, commands, relay, waiting: Vec::new(), stuck, close_at_ms, open_since_ms }
 }
 
 fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {
