@@ -109,19 +109,25 @@ fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
 
 fn listen(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
     let mut pipe = child.stdout.take().ok_or("has no output")?;
     let mut answer = Vec::new();
     let mut piece = [0; 1024];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(|e| e.to_string())?;
-        let ready = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&left));
-        if ready.map_err(|e| format!("cannot be heard: {e}"))? == 0 {
-            return Err(format!("does not answer within {WITHIN:?}"));
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(format!("does not answer within {WITHIN:?}")),
+            Ok(_) => {}
+            // Children end at any time.
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(format!("cannot be heard: {errno}")),
         }
-        match pipe.read(&mut piece).map_err(|e| format!("cannot be heard: {e}"))? {
-            0 => return Ok(answer),
-            count => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
+        match pipe.read(&mut piece) {
+            Ok(0) => return Ok(answer),
+            Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("cannot be heard: {error}")),
         }
         if answer.len() > ANSWER_BYTES_MAX {
             return Err("says more than was asked".to_owned());
