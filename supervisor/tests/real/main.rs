@@ -28,5 +28,6 @@ mod store;
 mod tenants;
 mod terminal;
 mod trace;
+mod upgrade;
 mod visibility;
 mod watch;
