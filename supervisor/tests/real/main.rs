@@ -16,6 +16,7 @@ mod pty;
 mod relay;
 mod schema;
 mod service;
+mod soak;
 mod spawn;
 mod stop;
 mod store;
