@@ -19,7 +19,7 @@ WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign cases bench bench-wrapper fmt lint
+.PHONY: help up build wrapper man completions test test-foreign cases mutants bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,10 @@ test-foreign: ## Install real agents into target/foreign and run them through th
 
 cases: ## Show which test covers which fault case of the reference, and what is missing
 	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
+
+mutants: ## Break what decides about processes, one place at a time: a test must notice (needs cargo-mutants)
+	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \
+		--test-tool nextest --output "$(TARGET_DIR)" $(ARGS) -- --lib --test sim --profile mutants
 
 bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="latency --check")
 	$(CARGO) build --release --locked --workspace --bins

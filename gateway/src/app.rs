@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) config: Config,
     /// The supervisor to use.
     pub(crate) supervisor_socket: PathBuf,
+    /// The file with the secret that it wants to hear.
+    pub(crate) supervisor_secret: PathBuf,
 }
 
 /// The gateway accepts work.
@@ -152,7 +154,8 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
         home: protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino },
     };
     let socket = settings.supervisor_socket.clone();
-    let supervisor = Supervisor::start(socket, hello(role), stop.clone());
+    let secret = settings.supervisor_secret.clone();
+    let supervisor = Supervisor::start(socket, secret, hello(role), stop.clone());
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime));
     let exe = std::env::current_exe().map_err(|error| cannot("find", Path::new("this program"), &error))?;

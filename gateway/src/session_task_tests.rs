@@ -102,7 +102,7 @@ async fn world() -> World {
         epoch: 1,
         home: Home { machine_id: String::new(), dev: 0, ino: 0 },
     };
-    let supervisor = Supervisor::start(path, crate::supervisor::hello(role), stop.clone());
+    let supervisor = Supervisor::start(path.clone(), path, crate::supervisor::hello(role), stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.unwrap();
     let registry = Arc::new(Registry::default());

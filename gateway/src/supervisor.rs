@@ -11,8 +11,9 @@ use acp_shared::protocol::{
     Hello, LeaseState, Notice, Refusal, Reply, Request, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN,
     Welcome,
 };
+use acp_shared::redact::Secret;
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -146,11 +147,12 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// Starts to connect to the socket at `path`, and goes on until `stop` is cancelled.
-    pub(crate) fn start(path: PathBuf, hello: Hello, stop: CancellationToken) -> Self {
+    /// The secret is read anew for each connection: the supervisor may have been started later.
+    pub(crate) fn start(path: PathBuf, secret: PathBuf, hello: Hello, stop: CancellationToken) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
         let shared = Arc::new(Shared { state: Mutex::default(), status });
-        let driver = Driver { path, hello, shared: Arc::clone(&shared), queue };
+        let driver = Driver { path, secret, hello, shared: Arc::clone(&shared), queue };
         tokio::spawn(async move {
             tokio::select! {
                 () = driver.run() => {}
@@ -204,6 +206,7 @@ impl Supervisor {
 
 struct Driver {
     path: PathBuf,
+    secret: PathBuf,
     hello: Hello,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<(u64, Request)>,
@@ -213,7 +216,8 @@ impl Driver {
     async fn run(mut self) {
         let mut backoff_ms = BACKOFF_MS.0;
         loop {
-            match conn::open(&self.path, self.hello.clone(), Duration::from_millis(HELLO_MS)).await {
+            let hello = Hello { secret: secret(&self.secret), ..self.hello.clone() };
+            match conn::open(&self.path, hello, Duration::from_millis(HELLO_MS)).await {
                 Ok((connection, welcome)) => {
                     backoff_ms = BACKOFF_MS.0;
                     let why = self.serve(connection, welcome).await;
@@ -342,6 +346,22 @@ impl Shared {
 /// What this gateway says of itself when it connects.
 pub(crate) fn hello(role: acp_shared::protocol::Role) -> Hello {
     Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
+}
+
+/// The same with the secret that lies beside the supervisor's socket, if this user may read it.
+pub(crate) fn hello_at(socket: &Path, role: acp_shared::protocol::Role) -> Hello {
+    Hello { secret: secret(&secret_beside(socket)), ..hello(role) }
+}
+
+/// Where a supervisor keeps the secret that its own user must know (H9).
+pub(crate) fn secret_beside(socket: &Path) -> PathBuf {
+    socket.with_file_name("secret")
+}
+
+/// A secret, if there is one that this user may read. Whether it is needed is the supervisor's to say.
+fn secret(file: &Path) -> Option<Secret> {
+    let text = std::fs::read_to_string(file).ok()?;
+    Some(Secret::new(text.trim().to_owned()))
 }
 
 fn describe(error: &ConnError) -> String {

@@ -95,6 +95,8 @@ refusal_codes! {
     BadRequest = "BAD_REQUEST",
     /// A fault of the supervisor; its log says more.
     Internal = "INTERNAL",
+    /// Process trees cannot be held on this machine: nothing is started.
+    RungUnavailable = "RUNG_UNAVAILABLE",
 }
 
 impl std::fmt::Display for RefusalCode {

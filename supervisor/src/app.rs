@@ -1,20 +1,22 @@
 //! `serve`: takes the lock, reaps, listens, and ends in order.
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
-use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
+use crate::core::tenant::Tenant;
+use crate::ground::{GroundError, look_around};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner};
 use crate::reaper;
 use crate::relay::spools::Spools;
+use crate::secret::{self, SECRET_FILE};
 use crate::server;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
-use crate::sys::linux::Linux;
-use crate::sys::{Abilities, OpenProcess, Sys};
+use crate::sys::{OpenProcess, Sys};
 use crate::systemd::Manager;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
@@ -60,12 +62,15 @@ pub enum AppError {
     /// The lease store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The configuration does not hold on this machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
-    /// The system does not say what a supervisor must know about itself.
-    #[error("this system does not say {0}; is /proc mounted?")]
-    Blind(&'static str),
+    /// The system does not give or say what is needed.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
     /// The service manager cannot be told anything.
     #[error("cannot use what the service manager put into the environment")]
     Manager(#[source] io::Error),
@@ -128,50 +133,21 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
     now
 }
 
-struct Ground {
-    sys: Arc<Linux>,
-    abilities: Abilities,
-    me: ProcessRecord,
-    scope: Scope,
-    warnings: Vec<String>,
-}
-
-fn look_around() -> Result<Ground, AppError> {
-    let sys = Arc::new(Linux::new());
-    let mut abilities = sys.probe();
-    let scope = sys.here().ok_or(AppError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(AppError::Blind("when this process started"))?;
-    let mut warnings = Vec::new();
-    let children = sys.snapshot().unwrap_or_default().into_iter().filter(|p| p.ppid == me.pid).count();
-    if children > 0 {
-        // Orphans of strangers would come to us, and could not be told from those of our own trees.
-        warnings.push(
-            "started with children of another program: orphans of dead wrappers are found by marker only"
-                .into(),
-        );
-    } else {
-        abilities.subreaper =
-            rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(me.pid)).is_ok();
-    }
-    if !abilities.pidfs_inode {
-        warnings.push("this kernel has no pidfs: identities rest on start time and environment".into());
-    }
-    Ok(Ground { sys, abilities, me, scope, warnings })
-}
-
 /// Runs a supervisor until it is asked to end. `ready` is called once, with the socket's path, when it accepts.
 ///
 /// # Errors
 /// [`AppError`]; nothing was started.
 pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), AppError> {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let tenants = options.config.tenants(own_uid)?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let manager = Manager::from_env().map_err(AppError::Manager)?;
     let lock = lock(&state_dir)?;
     let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
-    let policy = policy(&options.config);
-    let (context, queue, mut loaded, mut warnings, writer) = prepare(options, state_dir)?;
+    let policy = policy(&options.config, &tenants, &state_dir)?;
+    let (context, queue, mut loaded, mut warnings, writer) = prepare(options, state_dir, tenants)?;
     let read_only = context.store.read_only().is_some();
     if read_only {
         tracing::error!(why = context.store.read_only(), "nothing is signalled and nothing is started");
@@ -182,6 +158,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
             tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
             warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
         }
+        tidy_groups(&context, &loaded.leases);
     }
     let mut owner =
         Owner::new(Arc::clone(&context), policy.clone(), loaded.leases, loaded.installations, warnings);
@@ -194,7 +171,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     if !read_only {
         tasks.push(tokio::spawn(strays::watch(Arc::clone(&context))));
     }
-    tracing::info!(socket = %path.display(), pid = context.me.pid, rung = context.abilities.rung(), "ready");
+    tracing::info!(socket = %path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
     ready(&path);
     manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
     owner.manager = manager;
@@ -204,32 +181,24 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
         drop(task.await);
     }
     drop(to_remove.map(std::fs::remove_file));
+    give_back_groups(&context);
     // What was posted is on disk when this is.
     let flushed = context.store.flush().await;
     drop((writer, lock));
     Ok(flushed?)
 }
 
-fn policy(config: &Config) -> Policy {
-    Policy {
-        own_uid: rustix::process::geteuid().as_raw(),
-        allowed_uids: config.allowed_uids.clone(),
-        allowed_gids: config.allowed_gids.clone(),
-        admin_gids: config.admin_gids.clone(),
-    }
-}
-
 type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
 /// Looks around, opens the store and makes what everything else needs.
-fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
+fn prepare(options: Options, state_dir: PathBuf, tenants: Vec<Tenant>) -> Result<Prepared, AppError> {
     let descriptors = raise_descriptor_limit();
-    let mut ground = look_around()?;
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
+    let mut ground = look_around(&options.config, &state_dir, &wrapper_root)?;
     ground.warnings.append(&mut loaded.warnings);
     let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
     spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
@@ -238,8 +207,10 @@ fn prepare(options: Options, state_dir: PathBuf) -> Result<Prepared, AppError> {
         own_line: ground.sys.own_line(),
         sys: ground.sys,
         abilities: ground.abilities,
+        holding: ground.holding,
         store,
         config: options.config,
+        tenants,
         wrapper_root,
         state_dir,
         me: ground.me,
@@ -284,6 +255,38 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     );
     tracing::warn!("{warning}");
     vec![warning]
+}
+
+/// Who may connect. Gateways that a tenant names by their user may.
+fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
+    let secret_file = state_dir.join(SECRET_FILE);
+    Ok(Policy {
+        own_uid: rustix::process::geteuid().as_raw(),
+        allowed_uids: config
+            .allowed_uids
+            .iter()
+            .copied()
+            .chain(tenants.iter().filter_map(|t| t.uid))
+            .collect(),
+        allowed_gids: config.allowed_gids.clone(),
+        admin_gids: config.admin_gids.clone(),
+        secret: file(&secret_file, secret::load_or_make(state_dir))?,
+        secret_file: secret_file.to_string_lossy().into_owned(),
+    })
+}
+
+/// Removes the empty control groups that earlier supervisors of this state directory left of ended leases.
+fn tidy_groups(context: &Context, leases: &[Lease]) {
+    let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
+    if let Some(tree) = context.sys.groups() {
+        tree.tidy(&context.holding.subtree, &living);
+    }
+}
+
+fn give_back_groups(context: &Context) {
+    if let Some(tree) = context.sys.groups() {
+        tree.give_back(&context.holding.subtree);
+    }
 }
 
 /// The signals that end a supervisor.

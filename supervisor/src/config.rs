@@ -1,5 +1,11 @@
 //! The configuration file: flat TOML, every value with a default and a bound, unknown keys refused.
 
+mod tenant;
+
+pub use tenant::{Id, Limit, Switch, TenantConfig, Unlimited};
+
+use crate::core::backoff;
+use crate::core::tenant::Tenant;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +44,29 @@ pub enum ConfigError {
         /// The most that is allowed.
         max: u64,
     },
+    /// A `[[tenant]]` that cannot hold.
+    #[error("[[tenant]] number {number} {why}")]
+    Tenant {
+        /// Which, from 1.
+        number: usize,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+}
+
+/// Which rung of the ladder of supervision is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RungWish {
+    /// The best one that this machine has.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// A control group for each lease, or no start.
+    R1,
+    /// The walk by pidfds.
+    R2,
+    /// The walk by `/proc` directories.
+    R3,
 }
 
 /// What can be configured. Times are in milliseconds, sizes in bytes.
@@ -61,6 +90,10 @@ pub struct Config {
     pub leases_max: u64,
     /// Living leases of one gateway. Default 512.
     pub leases_per_gateway_max: u64,
+    /// Living leases of all gateways of one user. Default 1024.
+    pub leases_per_user_max: u64,
+    /// Gateways of one user that are remembered; the oldest that has no lease and no connection goes first. Default 256.
+    pub gateways_per_user_max: u64,
     /// Open connections. Default 256.
     pub connections_max: u64,
     /// Open connections of one user. Default 128.
@@ -105,6 +138,32 @@ pub struct Config {
     pub reap_every_ms: u64,
     /// The longest grace that a spawn request may ask for. Default 5 min.
     pub grace_max_ms: u64,
+    /// The wait before an agent that crashed twice in a row is started again; it doubles with each crash. Default 1 s.
+    pub crash_backoff_ms: u64,
+    /// The longest such wait. Default 1 min.
+    pub crash_backoff_max_ms: u64,
+    /// Crashes of an agent are counted over this time. Default 5 min.
+    pub crash_window_ms: u64,
+    /// So many of them are a crash loop: the agent is not started until the first has left the window. 0: never. Default 10.
+    pub crashes_max: u64,
+    /// An agent that ran for so long was well: its earlier crashes are forgotten. Default 1 min.
+    pub stable_after_ms: u64,
+    /// How trees are held: "auto" (the best rung that this machine has), "R1" (a control group for each lease), "R2"
+    /// (a walk by pidfds) or "R3" (a walk by /proc). One that is asked for and cannot be had refuses the start.
+    /// Default "auto".
+    pub rung: RungWish,
+    /// Directory of the control group in which groups for leases are made. Default: the supervisor's own group.
+    pub cgroup_root: Option<PathBuf>,
+    /// The memory that the processes of one lease may use together; 0 is no limit. Default 0.
+    pub memory_max_bytes: u64,
+    /// The processes and threads that one lease may have; 0 is no limit. Default 0.
+    pub pids_max: u64,
+    /// The share of the processors of one lease beside others, 1 to 10000 (the kernel's own is 100); 0 leaves it.
+    /// Default 0.
+    pub cpu_weight: u64,
+    /// How the agents of some gateways run. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tenant: Vec<TenantConfig>,
 }
 
 impl Default for Config {
@@ -119,6 +178,8 @@ impl Default for Config {
             wrapper_root: None,
             leases_max: 2048,
             leases_per_gateway_max: 512,
+            leases_per_user_max: 1024,
+            gateways_per_user_max: 256,
             connections_max: 256,
             connections_per_user_max: 128,
             handshake_ms: 5_000,
@@ -141,12 +202,23 @@ impl Default for Config {
             reap_kill_ms: 5_000,
             reap_every_ms: 30_000,
             grace_max_ms: 5 * 60 * 1_000,
+            crash_backoff_ms: 1_000,
+            crash_backoff_max_ms: 60_000,
+            crash_window_ms: 5 * 60 * 1_000,
+            crashes_max: 10,
+            stable_after_ms: 60_000,
+            rung: RungWish::Auto,
+            cgroup_root: None,
+            memory_max_bytes: 0,
+            pids_max: 0,
+            cpu_weight: 0,
+            tenant: Vec::new(),
         }
     }
 }
 
 /// Keys whose default is "not set", so that they do not show in the default's TOML.
-const OPTIONAL_KEYS: &[&str] = &["socket_group", "socket_mode", "wrapper_root"];
+const OPTIONAL_KEYS: &[&str] = &["cgroup_root", "socket_group", "socket_mode", "tenant", "wrapper_root"];
 
 impl Config {
     /// Reads a file, or takes the defaults without one.
@@ -169,14 +241,10 @@ impl Config {
             text.parse().map_err(|e: toml::de::Error| ConfigError::Parse(e.to_string()))?;
         let known = Self::keys();
         if let Some(key) = table.keys().find(|key| !known.contains(key)) {
-            let nearest = known
-                .iter()
-                .map(|k| (strsim::jaro_winkler(k, key), k))
-                .filter(|(likeness, _)| *likeness > 0.7)
-                .max_by(|a, b| a.0.total_cmp(&b.0));
-            let hint = nearest.map_or_else(String::new, |(_, k)| format!("; did you mean {k:?}?"));
+            let hint = nearest(key, known.iter().map(String::as_str));
             return Err(ConfigError::UnknownKey { key: key.clone(), hint });
         }
+        tenant::check_keys(&table)?;
         let config: Self = table.try_into().map_err(|e| ConfigError::Parse(e.to_string()))?;
         config.check()?;
         Ok(config)
@@ -219,6 +287,16 @@ impl Config {
             ("reap_kill_ms", self.reap_kill_ms, 0, 10 * 60_000),
             ("reap_every_ms", self.reap_every_ms, 100, DAY_MS),
             ("grace_max_ms", self.grace_max_ms, 0, DAY_MS),
+            ("leases_per_user_max", self.leases_per_user_max, 1, 100_000),
+            ("gateways_per_user_max", self.gateways_per_user_max, 1, 100_000),
+            ("crash_backoff_ms", self.crash_backoff_ms, 0, DAY_MS),
+            ("crash_backoff_max_ms", self.crash_backoff_max_ms, 0, DAY_MS),
+            ("crash_window_ms", self.crash_window_ms, 0, DAY_MS),
+            ("crashes_max", self.crashes_max, 0, 4_096),
+            ("stable_after_ms", self.stable_after_ms, 0, DAY_MS),
+            ("memory_max_bytes", self.memory_max_bytes, 0, 1 << 50),
+            ("pids_max", self.pids_max, 0, 1 << 22),
+            ("cpu_weight", self.cpu_weight, 0, 10_000),
         ] {
             if value < min || value > max {
                 return Err(ConfigError::OutOfBounds { key, value, min, max });
@@ -228,7 +306,7 @@ impl Config {
             (Some(text), None) => Err(ConfigError::Parse(format!(
                 "socket_mode = {text:?} is no file mode; write \"0660\", for example"
             ))),
-            _ => Ok(()),
+            _ => self.each_tenant(TenantConfig::check).map(drop),
         }
     }
 
@@ -238,6 +316,49 @@ impl Config {
         let text = self.socket_mode.as_deref()?;
         u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok().filter(|mode| *mode <= 0o777)
     }
+
+    /// The tenants, with their users, groups, directories and secrets looked up on this machine.
+    ///
+    /// # Errors
+    /// [`ConfigError::Tenant`]: one of them does not hold for a supervisor of this user.
+    pub fn tenants(&self, own_uid: u32) -> Result<Vec<Tenant>, ConfigError> {
+        let tenants = self.each_tenant(|tenant| tenant.resolve(own_uid))?;
+        let whom = |t: &Tenant| (t.uid, t.instance_id);
+        let again = |(at, t): &(usize, &Tenant)| tenants.iter().take(*at).any(|other| whom(other) == whom(t));
+        match tenants.iter().enumerate().find(again) {
+            Some((at, _)) => {
+                let why = "is about the same gateways as an earlier one; make one of both".to_owned();
+                Err(ConfigError::Tenant { number: at + 1, why })
+            }
+            None => Ok(tenants),
+        }
+    }
+
+    fn each_tenant<T>(&self, f: impl Fn(&TenantConfig) -> Result<T, String>) -> Result<Vec<T>, ConfigError> {
+        let numbered = self.tenant.iter().enumerate();
+        numbered
+            .map(|(at, tenant)| f(tenant).map_err(|why| ConfigError::Tenant { number: at + 1, why }))
+            .collect()
+    }
+
+    /// How patient it is with agents that crash.
+    #[must_use]
+    pub const fn backoff(&self) -> backoff::Limits {
+        backoff::Limits {
+            base_ms: self.crash_backoff_ms,
+            cap_ms: self.crash_backoff_max_ms,
+            window_ms: self.crash_window_ms,
+            crashes_max: self.crashes_max,
+            stable_ms: self.stable_after_ms,
+        }
+    }
+}
+
+/// The key that was meant, in words.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let likely = known.map(|k| (strsim::jaro_winkler(k, key), k)).filter(|(likeness, _)| *likeness > 0.7);
+    let nearest = likely.max_by(|a, b| a.0.total_cmp(&b.0));
+    nearest.map_or_else(String::new, |(_, k)| format!("; did you mean {k:?}?"))
 }
 
 /// A size as this machine counts it. Bounds are checked in [`Config::parse`]; all fit.
@@ -263,17 +384,79 @@ mod tests {
         assert_eq!(Config::parse(&text).unwrap(), Config::default());
     }
 
-    /// The file that is installed says what holds without it, key by key.
-    #[test]
-    fn the_example_names_every_key_with_its_default() {
-        let text = include_str!("../../packaging/supervisor.example.toml");
-        assert_eq!(Config::parse(text).unwrap(), Config::default());
+    const EXAMPLE: &str = include_str!("../../packaging/supervisor.example.toml");
+
+    fn named(text: &str) -> Vec<String> {
         let named = |line: &str| Some(line.trim_start_matches("# ").split_once(" = ")?.0.to_owned());
         let mut named: Vec<String> = text.lines().filter_map(named).collect();
         named.sort();
+        named
+    }
+
+    /// The file that is installed says what holds without it, key by key.
+    #[test]
+    fn the_example_names_every_key_with_its_default() {
+        assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
+        let (flat, _) = EXAMPLE.split_once("# [[tenant]]").unwrap();
         let mut keys = Config::keys();
+        keys.retain(|key| key != "tenant");
         keys.sort();
-        assert_eq!(named, keys);
+        assert_eq!(named(flat), keys);
+    }
+
+    /// Its tenant has every key there is, and is one that would be taken.
+    #[test]
+    fn the_example_has_a_tenant_with_every_key() {
+        let (_, tenant) = EXAMPLE.split_once("# [[tenant]]").unwrap();
+        let setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
+        let lines = tenant.lines().filter(setting).map(|line| line.trim_start_matches("# "));
+        let text = lines.fold("[[tenant]]\n".to_owned(), |text, line| text + line + "\n");
+        // uid and user are two ways to say the same.
+        let config = Config::parse(&text.replace("user = \"alice\"\n", "")).unwrap();
+        assert_eq!(config.tenant.len(), 1);
+        let mut keys: Vec<&str> = tenant::KEYS.to_vec();
+        keys.sort_unstable();
+        assert_eq!(named(tenant), keys);
+        let written = toml::Table::try_from(&config.tenant[0]).unwrap();
+        let mut missing = tenant::KEYS.iter().filter(|key| !written.contains_key(**key));
+        assert_eq!((missing.next(), missing.next()), (Some(&"user"), None));
+    }
+
+    #[test]
+    fn tenants_that_are_refused() {
+        let own_uid = rustix::process::geteuid().as_raw();
+        for (tenant, want) in [
+            ("", "names nobody; give uid, user or instance_id"),
+            ("uid = 1\nuser = \"a\"", "has both uid and user"),
+            ("uid = 1\nrun_as_group = 1", "without run_as_user"),
+            ("uid = 1\numask = 0o1000", "umask over 0o777"),
+            ("uid = 1\noom_score_adj = 1001", "oom_score_adj"),
+            ("uid = 1\ncpu_weight = 0", "cpu_weight"),
+            ("uid = 1\nleases_max = 0", "a limit of 0"),
+            ("uid = 1\nrlimits = { open_files = [2, 1] }", "over the one it may be raised to"),
+            ("uid = 1\nenv_allow = [\"A*B\"]", "a beginning with one * at its end"),
+            ("uid = 1\nroots = [\"here\"]", "not absolute"),
+            ("uid = 1\nroots = [\"/nonexistent/dir\"]", "cannot be used"),
+            ("uid = 1\nsecret_file = \"/nonexistent/file\"", "cannot be read"),
+            ("user = \"no-such-user-here\"", "create the user"),
+            ("uid = 1\nrun_as_user = \"no-such-user-here\"", "create the user"),
+            ("uid = 1\nrun_as_user = 4000000001", "give run_as_group too"),
+            ("uid = 1\n[[tenant]]\nuid = 1", "the same gateways as an earlier one"),
+        ] {
+            let text = format!("[[tenant]]\n{tenant}");
+            let error = Config::parse(&text).and_then(|config| config.tenants(own_uid)).unwrap_err();
+            assert!(error.to_string().contains(want), "{tenant}: {error}");
+        }
+        let text = "[[tenant]]\nuid = 1\nrun_as_user = 7\nrun_as_group = 7";
+        let config = Config::parse(text).unwrap();
+        assert!(config.tenants(12345).unwrap_err().to_string().contains("start it as root"));
+        let tenants = config.tenants(0).unwrap();
+        assert_eq!(tenants[0].run_as.as_ref().map(|account| (account.uid, account.gid)), Some((7, 7)));
+        let text = "[[tenant]]\nuid = 1\nrun_as_user = \"root\"";
+        let error = Config::parse(text).unwrap().tenants(0).unwrap_err();
+        assert!(error.to_string().contains("allow_root = true"), "{error}");
+        let error = Config::parse("[[tenant]]\nrun_as_usr = 1").unwrap_err().to_string();
+        assert_eq!(error, r#"the configuration has no key "tenant.run_as_usr"; did you mean "run_as_user"?"#);
     }
 
     #[test]
@@ -282,6 +465,7 @@ mod tests {
             ("leases_maxx = 1", r#"the configuration has no key "leases_maxx"; did you mean "leases_max"?"#),
             ("zzz = 1", r#"the configuration has no key "zzz""#),
             ("leases_max = 0", "leases_max = 0 is outside of 1 to 100000"),
+            ("cpu_weight = 10001", "cpu_weight = 10001 is outside of 0 to 10000"),
             (
                 "socket_mode = \"888\"",
                 r#"the configuration is not valid: socket_mode = "888" is no file mode; write "0660", for example"#,
@@ -289,7 +473,7 @@ mod tests {
         ] {
             assert_eq!(Config::parse(text).unwrap_err().to_string(), want);
         }
-        for text in ["leases_max = \"x\"", "leases_max = -1", "="] {
+        for text in ["leases_max = \"x\"", "rung = \"R4\"", "rung = \"r1\"", "leases_max = -1", "="] {
             assert!(matches!(Config::parse(text), Err(ConfigError::Parse(_))), "{text}");
         }
     }

@@ -1,7 +1,9 @@
 //! What every driver needs: the system, the store, the configuration, and the way to the owner.
 
 use crate::config::Config;
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::ladder::Holding;
+use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::tenant::Tenant;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
@@ -27,10 +29,14 @@ pub struct Context<S: Sys = Linux> {
     pub sys: Arc<S>,
     /// What it can do.
     pub abilities: Abilities,
+    /// How it holds its trees.
+    pub holding: Holding,
     /// The lease store.
     pub store: Store,
     /// The configuration.
     pub config: Config,
+    /// How the agents of some gateways run.
+    pub tenants: Vec<Tenant>,
     /// Where wrappers are started.
     pub wrapper_root: WrapperRoot,
     /// The state directory.
@@ -101,6 +107,10 @@ impl<S: Sys> Context<S> {
     #[must_use]
     pub fn is_under_care(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
+        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.evidence(&handle).cgroup);
+        if group.is_some_and(|group| self.holding.subtree.is_of_a_lease(&group)) {
+            return true;
+        }
         let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if self.abilities.subreaper {
             // Whatever is below this process comes from one of those trees.
@@ -150,6 +160,17 @@ impl<S: Sys> Context<S> {
         }
         let children = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.sys.children().into_iter().filter(|pid| !children.contains(pid)).collect()
+    }
+
+    /// Removes what was made on disk and in the tree of control groups for a lease that has ended.
+    pub fn leave_nothing(&self, lease: &Lease) {
+        self.wrapper_root.remove(lease.gateway, lease.lease_id);
+        if let Some(leaf) = self.holding.subtree.recorded(lease)
+            && lease.scope == self.scope
+            && let Err(error) = self.sys.remove_group(&leaf)
+        {
+            tracing::warn!(lease_id = %lease.lease_id, %error, "the control group of a lease stays");
+        }
     }
 
     /// Tells the owner.

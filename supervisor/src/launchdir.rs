@@ -5,7 +5,7 @@
 //! file system or meets a file of another user; where even that link fails, the lease gets a copy of its own (H22).
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
-use acp_shared::launch::{LAUNCH_FILE, Launch, WRAPPER_FILE};
+use acp_shared::launch::{Confine, LAUNCH_FILE, LAUNCH_VERSION, Launch, WRAPPER_FILE};
 use sha2::{Digest, Sha256};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -117,6 +117,29 @@ impl WrapperRoot {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root
+    }
+
+    /// Lends a wrapper that can be started for a try: of no lease, and never told to go.
+    ///
+    /// # Errors
+    /// [`LaunchDirError::Prepare`].
+    pub fn with_inert<T>(&self, work: impl FnOnce(&Path) -> T) -> Result<T, LaunchDirError> {
+        let launch = Launch {
+            version: LAUNCH_VERSION,
+            lease_id: LeaseId::mint(),
+            gateway_instance_id: GatewayInstanceId::mint(),
+            argv: vec!["/".into()],
+            env: Vec::new(),
+            cwd: "/".into(),
+            term_grace_ms: 0,
+            sweep_ms: 0,
+            confine: Confine::default(),
+        };
+        let made = self.make(&launch)?;
+        let result = work(&made.wrapper);
+        self.remove(launch.gateway_instance_id, launch.lease_id);
+        drop(std::fs::remove_dir(self.root.join(launch.gateway_instance_id.to_string())));
+        Ok(result)
     }
 
     /// Where a lease's directory is.

@@ -4,7 +4,7 @@
 use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent};
 use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
-use crate::core::verify::{Claim, Verdict, verify};
+use crate::core::verify::{Verdict, verify};
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
 use crate::spawn::{self, SpawnError, Started};
@@ -72,7 +72,7 @@ pub async fn run<S: Sys>(
         return failed(&context, lease, Some(started), error).await;
     }
     let (child, control, relay) = started.into_relay(&context, &lease);
-    context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()) }).await;
+    context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false }).await;
     let stop = Stop::new(lease.graces);
     let mut task = Task {
         context,
@@ -95,7 +95,7 @@ async fn failed<S: Sys>(
     started: Option<Started<S>>,
     error: SpawnError,
 ) {
-    let refusal = error.refusal();
+    let (refusal, crashed) = (error.refusal(), error.is_the_agents());
     tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
     if let Some(started) = started {
         // The closed control socket tells the wrapper to end; so does its own fault.
@@ -108,7 +108,7 @@ async fn failed<S: Sys>(
         // Nobody waits for it from now on: should it be there still, it is reaped as a stray.
         context.forget_child(child.handle().pid());
         if child.status().is_none() || !tree_gone(context, &mut lease).await.unwrap_or(false) {
-            return outlast(context, lease, refusal).await;
+            return outlast(context, lease, refusal, crashed).await;
         }
     }
     if let Some(bound) = lease.bound {
@@ -117,16 +117,16 @@ async fn failed<S: Sys>(
     // Where the processes were not what the wrapper said, nobody knows what else there is.
     let event = if matches!(error, SpawnError::Mismatch(_)) { LeaseEvent::Lose } else { LeaseEvent::Gone };
     end(context, &mut lease, event, &refusal.message).await;
-    context.tell(Event::Spawned { lease, result: Err(refusal) }).await;
+    context.tell(Event::Spawned { lease, result: Err(refusal), crashed }).await;
 }
 
 /// Something of a failed start survives SIGKILL, or cannot be told: its lease, and with it the session (H5), stays
 /// closing until it is verified gone.
-async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal) {
+async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal, crashed: bool) {
     change(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
     context.store.record(&lease, "the closing of a lease").await;
-    context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal) }).await;
+    context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal), crashed }).await;
     while !tree_gone(context, &mut lease).await.unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
     }
@@ -141,8 +141,9 @@ async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: R
 fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     let evidence = context.sys.evidence(child.handle());
     let Some(process) = child.handle().record() else { return };
-    let claim = Claim { process, scope: &lease.scope, lease_id: lease.lease_id, gateway: lease.gateway };
-    if let Verdict::Owned(proof) = verify(&claim, &evidence, &context.guard(Some(process.pid)))
+    let target = Target::of(lease, &context.holding.subtree);
+    if let Verdict::Owned(proof) =
+        verify(&target.claim(process), &evidence, &context.guard(Some(process.pid)))
         && let Err(error) = context.sys.signal(child.handle(), &proof, Signal::Kill)
     {
         tracing::warn!(lease_id = %lease.lease_id, %error, "cannot kill a wrapper");
@@ -152,7 +153,8 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
 /// Whether nothing of the tree is left, killing what is. What was seen last goes on record. An error when the process
 /// list cannot be read.
 async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
-    let (target, guard) = (Target::of(lease), context.guard(lease.bound.map(|b| b.wrapper.pid)));
+    let (target, guard) =
+        (Target::of(lease, &context.holding.subtree), context.guard(lease.bound.map(|b| b.wrapper.pid)));
     let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
     let found = swept.inspect_err(|error| {
         tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
@@ -170,7 +172,7 @@ async fn end<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease, event: LeaseE
     change(lease, event, &reason);
     lease.ended_at_ms = Some(wall_ms());
     context.store.record(lease, "the end of a lease").await;
-    context.wrapper_root.remove(lease.gateway, lease.lease_id);
+    context.leave_nothing(lease);
 }
 
 fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
@@ -320,12 +322,8 @@ impl<S: Sys> Task<S> {
     fn terminate(&self) {
         let Some(bound) = self.lease.bound else { return };
         let handle = self.child.handle();
-        let claim = Claim {
-            process: bound.wrapper,
-            scope: &self.lease.scope,
-            lease_id: self.lease.lease_id,
-            gateway: self.lease.gateway,
-        };
+        let target = Target::of(&self.lease, &self.context.holding.subtree);
+        let claim = target.claim(bound.wrapper);
         for signal in [Signal::Term, Signal::Cont] {
             let evidence = self.context.sys.evidence(handle);
             match verify(&claim, &evidence, &self.context.guard(Some(bound.wrapper.pid))) {
@@ -365,8 +363,10 @@ impl<S: Sys> Task<S> {
     }
 
     async fn name_survivors(&mut self) {
-        let (target, guard) =
-            (Target::of(&self.lease), self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)));
+        let (target, guard) = (
+            Target::of(&self.lease, &self.context.holding.subtree),
+            self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)),
+        );
         let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;
         let names = found
             .map(|found| found.members.iter().map(|m| format!("{} ({})", m.pid, m.name)).collect::<Vec<_>>());

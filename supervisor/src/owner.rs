@@ -3,7 +3,9 @@
 
 use crate::context::Context;
 use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
+use crate::core::backoff::{Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
+use crate::core::tenant::tenant_of;
 use crate::core::verify::Guard;
 use crate::handle;
 use crate::lease_task::LeaseCmd;
@@ -55,6 +57,8 @@ pub enum Event {
         lease: Lease,
         /// Its relay, or what the gateway is told.
         result: Result<Relay, Refusal>,
+        /// It failed, and the agent is to blame.
+        crashed: bool,
     },
     /// A lease changed.
     Changed {
@@ -89,6 +93,8 @@ pub(crate) struct Entry {
     pub(crate) stuck: bool,
     /// The end was asked for, and waits for the terminals until then.
     pub(crate) close_at_ms: Option<(u64, String)>,
+    /// When its adapter began to run.
+    pub(crate) open_since_ms: u64,
 }
 
 impl Entry {
@@ -150,7 +156,7 @@ pub struct Owner {
     pub(crate) policy: Policy,
     pub(crate) leases: BTreeMap<LeaseId, Entry>,
     pub(crate) links: HashMap<LinkId, Connected>,
-    installations: HashMap<GatewayInstanceId, Installation>,
+    pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
     pub(crate) stopping: bool,
     hurried: bool,
@@ -163,6 +169,8 @@ pub struct Owner {
     pub(crate) wake_at_ms: Option<u64>,
     pub(crate) manager: Manager,
     pub(crate) warnings: Vec<String>,
+    /// Agents that crashed lately.
+    pub(crate) backoff: Backoff,
 }
 
 impl Owner {
@@ -185,10 +193,12 @@ impl Owner {
                     waiting: Vec::new(),
                     stuck: false,
                     close_at_ms: None,
+                    open_since_ms: 0,
                 },
             )
         };
         Self {
+            backoff: Backoff::new(context.config.backoff()),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,
@@ -243,7 +253,7 @@ impl Owner {
             }
             Event::Request { body, to } => self.request(body, to),
             Event::Unlinked(id) => self.unlink(id),
-            Event::Spawned { lease, result } => self.spawned(lease, result),
+            Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::News { gateway, notice } => self.tell(gateway, notice),
             Event::Stop => self.stop(),
@@ -264,10 +274,13 @@ impl Owner {
         let (who, epoch) = match &hello.role {
             Role::Admin => {
                 self.policy.admin(peer.uid, peer.gid)?;
+                self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
                 (Who::Admin, 0)
             }
             Role::Gateway { instance_id, epoch, home } => {
                 self.policy.gateway(peer.uid, peer.gid)?;
+                let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
+                self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
                     return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
                 }
@@ -307,7 +320,10 @@ impl Owner {
             .inspect_err(
                 |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
             )?;
-        if known != Some(&installation) {
+        if known.is_none() {
+            self.make_room_for_gateway(uid)?;
+        }
+        if self.installations.get(&gateway) != Some(&installation) {
             let (store, row) = (self.context.store.clone(), installation.clone());
             tokio::spawn(async move {
                 if let Err(error) = store.save_installation(&row).await {
@@ -351,7 +367,7 @@ impl Owner {
         }
     }
 
-    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>) {
+    fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
         self.wake_anew();
         let Some(entry) = self.leases.get_mut(&id) else { return };
@@ -360,10 +376,16 @@ impl Owner {
         let answer = match result {
             Ok(relay) => {
                 entry.relay = Some(relay);
+                entry.open_since_ms = self.context.now_ms();
                 Ok(Reply::Spawned(entry.info()))
             }
             Err(refusal) => {
                 entry.commands = None;
+                if let Some(agent) = Agent::of(&entry.lease)
+                    && crashed
+                {
+                    self.backoff.on(self.context.now_ms(), &agent, Outcome::StartFailed);
+                }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done, not even on record: the same spawn may come again.
                     self.leases.remove(&id);
@@ -381,6 +403,16 @@ impl Owner {
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let news = entry.lease.state != state;
+        if news
+            && entry.lease.state == LeaseState::Open
+            && let Some(agent) = Agent::of(&lease)
+        {
+            let now = self.context.now_ms();
+            let ran_ms = now.saturating_sub(entry.open_since_ms);
+            let asked = entry.close_at_ms.is_some() || self.stopping;
+            let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
+            self.backoff.on(now, &agent, outcome);
+        }
         entry.lease = lease;
         entry.stuck = stuck;
         if state.is_ended() {
@@ -490,11 +522,18 @@ impl Owner {
 
     /// The lease, if this client may see it.
     pub(crate) fn visible(&mut self, who: Who, id: LeaseId) -> Result<&mut Entry, Refusal> {
-        let may_see = |entry: &&mut Entry| match who {
-            Who::Admin => true,
-            Who::Gateway(gateway) => entry.lease.gateway == gateway,
+        let gateway = match who {
+            Who::Admin => None,
+            Who::Gateway(gateway) => Some(gateway),
         };
-        self.leases.get_mut(&id).filter(may_see).ok_or_else(|| {
+        let may_see = |entry: &&mut Entry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
+        let found = self.leases.get_mut(&id);
+        if let (Some(entry), Some(gateway)) = (&found, gateway)
+            && entry.lease.gateway != gateway
+        {
+            tracing::warn!(lease_id = %id, %gateway, of = %entry.lease.gateway, "refused: a lease of another gateway");
+        }
+        found.filter(may_see).ok_or_else(|| {
             Refusal::new(RefusalCode::LeaseUnknown, format!("there is no lease {id} of yours"))
         })
     }

@@ -2,14 +2,16 @@
 //! connection is taken.
 
 use crate::context::{Context, wall_ms};
+use crate::core::cgroup::Subtree;
 use crate::core::lease::{Lease, LeaseEvent, Place};
 use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
 use crate::sys::{Signal, Sys};
+use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, ReapLine};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,32 +26,48 @@ pub struct Examined<H> {
     pub found: Found<H>,
     /// What to do.
     pub plan: Plan,
+    /// Who is not touched by it.
+    guard: Guard,
 }
 
 /// Everything that is read once for many leases.
-struct Scene {
+struct Scene<'a> {
+    subtree: &'a Subtree,
     snapshot: Vec<Proc>,
     markers: HashMap<String, Vec<i32>>,
+    /// The roots that the leases name.
+    roots: Vec<(LeaseId, i32)>,
 }
 
-impl Scene {
-    fn read<S: Sys>(sys: &S, leases: &[Lease]) -> io::Result<Self> {
+impl<'a> Scene<'a> {
+    fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a Subtree) -> io::Result<Self> {
         let here = sys.here();
         let lies_here = |l: &&Lease| here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here);
-        let Some(oldest) = leases.iter().filter(lies_here).map(|l| Target::of(l).not_before_ticks).min()
-        else {
-            return Ok(Self { snapshot: Vec::new(), markers: HashMap::new() });
+        let oldest = leases.iter().filter(lies_here).map(|l| Target::of(l, subtree).not_before_ticks).min();
+        let Some(oldest) = oldest else {
+            return Ok(Self { subtree, snapshot: Vec::new(), markers: HashMap::new(), roots: Vec::new() });
         };
         let snapshot = sys.snapshot()?;
         let markers = sweep::markers(sys, &snapshot, oldest);
-        Ok(Self { snapshot, markers })
+        let living = leases.iter().filter(lies_here).filter(|l| !l.state.is_ended());
+        let roots = living.filter_map(|l| Some((l.lease_id, l.bound?.wrapper.pid))).collect();
+        Ok(Self { subtree, snapshot, markers, roots })
+    }
+
+    /// Who is never signalled for the sake of this lease: the roots of the others are theirs, whoever holds them.
+    fn guard(&self, lease: &Lease, guard: &Guard) -> Guard {
+        let mut guard = guard.clone();
+        let own = lease.bound.map(|b| b.wrapper.pid);
+        let others = self.roots.iter().filter(|(id, pid)| *id != lease.lease_id && Some(*pid) != own);
+        guard.other_roots.extend(others.map(|(_, pid)| *pid));
+        guard
     }
 }
 
-fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene) -> Examined<S::Handle> {
+fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene<'_>) -> Examined<S::Handle> {
     let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
     let holder = holder(lease.supervisor, &lease.scope, &supervisor);
-    let target = Target::of(lease);
+    let (target, guard) = (Target::of(lease, scene.subtree), &scene.guard(lease, guard));
     let found = if holder == Holder::Dead {
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, guard, &scene.snapshot, marked)
@@ -57,15 +75,20 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene) -> Exam
         Found { members: Vec::new(), unknown: None }
     };
     let findings = Findings { here: sys.here(), holder, owned: found.pids(), unknown: found.unknown };
-    Examined { plan: plan(lease, &findings), found }
+    Examined { plan: plan(lease, &findings), found, guard: guard.clone() }
 }
 
 /// What would be done about each lease.
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], guard: &Guard) -> io::Result<Vec<ReapLine>> {
-    let scene = Scene::read(sys, leases)?;
+pub fn dry_run<S: Sys>(
+    sys: &S,
+    leases: &[Lease],
+    subtree: &Subtree,
+    guard: &Guard,
+) -> io::Result<Vec<ReapLine>> {
+    let scene = Scene::read(sys, leases, subtree)?;
     Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, guard, &scene).plan)).collect())
 }
 
@@ -89,10 +112,10 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     let began = context.now_ms();
     let term_until = began.saturating_add(context.config.reap_term_ms);
     let kill_until = term_until.saturating_add(context.config.reap_kill_ms);
-    let mut signalled = HashMap::new();
+    let mut ending = Ending::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let (plans, targets) = round(context, leases, kill, &mut signalled).await?;
+        let (plans, targets) = round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
@@ -108,18 +131,27 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     }
 }
 
+/// What one reaping has done so far.
+#[derive(Default)]
+struct Ending {
+    /// Processes that got their SIGTERM.
+    told: HashSet<i32>,
+    /// Leases of which something was signalled.
+    leases: HashSet<LeaseId>,
+}
+
 /// Looks at every lease and signals what is verified: SIGTERM once to each process, SIGKILL after the grace.
 async fn round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
-    signalled: &mut HashMap<i32, ()>,
+    ending: &mut Ending,
 ) -> io::Result<(Vec<Plan>, usize)> {
     // Closing is on record before the first signal.
-    let (rows, guard) = (leases.to_vec(), context.guard(None));
+    let (rows, guard, subtree) = (leases.to_vec(), context.guard(None), context.holding.subtree.clone());
     let examined = context
         .blocking(move |sys| {
-            let scene = Scene::read(sys, &rows)?;
+            let scene = Scene::read(sys, &rows, &subtree)?;
             Ok(rows.iter().map(|lease| examine(sys, lease, &guard, &scene)).collect::<Vec<_>>())
         })
         .await?;
@@ -128,8 +160,13 @@ async fn round<S: Sys>(
         if !lease.state.is_ended() {
             lease.last_evidence_json = Some(one.found.json(wall_ms()));
         }
-        let Plan::Signal(pids) = &one.plan else { continue };
+        let Plan::Signal(pids) = &one.plan else {
+            // What is being ended here and cannot be told just now may be on its way out.
+            targets += usize::from(one.found.unknown.is_some() && ending.leases.contains(&lease.lease_id));
+            continue;
+        };
         targets += 1;
+        ending.leases.insert(lease.lease_id);
         if lease.state != LeaseState::Closing {
             if let Err(error) = lease.apply(LeaseEvent::Close, "an orphan of an earlier supervisor") {
                 tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped");
@@ -139,10 +176,12 @@ async fn round<S: Sys>(
         }
         if kill {
             tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
+            let target = Target::of(lease, &context.holding.subtree);
+            sweep::kill_group(context.sys.as_ref(), &target, &one.guard, Duration::ZERO);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
-        } else if pids.iter().any(|pid| !signalled.contains_key(pid)) {
+        } else if pids.iter().any(|pid| !ending.told.contains(pid)) {
             tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
-            signalled.extend(pids.iter().map(|pid| (*pid, ())));
+            ending.told.extend(pids);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
         }
@@ -161,7 +200,7 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
         tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         context.store.record(lease, "the end of a lease").await;
-        context.wrapper_root.remove(lease.gateway, lease.lease_id);
+        context.leave_nothing(lease);
     }
 }
 

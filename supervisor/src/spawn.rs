@@ -2,9 +2,13 @@
 //! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, let go. Each arrow of the protocol is
 //! a [`Step`]; a crash after any of them leaves nothing running that no lease names.
 
+use crate::confine::confine;
 use crate::context::Context;
+use crate::core::cgroup::Leaf;
+use crate::core::ladder::Limits;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
 use crate::core::stop::WRAPPER_HEADSTART_MS;
+use crate::core::tenant::{Confined, caps_of};
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
@@ -12,8 +16,7 @@ use crate::sys::linux::{self, Linux};
 use crate::sys::watch::{Child, Control, ControlError};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
-    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper,
-    WRAPPER_FILE,
+    ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
 use std::io;
@@ -55,6 +58,18 @@ pub enum SpawnError {
     /// The lease cannot be made durable.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It is not allowed to run like that.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// A directory of the session cannot be used.
+    #[error("the directory {path} cannot be used")]
+    Place {
+        /// Which.
+        path: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// There is nothing to start from.
     #[error(transparent)]
     LaunchDir(#[from] LaunchDirError),
@@ -103,6 +118,12 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// Whether the agent is to blame, and not this machine: such a start counts as a crash.
+    #[must_use]
+    pub const fn is_the_agents(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Timeout)
+    }
+
     /// What the gateway is told.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
@@ -113,7 +134,9 @@ impl SpawnError {
             source = cause.source();
         }
         let code = match self {
+            Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
+            Self::Place { .. } => RefusalCode::BadRequest,
             Self::LaunchDir(_)
             | Self::Io { .. }
             | Self::Control(_)
@@ -143,6 +166,8 @@ pub struct Started<S: Sys = Linux> {
     ours: Ends,
     /// The adapter's ends, until the wrapper has them.
     theirs: [OwnedFd; 3],
+    /// Limits that its control group did not take.
+    unlimited: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -160,16 +185,19 @@ pub async fn start<S: Sys>(
     lease: &mut Lease,
     spec: &Spawn,
 ) -> Result<Started<S>, SpawnError> {
+    let confined = confine(context, lease, spec).await?;
     context.store.save_lease(lease).await?;
-    let launch = launch(lease, spec);
+    let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
     let (their_control, our_control) = linux::control_pair().map_err(doing("make the control socket"))?;
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }
-    let at = Arc::clone(context);
-    let started = context.blocking(move |_| Ok(prepare(&at, &launch, &their_control))).await;
-    let (made, handle) = started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
+    let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
+    let (at, group) = (Arc::clone(context), context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits)));
+    let started = context.blocking(move |_| Ok(prepare(&at, &launch, group.as_ref(), &their_control))).await;
+    let Prepared { made, handle, unlimited } =
+        started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
@@ -177,35 +205,59 @@ pub async fn start<S: Sys>(
         .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
     // Where nobody holds it, it ends with its control socket, and is reaped as a stray.
     let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
-    Ok(Started { child, control, ours, theirs })
+    Ok(Started { child, control, ours, theirs, unlimited })
+}
+
+/// A wrapper that was started where it belongs.
+struct Prepared<H> {
+    made: LaunchDir,
+    handle: Arc<H>,
+    /// Limits that its control group did not take.
+    unlimited: Vec<String>,
 }
 
 fn prepare<S: Sys>(
     context: &Context<S>,
     launch: &Launch,
+    group: Option<&(Leaf, Limits)>,
     control: &OwnedFd,
-) -> Result<(LaunchDir, Arc<S::Handle>), SpawnError> {
+) -> Result<Prepared<S::Handle>, SpawnError> {
     let made = context.wrapper_root.make(launch)?;
+    let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
+    let unlimited = unlimited.map_err(doing("make the control group"))?;
     let handle = exec(context, &made, launch, control)?;
-    Ok((made, handle))
+    // The wrapper does nothing before it is told to, so all that it will start begins its life in the group.
+    if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
+        // Nobody holds it: it ends with its control socket, and is reaped as a stray.
+        context.forget_child(handle.pid());
+        return Err(doing("move the wrapper into its control group")(error));
+    }
+    Ok(Prepared { made, handle, unlimited })
 }
 
-fn launch(lease: &Lease, spec: &Spawn) -> Launch {
+/// Why an adapter runs as it does.
+fn runs(unlimited: &[String]) -> String {
+    if unlimited.is_empty() {
+        return "the adapter runs".to_owned();
+    }
+    format!("the adapter runs; its control group did not take {}", unlimited.join(", "))
+}
+
+fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
     let markers = [
         (ENV_LEASE_ID.to_owned(), lease.lease_id.to_string()),
         (ENV_GATEWAY_INSTANCE_ID.to_owned(), lease.gateway.to_string()),
     ];
-    let given = spec.env.iter().filter(|(name, _)| name != ENV_LEASE_ID && name != ENV_GATEWAY_INSTANCE_ID);
     Launch {
         version: LAUNCH_VERSION,
         lease_id: lease.lease_id,
         gateway_instance_id: lease.gateway,
         argv: spec.argv.clone(),
-        env: given.cloned().chain(markers).collect(),
+        env: confined.env.into_iter().chain(markers).collect(),
         cwd: spec.cwd.clone(),
         term_grace_ms: lease.graces.term_ms,
         sweep_ms: lease.graces.kill_ms.max(WRAPPER_HEADSTART_MS),
-        confine: Confine::default(),
+        confine: confined.confine,
     }
 }
 
@@ -319,7 +371,7 @@ async fn steps<S: Sys>(
         }
         Some(_) | None => return Err(SpawnError::Wrapper(Step::Go)),
     }
-    lease.apply(LeaseEvent::Run, "the adapter runs")?;
+    lease.apply(LeaseEvent::Run, &runs(&started.unlimited))?;
     context.store.post_lease(lease);
     Ok(())
 }

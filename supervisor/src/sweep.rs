@@ -1,6 +1,7 @@
 //! Finding the whole tree of a lease and ending it: each process is opened, its evidence is read through the
 //! handle, [`crate::core::verify`] decides, and the signal goes through the same handle.
 
+use crate::core::cgroup::{KillBy, Leaf, Subtree, how_to_kill};
 use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
@@ -11,6 +12,7 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What of a lease its processes are found by.
 #[derive(Debug, Clone)]
@@ -25,23 +27,38 @@ pub struct Target {
     pub bound: Option<Bound>,
     /// When the supervisor that spawned it started: nothing of the tree is older.
     pub not_before_ticks: u64,
+    /// The control group that was made for it.
+    pub leaf: Option<Leaf>,
+    /// Processes that were verified to be of the tree when it was last looked at: whoever lost its parent since, and
+    /// shows no environment, is still known by its identity.
+    pub known: Vec<ProcessRecord>,
 }
 
 impl Target {
     /// From a lease.
     #[must_use]
-    pub fn of(lease: &Lease) -> Self {
+    pub fn of(lease: &Lease, subtree: &Subtree) -> Self {
         Self {
             lease_id: lease.lease_id,
             gateway: lease.gateway,
             scope: lease.scope.clone(),
             bound: lease.bound,
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
+            leaf: subtree.recorded(lease),
+            known: lease.last_evidence_json.as_deref().map(last_seen).unwrap_or_default(),
         }
     }
 
-    fn claim(&self, process: ProcessRecord) -> Claim<'_> {
-        Claim { process, scope: &self.scope, lease_id: self.lease_id, gateway: self.gateway }
+    /// What it says about one of its processes.
+    #[must_use]
+    pub fn claim(&self, process: ProcessRecord) -> Claim<'_> {
+        Claim {
+            process,
+            scope: &self.scope,
+            lease_id: self.lease_id,
+            gateway: self.gateway,
+            cgroup: self.leaf.as_ref().map(Leaf::path),
+        }
     }
 }
 
@@ -52,9 +69,32 @@ pub struct Member<H> {
     pub pid: i32,
     /// Its name, for people.
     pub name: String,
+    /// What identifies it, where its start time can be read.
+    record: Option<ProcessRecord>,
     handle: Arc<H>,
     proof: Verified,
     leads_group: bool,
+}
+
+/// One process of a tree in the record of what was last seen.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Seen {
+    pid: i32,
+    name: String,
+    start_ticks: Option<u64>,
+    inode: Option<u64>,
+}
+
+/// What a lease's record says was seen of its tree. One that cannot be read says nothing.
+fn last_seen(json: &str) -> Vec<ProcessRecord> {
+    #[derive(serde::Deserialize)]
+    struct Record {
+        tree: Vec<Seen>,
+    }
+    let seen = serde_json::from_str::<Record>(json).map(|record| record.tree).unwrap_or_default();
+    let record =
+        |seen: Seen| Some(ProcessRecord { pid: seen.pid, start_ticks: seen.start_ticks?, inode: seen.inode });
+    seen.into_iter().filter_map(record).collect()
 }
 
 /// What was found of a tree.
@@ -76,8 +116,13 @@ impl<H> Found<H> {
     /// What was found, as JSON, for the record.
     #[must_use]
     pub fn json(&self, at_ms: u64) -> String {
-        let tree: Vec<_> =
-            self.members.iter().map(|m| serde_json::json!({ "pid": m.pid, "name": m.name })).collect();
+        let seen = |m: &Member<H>| Seen {
+            pid: m.pid,
+            name: m.name.clone(),
+            start_ticks: m.record.map(|r| r.start_ticks),
+            inode: m.record.and_then(|r| r.inode),
+        };
+        let tree: Vec<_> = self.members.iter().map(seen).collect();
         serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
     }
 
@@ -102,6 +147,7 @@ pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
         inode: None,
         marker: Marker::Unreadable,
         exe: None,
+        cgroup: None,
         own_child: false,
     };
     match sys.open(pid) {
@@ -113,6 +159,9 @@ pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
         Err(OpenError::Io(_)) => (None, nothing(Life::Unreadable)),
     }
 }
+
+/// Nothing in the group can run any more, and something in it has not ended either.
+const DYING: &str = "something in its control group is dying and not yet dead";
 
 struct Search<'a, S: Sys> {
     sys: &'a S,
@@ -129,10 +178,17 @@ impl<S: Sys> Search<'_, S> {
         let verdict = verify(&self.target.claim(process), &evidence, self.guard);
         // What is on record leads a group of its own; where that cannot be read now, the kernel knows.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
-        self.take(process.pid, handle, leads_group, verdict);
+        self.take(&evidence, handle, leads_group, verdict);
     }
 
-    fn member(&mut self, pid: i32, kin: Kin) {
+    /// One that was verified before. Whether its group was ever ours is not on record.
+    fn known(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = look(self.sys, process.pid);
+        let verdict = verify(&self.target.claim(process), &evidence, self.guard);
+        self.take(&evidence, handle, false, verdict);
+    }
+
+    fn member(&mut self, pid: i32, kin: Kin<'_>) {
         let (handle, evidence) = look(self.sys, pid);
         if let Kin::ChildOf(parent) = kin {
             // The parent's number means the verified parent only if it was not reaped until now.
@@ -143,19 +199,41 @@ impl<S: Sys> Search<'_, S> {
         }
         let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
         // A group of ours holds nobody else: who is in it descends from us. A marker alone does not say as much.
-        let leads_group = matches!(kin, Kin::ChildOf(_)) && evidence.pgid == Some(pid);
-        self.take(pid, handle, leads_group, verdict);
+        let leads_group = !matches!(kin, Kin::Marked { .. }) && evidence.pgid == Some(pid);
+        self.take(&evidence, handle, leads_group, verdict);
     }
 
-    fn take(&mut self, pid: i32, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
+    fn take(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
         match (verdict, handle) {
             (Verdict::Owned(proof), Some(handle)) => {
+                let pid = now.pid;
                 self.seen.insert(pid);
                 let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
-                self.found.members.push(Member { pid, name, handle, proof, leads_group });
+                let record =
+                    now.start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
+                self.found.members.push(Member { pid, name, record, handle, proof, leads_group });
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
             (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
+        }
+    }
+
+    fn in_group(&mut self, leaf: &Leaf) {
+        match self.sys.group_members(leaf) {
+            Ok(members) => {
+                for pid in &members.pids {
+                    if !self.seen.contains(pid) {
+                        self.member(*pid, Kin::InCgroup(leaf.path()));
+                    }
+                }
+                if members.populated && members.pids.is_empty() {
+                    self.found.unknown = self.found.unknown.or(Some(DYING));
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, group = leaf.path(), "a control group cannot be read");
+                self.found.unknown = self.found.unknown.or(Some("its control group cannot be read"));
+            }
         }
     }
 
@@ -194,6 +272,14 @@ pub fn find<S: Sys>(
         search.root(process);
     }
     search.walk_down(snapshot);
+    for process in &target.known {
+        if !search.seen.contains(&process.pid) {
+            search.known(*process);
+        }
+    }
+    if let Some(leaf) = &target.leaf {
+        search.in_group(leaf);
+    }
     for pid in marked {
         if !search.seen.contains(pid) {
             search.member(*pid, Kin::Marked { since_ticks: target.not_before_ticks });
@@ -248,6 +334,26 @@ pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> 
     failed
 }
 
+/// How long one round waits for a group to be empty. The kernel takes a few milliseconds for a tree of some size.
+const GROUP_WAIT: Duration = Duration::from_millis(100);
+
+/// SIGKILL to the whole control group of a lease, where it has one and nobody else is in it (H21).
+pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duration) {
+    if sys.here().as_ref() != Some(&target.scope) {
+        return;
+    }
+    let members = target.leaf.as_ref().and_then(|leaf| sys.group_members(leaf).ok());
+    let listed = members.as_ref().map(|m| m.pids.as_slice());
+    match how_to_kill(target.leaf.as_ref(), listed, guard) {
+        KillBy::Group(cleared) => {
+            if let Err(error) = sys.kill_group(&cleared, wait) {
+                tracing::warn!(lease_id = %target.lease_id, %error, "cgroup.kill failed; the tree is walked");
+            }
+        }
+        KillBy::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
+    }
+}
+
 /// Kills a tree until nothing of it is found in two scans one after the other, at most `rounds_max` times.
 ///
 /// # Errors
@@ -259,6 +365,8 @@ pub fn kill<S: Sys>(
     rounds_max: u32,
 ) -> io::Result<Found<S::Handle>> {
     let mut empty = 0;
+    let target = &mut target.clone();
+    kill_group(sys, target, guard, GROUP_WAIT);
     let mut found = find_now(sys, target, guard)?;
     for _ in 0..rounds_max {
         if found.is_gone() {
@@ -268,9 +376,12 @@ pub fn kill<S: Sys>(
             }
         } else {
             empty = 0;
+            // What loses its parent by this is found again.
+            target.known = found.members.iter().filter_map(|m| m.record).collect();
             for (pid, why) in signal_all(sys, &found, Signal::Kill) {
                 tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");
             }
+            kill_group(sys, target, guard, GROUP_WAIT);
         }
         found = find_now(sys, target, guard)?;
     }

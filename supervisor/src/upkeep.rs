@@ -4,11 +4,11 @@
 use crate::core::lease::Lease;
 use crate::core::wake::{Deadlines, next_wake};
 use crate::handle;
-use crate::owner::{Entry, Owner, TOLD};
+use crate::owner::{Entry, Owner, TOLD, Who};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
-use acp_shared::protocol::LeaseKind;
-use std::collections::HashMap;
+use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -89,6 +89,45 @@ impl Owner {
             sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),
             watchdog: self.manager.next_ms(),
         }
+    }
+
+    /// Forgets the oldest gateway of a user that is neither connected nor has a lease, if that user has as many as are
+    /// remembered.
+    ///
+    /// # Errors
+    /// [`RefusalCode::QuotaExceeded`]: all of them are in use.
+    pub(crate) fn make_room_for_gateway(&mut self, uid: u32) -> Result<(), Refusal> {
+        let max = self.context.config.gateways_per_user_max;
+        let of_user =
+            || self.installations.values().filter(|known| known.uid == uid).map(|known| known.gateway);
+        if (of_user().count() as u64) < max {
+            return Ok(());
+        }
+        let in_use: HashSet<GatewayInstanceId> = self
+            .leases
+            .values()
+            .map(|e| e.lease.gateway)
+            .chain(self.links.values().filter_map(|c| match c.who {
+                Who::Gateway(gateway) => Some(gateway),
+                Who::Admin => None,
+            }))
+            .collect();
+        // Ids grow with the time at which they were made.
+        let Some(oldest) = of_user().filter(|gateway| !in_use.contains(gateway)).min() else {
+            let why = format!(
+                "{max} gateways of user {uid} are in use, which is the limit (gateways_per_user_max); end some, or raise \
+                 it in the supervisor's configuration"
+            );
+            return Err(Refusal::new(RefusalCode::QuotaExceeded, why));
+        };
+        self.installations.remove(&oldest);
+        let store = self.context.store.clone();
+        tokio::spawn(async move {
+            if let Err(error) = store.delete_installation(oldest).await {
+                tracing::error!(%error, gateway = %oldest, "a gateway that is forgotten is not removed");
+            }
+        });
+        Ok(())
     }
 
     /// Looks again at leases of earlier supervisors that could not be told when this one started.

@@ -362,9 +362,27 @@ impl World {
     }
 }
 
+/// Removes the control groups that killed supervisors left, as the next one on the same state directory would.
+fn forget_groups(dir: &Path) {
+    let sys = acp_supervisor::sys::linux::Linux::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.join(SUPERVISOR_DB).exists()
+            && let Some(tree) = sys.groups()
+            && let Ok(subtree) =
+                acp_supervisor::ground::place(&sys, &acp_supervisor::config::Config::default(), &path)
+        {
+            tree.give_back(&subtree);
+        } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            forget_groups(&path);
+        }
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         let ended = self.end_all();
+        forget_groups(&self.path(""));
         if std::thread::panicking() {
             let mut logs: Vec<PathBuf> =
                 fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|e| e.path()).collect();

@@ -5,6 +5,7 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
     Hello, Home, LeaseInfo, RefusalCode, Reply, Request, Role, VERSION_MAX, VERSION_MIN,
 };
+use acp_shared::redact::Secret;
 use acp_tests::house::{AGENT, scripted};
 use acp_tests::lease::Lease;
 use acp_tests::service::Service;
@@ -73,12 +74,15 @@ impl Tenants {
         let meta = std::fs::metadata(self.world.path(NAMES[at])).unwrap();
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let home = Home { machine_id: machine.trim().to_owned(), dev: meta.dev(), ino: meta.ino() };
-        hello(Role::Gateway { instance_id: self.instance(at), epoch, home })
+        hello(&self.socket, Role::Gateway { instance_id: self.instance(at), epoch, home })
     }
 }
 
-fn hello(role: Role) -> Hello {
-    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
+/// With the secret that the supervisor's own user must know.
+fn hello(socket: &Path, role: Role) -> Hello {
+    let secret = std::fs::read_to_string(socket.with_file_name("secret")).ok();
+    let secret = secret.map(|text| Secret::new(text.trim().to_owned()));
+    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret }
 }
 
 fn block<T>(work: impl Future<Output = T>) -> T {

@@ -8,7 +8,7 @@ use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::serve::{sibling, supervisor_dir};
 use crate::error::Failure;
-use crate::supervisor::hello;
+use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
 use acp_shared::conn::Client as SupervisorClient;
 use acp_shared::protocol::{Reply, Request, Role, Status};
@@ -167,7 +167,7 @@ async fn supervisor(socket: &Path) -> Vec<Check> {
     if !socket.exists() {
         return vec![check(name, Verdict::Note, format!("none listens at {}", socket.display()))];
     }
-    let hello = hello(Role::Admin);
+    let hello = hello_at(socket, Role::Admin);
     let deadline = Duration::from_millis(ANSWER_MS);
     let asked = async { SupervisorClient::open(socket, hello, deadline).await?.call(Request::Status).await };
     match asked.await {

@@ -6,6 +6,7 @@ use crate::cli::output::{Out, Outcome, Stop};
 use crate::cli::{Global, inside, logging, usage};
 use crate::config::{Log, unused};
 use crate::error::Failure;
+use crate::supervisor::secret_beside;
 use clap::Args;
 use serde::Serialize;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -54,7 +55,9 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
     fits(&supervisor_socket)?;
     // It is made beside its place and moved there.
     fits(&state_dir.join(crate::api::SOCKET).with_extension("sock.new"))?;
-    Ok(Settings { state_dir, config: loaded.config, supervisor_socket })
+    let secret = loaded.config.supervisor.secret_file.clone();
+    let supervisor_secret = secret.unwrap_or_else(|| secret_beside(&supervisor_socket));
+    Ok(Settings { state_dir, config: loaded.config, supervisor_socket, supervisor_secret })
 }
 
 /// A socket's path is short: 107 bytes. One that does not fit is refused before anything is started.

@@ -12,7 +12,7 @@ use crate::cli::{Global, inside};
 use crate::error::Failure;
 use crate::store::identity::Home;
 use crate::store::{Durability, Store, StoreError};
-use crate::supervisor::hello;
+use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::protocol::{self, Hello, Request, Role};
@@ -147,7 +147,7 @@ fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
 }
 
 /// The gateway of the state directory, one epoch after the one that ended.
-async fn own_hello(state_dir: &Path) -> Result<Hello, Failure> {
+async fn own_hello(socket: &Path, state_dir: &Path) -> Result<Hello, Failure> {
     let dir = state_dir.to_owned();
     let opened = tokio::task::spawn_blocking(move || {
         let store = Store::open(&dir, Durability::Full)?;
@@ -158,11 +158,14 @@ async fn own_hello(state_dir: &Path) -> Result<Hello, Failure> {
     let (instance_id, epoch) = (store.identity().instance_id, store.identity().epoch);
     store.close().await;
     let home = protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino };
-    Ok(hello(Role::Gateway { instance_id, epoch, home }))
+    Ok(hello_at(socket, Role::Gateway { instance_id, epoch, home }))
 }
 
 async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply, ConnError> {
-    Client::open(socket, hello(Role::Admin), Duration::from_millis(ANSWER_MS)).await?.call(body).await
+    Client::open(socket, hello_at(socket, Role::Admin), Duration::from_millis(ANSWER_MS))
+        .await?
+        .call(body)
+        .await
 }
 
 /// The pid of the supervisor at that socket, if one answers.
@@ -264,7 +267,7 @@ fn last_lines(log: &Path, before: u64) -> String {
 /// Ends the supervisor of this state directory, unless other gateways use it (H17). Asks as the gateway that
 /// has just ended, so that its own leases are not in the way.
 async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Result<(), Stop> {
-    let hello = own_hello(state_dir).await?;
+    let hello = own_hello(&supervisor.socket, state_dir).await?;
     match ask_to_end(supervisor, state_dir, hello).await {
         Ok(_) | Err(ConnError::Closed) => {}
         Err(ConnError::Refused(refusal)) => {
@@ -283,7 +286,7 @@ async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Re
 /// Ends the supervisor that was started for a gateway that did not come up. Leases of an earlier life keep it: they
 /// are in its care, and the next `up` finds it.
 async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(), Stop> {
-    match ask_to_end(supervisor, state_dir, hello(Role::Admin)).await {
+    match ask_to_end(supervisor, state_dir, hello_at(&supervisor.socket, Role::Admin)).await {
         Ok(_) | Err(ConnError::Closed) => ended(supervisor).await,
         Err(error) => {
             tracing::warn!(%error, supervisor_pid = supervisor.pid, "the supervisor goes on");

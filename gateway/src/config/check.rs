@@ -35,6 +35,7 @@ pub(crate) fn check(config: &Config) -> Found {
         ("acp.default_cwd", &acp.default_cwd),
         ("acp.control_plane.store_path", &acp.control_plane.store_path),
         ("supervisor.socket", &config.supervisor.socket),
+        ("supervisor.secret_file", &config.supervisor.secret_file),
     ] {
         absolute(&mut found, key(path), value.as_deref());
     }

@@ -358,6 +358,8 @@ impl Default for Limits {
 pub(crate) struct Supervisor {
     /// Its socket. Default: none, `supervisor/supervisor.sock` in the state directory.
     pub(crate) socket: Option<PathBuf>,
+    /// The file with the secret that it wants to hear. Default: none, `secret` beside the socket.
+    pub(crate) secret_file: Option<PathBuf>,
 }
 
 /// How log lines look.

@@ -1,6 +1,6 @@
 //! The socket of the local API: who may connect, how many, and how long they may dawdle.
 
-use crate::http::ApiLimits;
+use crate::http::{ApiLimits, kin};
 use axum::Router;
 use axum::extract::Request;
 use hyper::body::Incoming;
@@ -8,6 +8,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,6 +91,7 @@ impl Bound {
     pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
         let places = Arc::new(Semaphore::new(limits.connections_max));
         let tasks = TaskTracker::new();
+        let own = kin::own_line(&kin::Proc);
         loop {
             let accepted = tokio::select! {
                 () = ending.cancelled() => break,
@@ -104,10 +106,15 @@ impl Bound {
                 }
             };
             let Some(peer) = admit(&stream) else { continue };
+            if is_an_agents(&stream, peer, &own) {
+                tracing::warn!(uid = peer.uid, pid = peer.pid, "an agent was turned away");
+                tasks.spawn(turn_away(stream, "403 Forbidden", AN_AGENT));
+                continue;
+            }
             match Arc::clone(&places).try_acquire_owned() {
                 Err(_) => {
                     tracing::warn!(connections_max = limits.connections_max, "too many connections");
-                    tasks.spawn(turn_away(stream));
+                    tasks.spawn(turn_away(stream, "503 Service Unavailable", TOO_MANY));
                 }
                 Ok(place) => {
                     let serving = connection(stream, peer, router.clone(), limits, ending.clone());
@@ -144,10 +151,20 @@ fn admit(stream: &UnixStream) -> Option<Peer> {
     None
 }
 
-async fn turn_away(mut stream: UnixStream) {
-    let body = r#"{"type":"error","code":"ACP_LIMIT_REACHED","message":"too many connections","origin":"gateway","retryable":true}"#;
+/// Whether it comes out of an agent's tree (H9). Looked at when it connects: what it hands its connection to later is
+/// its own affair.
+fn is_an_agents(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
+    let Some(pid) = peer.pid else { return false };
+    let process = kin::pidfd(stream);
+    kin::is_an_agents(&kin::Proc, own, pid) || process.as_ref().is_some_and(kin::has_ended)
+}
+
+const TOO_MANY: &str = r#"{"type":"error","code":"ACP_LIMIT_REACHED","message":"too many connections","origin":"gateway","retryable":true}"#;
+const AN_AGENT: &str = r#"{"type":"error","code":"PERMISSION_DENIED","message":"The gateway does not take orders from the agents in its care. Ask from a shell of your own.","origin":"gateway","retryable":false}"#;
+
+async fn turn_away(mut stream: UnixStream, status: &str, body: &str) {
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
     let writing = stream.write_all(head.as_bytes());

@@ -2,6 +2,7 @@
 
 use super::text;
 use crate::app::AppError;
+use crate::ground::GroundError;
 use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
@@ -43,6 +44,12 @@ pub(super) enum CliError {
     Output(#[from] std::io::Error),
     #[error("cannot write {path}")]
     File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot look at the records in {path}")]
+    Records {
         path: PathBuf,
         #[source]
         source: std::io::Error,
@@ -95,13 +102,15 @@ impl CliError {
             Self::NoLease(_) => "LEASE_UNKNOWN",
             Self::NotClosed(..) => "TIMEOUT",
             Self::Ended(_) => "ENDED",
-            Self::Config(_) => "CONFIG_INVALID",
+            Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
+            Self::App(AppError::Ground(GroundError::Rung(_))) => "RUNG_UNAVAILABLE",
             Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }
+            | Self::Records { .. }
             | Self::App(_)
             | Self::Runtime(_) => "RUNTIME",
         }
@@ -110,7 +119,7 @@ impl CliError {
     /// The exit code, as `--help` says it.
     pub(super) fn exit(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::NoHome | Self::Config(_) => USAGE,
+            Self::Usage(_) | Self::NoHome | Self::Config(_) | Self::App(AppError::Config(_)) => USAGE,
             Self::Ended(code) => *code,
             Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
             Self::Connect { source: ConnError::Refused(refusal), .. }
@@ -126,6 +135,7 @@ impl CliError {
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }
+            | Self::Records { .. }
             | Self::App(_)
             | Self::Runtime(_) => FAILED,
         }

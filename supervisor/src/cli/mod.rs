@@ -6,6 +6,7 @@ mod error;
 mod generate;
 mod json;
 mod leases;
+mod legacy;
 mod output;
 mod serve;
 mod status;
@@ -15,6 +16,7 @@ mod watch;
 
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
+use acp_shared::redact::Secret;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use error::CliError;
 use output::{Colour, Output};
@@ -76,11 +78,27 @@ impl Global {
         self.state_dir.clone().or_else(default_state_dir).ok_or(CliError::NoHome)
     }
 
-    fn socket(&self) -> Result<PathBuf, CliError> {
+    fn address(&self) -> Result<Address, CliError> {
+        let own = self.state_dir().map(|dir| dir.join(crate::app::SOCKET_FILE));
         match &self.socket {
-            Some(socket) => Ok(socket.clone()),
-            None => Ok(self.state_dir()?.join(crate::app::SOCKET_FILE)),
+            Some(socket) => Ok(Address { socket: socket.clone(), own: own.ok() }),
+            None => own.map(|socket| Address { socket, own: None }),
         }
+    }
+}
+
+/// Where a supervisor is reached.
+#[derive(Debug, Clone)]
+struct Address {
+    socket: PathBuf,
+    /// The socket of the state directory, when another one is named.
+    own: Option<PathBuf>,
+}
+
+impl Address {
+    /// What the supervisor wants to be shown, where this user may read it (H9).
+    fn secret(&self) -> Option<Secret> {
+        [Some(&self.socket), self.own.as_ref()].into_iter().flatten().find_map(|at| crate::secret::beside(at))
     }
 }
 
@@ -111,6 +129,9 @@ enum Verb {
     /// Look at leases, close them, or end orphans
     #[command(subcommand)]
     Leases(leases::LeasesVerb),
+    /// Look at records from before there were leases, or end what they speak of
+    #[command(subcommand)]
+    Legacy(legacy::LegacyVerb),
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
@@ -172,25 +193,26 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
             let config = crate::config::Config::load(config.as_deref())?;
             serve::run(crate::app::Options { state_dir, socket: global.socket, wrapper, config }, out).await
         }
-        Verb::Status => status::run(&mut client(&global.socket()?).await?, out).await,
+        Verb::Status => status::run(&mut client(&global.address()?).await?, out).await,
         Verb::Doctor(args) => doctor::run(&global, &args, out).await,
-        Verb::Leases(leases::LeasesVerb::Watch(args)) => watch::run(&global.socket()?, &args, out).await,
-        Verb::Leases(verb) => leases::run(&mut client(&global.socket()?).await?, verb, out).await,
+        Verb::Legacy(verb) => legacy::run(&verb, out),
+        Verb::Leases(leases::LeasesVerb::Watch(args)) => watch::run(global.address()?, &args, out).await,
+        Verb::Leases(verb) => leases::run(&mut client(&global.address()?).await?, verb, out).await,
         Verb::Generate(args) => generate::run(&args, &Cli::command()),
     }
 }
 
 /// Connects as an admin.
-async fn client(socket: &Path) -> Result<Client, CliError> {
+async fn client(address: &Address) -> Result<Client, CliError> {
     let hello = Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
         features: Vec::new(),
         role: Role::Admin,
-        secret: None,
+        secret: address.secret(),
     };
-    let opened = Client::open(socket, hello, ANSWER).await;
-    opened.map_err(|source| CliError::Connect { socket: socket.to_owned(), source })
+    let opened = Client::open(&address.socket, hello, ANSWER).await;
+    opened.map_err(|source| CliError::Connect { socket: address.socket.clone(), source })
 }
 
 /// The system's directory for root where it is installed, else the user's.

@@ -1,7 +1,9 @@
 //! Who may connect, and as which gateway.
 
+use crate::core::tenant::Tenant;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Home, Refusal, RefusalCode};
+use acp_shared::redact::Secret;
 
 /// Whose connections are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,10 @@ pub struct Policy {
     pub allowed_gids: Vec<u32>,
     /// Groups that may use the admin CLI.
     pub admin_gids: Vec<u32>,
+    /// What gateways and admins of the supervisor's own user must know (H9).
+    pub secret: Secret,
+    /// Where they find it, for people.
+    pub secret_file: String,
 }
 
 impl Policy {
@@ -50,9 +56,59 @@ impl Policy {
         ))
     }
 
+    /// Whether a gateway of this user, or of this tenant, knows what it must.
+    ///
+    /// # Errors
+    /// [`RefusalCode::NotAuthorised`].
+    pub fn gateway_knows(
+        &self,
+        uid: u32,
+        tenant: Option<&Tenant>,
+        said: Option<&Secret>,
+    ) -> Result<(), Refusal> {
+        match tenant.and_then(|tenant| tenant.secret.as_ref()) {
+            Some(secret) => knows(secret, said, "the secret_file of its [[tenant]]"),
+            None if uid == self.own_uid => knows(&self.secret, said, &self.secret_file),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an admin of this user knows what it must. Root may read everything anyway, and the admin group is let
+    /// in for what it is.
+    ///
+    /// # Errors
+    /// [`RefusalCode::NotAuthorised`].
+    pub fn admin_knows(&self, uid: u32, gid: u32, said: Option<&Secret>) -> Result<(), Refusal> {
+        if uid == 0 || uid != self.own_uid || self.admin_gids.contains(&gid) {
+            return Ok(());
+        }
+        knows(&self.secret, said, &self.secret_file)
+    }
+
     const fn owns(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid
     }
+}
+
+fn knows(secret: &Secret, said: Option<&Secret>, file: &str) -> Result<(), Refusal> {
+    if said.is_some_and(|said| same(secret, said)) {
+        return Ok(());
+    }
+    let what = if said.is_some() { "another secret than" } else { "no secret, and must know" };
+    Err(Refusal::new(
+        RefusalCode::NotAuthorised,
+        format!(
+            "the client showed {what} the one in {file}; let it read that file (a gateway: supervisor.secret_file in \
+             its configuration), or run it as a user of its own"
+        ),
+    ))
+}
+
+/// Whether two secrets are the same, in a time that does not tell where they differ.
+fn same(one: &Secret, other: &Secret) -> bool {
+    let (one, other) = (one.expose().as_bytes(), other.expose().as_bytes());
+    let differ = one.iter().zip(other).fold(0u8, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
+    one.len() == other.len() && differ == 0
 }
 
 /// What is known about one gateway installation.
@@ -137,10 +193,46 @@ pub fn admit(
 mod tests {
     use super::*;
 
+    fn policy() -> Policy {
+        Policy {
+            own_uid: 10,
+            allowed_uids: vec![20],
+            allowed_gids: vec![200],
+            admin_gids: vec![300],
+            secret: Secret::new("right".into()),
+            secret_file: "/s/secret".into(),
+        }
+    }
+
+    #[test]
+    fn who_must_know_the_secret() {
+        let tenant =
+            Tenant { uid: Some(20), secret: Some(Secret::new("theirs".into())), ..Tenant::default() };
+        for (name, uid, tenant, said, gateway, admin) in [
+            ("own user", 10, None, Some("right"), true, true),
+            ("own user, none", 10, None, None, false, false),
+            ("own user, a wrong one", 10, None, Some("wrong"), false, false),
+            ("own user, a part of it", 10, None, Some("righ"), false, false),
+            ("own user, more than it", 10, None, Some("right!"), false, false),
+            ("root", 0, None, None, true, true),
+            ("another user that is allowed", 20, None, None, true, true),
+            ("a tenant with a secret", 20, Some(&tenant), Some("theirs"), true, true),
+            ("a tenant without its secret", 20, Some(&tenant), None, false, true),
+            ("a tenant with the supervisor's secret", 20, Some(&tenant), Some("right"), false, true),
+        ] {
+            let said = said.map(|said| Secret::new(said.into()));
+            let got = policy().gateway_knows(uid, tenant, said.as_ref());
+            assert_eq!(got.is_ok(), gateway, "{name}");
+            assert_eq!(policy().admin_knows(uid, 1, said.as_ref()).is_ok(), admin, "{name}");
+            let texts = got.err().map(|refusal| format!("{refusal:?}"));
+            assert!(texts.is_none_or(|text| !text.contains("right") && !text.contains("theirs")), "{name}");
+        }
+        assert_eq!(policy().admin_knows(10, 300, None), Ok(()), "in the admin group");
+    }
+
     #[test]
     fn who_may_connect() {
-        let policy =
-            Policy { own_uid: 10, allowed_uids: vec![20], allowed_gids: vec![200], admin_gids: vec![300] };
+        let policy = policy();
         for (uid, gid, gateway, admin) in [
             (0, 0, true, true),
             (10, 1, true, true),

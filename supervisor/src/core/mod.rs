@@ -2,6 +2,9 @@
 //! arguments, decisions go out as values, and the drivers beside this module carry them out.
 
 pub mod admit;
+pub mod backoff;
+pub mod cgroup;
+pub mod ladder;
 pub mod lease;
 pub mod load;
 pub mod reap;
@@ -9,6 +12,7 @@ pub mod ring;
 pub mod stdin;
 pub mod stop;
 pub mod tail;
+pub mod tenant;
 pub mod tree;
 pub mod verify;
 pub mod wake;

@@ -1,9 +1,13 @@
 //! Whose process is this? A pure function from what a lease recorded and what the system says now.
 //!
 //! What was recorded and cannot be read now is [`Verdict::Unknown`], unless a stronger proof stands in for it (the
-//! same pidfs inode, or an own child that was never reaped). Only [`Verdict::Owned`] carries a [`Verified`], only
-//! this module makes one, and only a [`Verified`] can be signalled.
+//! same pidfs inode, an own child that was never reaped, or the control group of the lease). Only [`Verdict::Owned`]
+//! carries a [`Verified`], only this module (and its [`legacy`] part) makes one, and only a [`Verified`] can be
+//! signalled.
 
+pub mod legacy;
+
+use crate::core::cgroup::is_within;
 use crate::core::lease::{Place, ProcessRecord, Scope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
@@ -113,6 +117,8 @@ pub struct Evidence {
     pub marker: Marker,
     /// The file it was started from.
     pub exe: Option<String>,
+    /// Its control group (v2).
+    pub cgroup: Option<String>,
     /// It is a child of this supervisor that was never reaped, and the handle was opened when it was made.
     pub own_child: bool,
 }
@@ -128,6 +134,15 @@ pub struct Claim<'a> {
     pub lease_id: LeaseId,
     /// Its gateway.
     pub gateway: GatewayInstanceId,
+    /// The control group that was made for the lease, if one was.
+    pub cgroup: Option<&'a str>,
+}
+
+impl Claim<'_> {
+    /// Whether the process is in the group of the lease, where nothing else is put.
+    fn holds(&self, now: &Evidence) -> bool {
+        self.cgroup.zip(now.cgroup.as_deref()).is_some_and(|(leaf, group)| is_within(group, leaf))
+    }
 }
 
 /// Processes that are never signalled, whatever the evidence.
@@ -198,7 +213,9 @@ enum Identity {
     Unknown(&'static str),
 }
 
-fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence) -> Identity {
+/// `proven`: something stronger than what is compared here says that it is ours, and stands in for what was recorded
+/// and cannot be read now.
+fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence, proven: bool) -> Identity {
     let Some(here) = &now.scope else { return Identity::Unknown("boot id or pid namespace cannot be read") };
     match scope.seen_from(here) {
         Place::Here => {}
@@ -220,12 +237,12 @@ fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence) -> Identity 
         (Some(_), Some(_)) => {
             return Identity::Other("the number was given to another process (pidfs inode)");
         }
-        (Some(_), None) if now.own_child => return Identity::Same,
+        (Some(_), None) if proven => return Identity::Same,
         (Some(_), None) => return Identity::Unknown("a pidfs inode was recorded and cannot be read now"),
         (None, _) => {}
     }
     match now.start_ticks {
-        None if now.own_child => Identity::Same,
+        None if proven => Identity::Same,
         None => Identity::Unknown("the start time cannot be read"),
         Some(ticks) if ticks != recorded.start_ticks => {
             Identity::Other("the number was given to another process (start time)")
@@ -249,7 +266,8 @@ fn owned(now: &Evidence, guard: &Guard) -> Verdict {
 /// Whether the process that a lease recorded is the one that is there now.
 #[must_use]
 pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
-    match identity(claim.process, claim.scope, now) {
+    let in_group = claim.holds(now);
+    match identity(claim.process, claim.scope, now, now.own_child || in_group) {
         Identity::Gone(why) => Verdict::Gone(why),
         Identity::Other(why) | Identity::Elsewhere(why) => Verdict::NotOurs(why),
         Identity::Unknown(why) => Verdict::Unknown(why),
@@ -257,8 +275,13 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
         Identity::SameTicks if now.life == Life::Zombie => {
             Verdict::Gone("it is dead and only waits to be reaped")
         }
-        // Number and start time are not unique: without an inode the environment must agree too.
+        Identity::SameTicks if !in_group && claim.cgroup.is_some() => Verdict::Unknown(
+            "it is not seen in the control group of the lease, and there is no inode to go by",
+        ),
+        // Number and start time are not unique: without an inode the environment must agree too. What it does not
+        // say, the control group does.
         Identity::SameTicks => match &now.marker {
+            Marker::Missing | Marker::Ambiguous | Marker::Unreadable if in_group => owned(now, guard),
             marker if marker.names(claim.lease_id, claim.gateway) => owned(now, guard),
             Marker::Pair { .. } => Verdict::NotOurs("its environment names another lease"),
             Marker::Missing => Verdict::NotOurs("its environment names no lease"),
@@ -272,7 +295,7 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
 
 /// How a process that no lease names came to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kin {
+pub enum Kin<'a> {
     /// Found as the child of a verified process, which still ran after the evidence was read.
     ChildOf(i32),
     /// Found by its environment. One that is older than the tree can only have a copy of it.
@@ -280,6 +303,8 @@ pub enum Kin {
         /// When the root of the tree started, in clock ticks since boot.
         since_ticks: u64,
     },
+    /// Found in the control group of the lease, or below it.
+    InCgroup(&'a str),
 }
 
 /// Whether a process belongs to the tree of a lease.
@@ -287,7 +312,7 @@ pub enum Kin {
 pub fn verify_member(
     lease_id: LeaseId,
     gateway: GatewayInstanceId,
-    kin: Kin,
+    kin: Kin<'_>,
     now: &Evidence,
     guard: &Guard,
 ) -> Verdict {
@@ -302,6 +327,7 @@ pub fn verify_member(
         Kin::Marked { since_ticks } => {
             now.marker.names(lease_id, gateway) && now.start_ticks.is_some_and(|ticks| ticks >= since_ticks)
         }
+        Kin::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
 }
@@ -320,7 +346,7 @@ pub enum Holder {
 /// Looks at the supervisor that a lease names.
 #[must_use]
 pub fn holder(supervisor: ProcessRecord, scope: &Scope, now: &Evidence) -> Holder {
-    match identity(supervisor, scope, now) {
+    match identity(supervisor, scope, now, now.own_child) {
         Identity::Gone(_) => Holder::Dead,
         Identity::Other(_) => Holder::Dead,
         Identity::Elsewhere(_) | Identity::Unknown(_) => Holder::Unknown,

@@ -28,6 +28,7 @@ impl World {
             scope: &self.scope,
             lease_id: self.lease,
             gateway: self.gateway,
+            cgroup: None,
         }
     }
 
@@ -48,6 +49,7 @@ impl World {
             inode: Some(INODE),
             marker: self.marker(),
             exe: None,
+            cgroup: None,
             own_child: false,
         }
     }
@@ -241,4 +243,117 @@ fn markers_are_compared_exactly() {
     }
     assert_eq!(Marker::parse(format!("{l}\0{g}\0{g}\0").as_bytes()), Marker::Ambiguous);
     assert_eq!(Marker::parse(b"A=1"), Marker::Missing);
+}
+
+#[test]
+fn a_verdict_says_why_in_words() {
+    let (w, live) = (world(), world().live());
+    let other = Evidence { inode: Some(1), ..live.clone() };
+    for (now, why) in [
+        (Evidence { scope: Some(w.scope.clone()), ..live }, "what was recorded agrees with what runs"),
+        (other, "the number was given to another process (pidfs inode)"),
+    ] {
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &Guard::default()).why(), why);
+    }
+}
+
+const LEAF: &str = "/s/acp-supervisor-ab/lease";
+
+#[test]
+fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
+    let w = world();
+    let inside = Evidence { cgroup: Some(LEAF.into()), ..w.live() };
+    let blind = Evidence { inode: None, marker: Marker::Unreadable, ..inside.clone() };
+    let outside = |group: Option<&str>| Evidence { cgroup: group.map(str::to_owned), ..blind.clone() };
+    let named = |group: Option<&str>| Evidence { marker: w.marker(), ..outside(group) };
+    let stranger = Marker::Pair { lease: LeaseId::mint().to_string(), gateway: w.gateway.to_string() };
+    // (name, the inode on record, the evidence, the verdict)
+    for (name, inode, now, want) in [
+        ("20: no inode and no environment now", Some(INODE), blind.clone(), "owned"),
+        ("below the group", Some(INODE), outside(Some("/s/acp-supervisor-ab/lease/x")), "owned"),
+        (
+            "no inode now, in another group",
+            Some(INODE),
+            outside(Some("/s/acp-supervisor-ab/lease2")),
+            "unknown",
+        ),
+        ("no inode now, group unreadable", Some(INODE), outside(None), "unknown"),
+        (
+            "2: in the group, other inode",
+            Some(INODE),
+            Evidence { inode: Some(1), ..inside.clone() },
+            "not_ours",
+        ),
+        (
+            "moved out, the inode agrees",
+            Some(INODE),
+            Evidence { cgroup: Some("/".into()), ..w.live() },
+            "owned",
+        ),
+        ("3: no inode ever, environment unreadable", None, blind.clone(), "owned"),
+        (
+            "3: no inode ever, environment cleared",
+            None,
+            Evidence { marker: Marker::Missing, ..blind.clone() },
+            "owned",
+        ),
+        (
+            "3: no inode ever, named twice",
+            None,
+            Evidence { marker: Marker::Ambiguous, ..blind.clone() },
+            "owned",
+        ),
+        ("4: names another lease", None, Evidence { marker: stranger, ..blind.clone() }, "not_ours"),
+        ("no inode ever, all agrees", None, named(Some(LEAF)), "owned"),
+        ("no inode ever, in another group", None, named(Some("/")), "unknown"),
+        ("no inode ever, group unreadable", None, named(None), "unknown"),
+        (
+            "1: in the group, the start time differs",
+            None,
+            Evidence { start_ticks: Some(1), ..blind.clone() },
+            "not_ours",
+        ),
+        (
+            "in the group, start time unreadable",
+            None,
+            Evidence { start_ticks: None, ..blind.clone() },
+            "owned",
+        ),
+        (
+            "other boot",
+            Some(INODE),
+            Evidence { scope: Some(Scope { boot_id: "b".into(), ..w.scope.clone() }), ..blind.clone() },
+            "gone",
+        ),
+        ("zombie", None, Evidence { life: Life::Zombie, ..blind.clone() }, "gone"),
+    ] {
+        let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
+        assert_eq!(verify(&claim, &now, &Guard::default()).as_str(), want, "{name}");
+    }
+    let guard = Guard { own_line: [PID].into(), ..Guard::default() };
+    let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
+    assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "never itself");
+}
+
+#[test]
+fn members_of_the_group_of_the_lease_are_of_its_tree() {
+    let w = world();
+    let bare = Evidence { marker: Marker::Missing, inode: None, ..w.live() };
+    let inside = Evidence { cgroup: Some(LEAF.into()), ..bare.clone() };
+    let group = |text: &str| Evidence { cgroup: Some(text.into()), ..bare.clone() };
+    for (name, now, want) in [
+        ("22: cleared environment", inside.clone(), "owned"),
+        ("below it", group("/s/acp-supervisor-ab/lease/inner"), "owned"),
+        ("beside it", group("/s/acp-supervisor-ab/lease2"), "not_ours"),
+        ("above it", group("/s/acp-supervisor-ab"), "not_ours"),
+        ("its group cannot be read", bare.clone(), "not_ours"),
+        ("zombie", Evidence { life: Life::Zombie, ..inside.clone() }, "gone"),
+        ("unreadable", Evidence { life: Life::Unreadable, ..inside.clone() }, "unknown"),
+    ] {
+        let verdict = verify_member(w.lease, w.gateway, Kin::InCgroup(LEAF), &now, &Guard::default());
+        assert_eq!(verdict.as_str(), want, "{name}");
+    }
+    let guard = Guard { other_roots: [PID].into(), ..Guard::default() };
+    let verdict = verify_member(w.lease, w.gateway, Kin::InCgroup(LEAF), &inside, &guard);
+    assert_eq!(verdict.as_str(), "not_ours", "h21: never the root of another lease");
 }

@@ -67,6 +67,9 @@ const fn only_looks(body: &Request) -> bool {
 fn admin_only(who: Who) -> Result<(), Refusal> {
     match who {
         Who::Admin => Ok(()),
-        Who::Gateway(_) => Err(Refusal::new(RefusalCode::NotAuthorised, "only the admin CLI may do this")),
+        Who::Gateway(gateway) => {
+            tracing::warn!(%gateway, "refused: only the admin CLI may do this");
+            Err(Refusal::new(RefusalCode::NotAuthorised, "only the admin CLI may do this"))
+        }
     }
 }

@@ -27,8 +27,8 @@ pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
 }
 
 async fn show(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
-    let guard = context.guard(None);
-    context.blocking_in_turn(move |sys| reaper::dry_run(sys, &leases, &guard)).await
+    let (guard, subtree) = (context.guard(None), context.holding.subtree.clone());
+    context.blocking_in_turn(move |sys| reaper::dry_run(sys, &leases, &subtree, &guard)).await
 }
 
 pub(crate) async fn act(

@@ -1,6 +1,9 @@
 //! Spawn: idempotent by lease id, one agent for each session, within the caps.
 
+use crate::core::backoff::Agent;
+use crate::core::ladder::Rung;
 use crate::core::lease::Lease;
+use crate::core::tenant::tenant_of;
 use crate::lease_task;
 use crate::link::Responder;
 use crate::owner::{Entry, Owner, Who};
@@ -43,6 +46,7 @@ fn run(owner: &mut Owner, lease: Lease, spec: Spawn, to: Responder) {
         waiting: vec![to],
         stuck: false,
         close_at_ms: None,
+        open_since_ms: 0,
     };
     owner.leases.insert(lease.lease_id, entry);
     tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, spec, queue));
@@ -75,12 +79,16 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
     if owner.stopping {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
     }
+    if owner.context.holding.rung == Rung::R4 {
+        return Err(unheld());
+    }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
-    check_caps(owner, gateway)?;
+    check_caps(owner, gateway, uid)?;
     check_session(owner, gateway, &spec)?;
     let argv = wire::encode(&spec.argv, acp_shared::protocol::FRAME_BYTES_MAX)
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
     let lease = new_lease(owner, gateway, uid, &spec, (hex(argv), spec_hash));
+    check_crashes(owner, &lease, &spec)?;
     Ok(Reserved::Run(Box::new(lease), Box::new(spec)))
 }
 
@@ -106,8 +114,8 @@ fn new_lease(
         bound: None,
         command_hash,
         spec_hash,
-        cgroup_path: None,
-        rung: context.abilities.rung().to_owned(),
+        cgroup_path: context.holding.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
+        rung: context.holding.rung.as_str().to_owned(),
         started_at_ms: crate::context::wall_ms(),
         ended_at_ms: None,
         state: LeaseState::Reserved,
@@ -119,6 +127,12 @@ fn new_lease(
         stdin_written: 0,
         released: false,
     }
+}
+
+/// Fail closed: a tree that could not be found again is not started.
+fn unheld() -> Refusal {
+    let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
+    Refusal::new(RefusalCode::RungUnavailable, why)
 }
 
 fn conflict(spec: &Spawn) -> Refusal {
@@ -153,21 +167,41 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_caps(owner: &Owner, gateway: GatewayInstanceId) -> Result<(), Refusal> {
-    let living = || owner.leases.values().filter(|e| !e.lease.state.is_ended());
-    let config = &owner.context.config;
-    let quota =
-        |what: String| Err(Refusal::new(RefusalCode::QuotaExceeded, what).retry_after(QUOTA_RETRY_MS));
-    if living().count() as u64 >= config.leases_max {
-        return quota(format!("{} leases live here, which is the limit (leases_max)", config.leases_max));
-    }
-    if living().filter(|e| e.lease.gateway == gateway).count() as u64 >= config.leases_per_gateway_max {
-        let max = config.leases_per_gateway_max;
-        return quota(format!(
-            "{max} leases of this gateway live, which is the limit (leases_per_gateway_max)"
-        ));
-    }
-    Ok(())
+fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32) -> Result<(), Refusal> {
+    let (config, tenants) = (&owner.context.config, &owner.context.tenants);
+    let tenant = tenant_of(tenants, uid, gateway);
+    let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
+    let caps: [(u64, &str, &str, &dyn Fn(&Lease) -> bool); 4] = [
+        (config.leases_max, "here", "leases_max", &|_| true),
+        (config.leases_per_gateway_max, "under this gateway", "leases_per_gateway_max", &|l| {
+            l.gateway == gateway
+        }),
+        (config.leases_per_user_max, "under this user", "leases_per_user_max", &|l| l.owner_uid == uid),
+        (
+            tenant.and_then(|t| t.leases_max).unwrap_or(u64::MAX),
+            "under this tenant",
+            "leases_max of its [[tenant]]",
+            &of_tenant,
+        ),
+    ];
+    let living = || owner.leases.values().map(|e| &e.lease).filter(|l| !l.state.is_ended());
+    let full = caps.into_iter().find(|(max, _, _, of)| living().filter(|l| of(l)).count() as u64 >= *max);
+    full.map_or(Ok(()), |(max, whose, key, _)| {
+        let what = format!(
+            "{max} leases live {whose}, which is the limit ({key}); close sessions that are not used, or raise it in \
+             the supervisor's configuration"
+        );
+        Err(Refusal::new(RefusalCode::QuotaExceeded, what).retry_after(QUOTA_RETRY_MS))
+    })
+}
+
+fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refusal> {
+    let Some(agent) = Agent::of(lease) else { return Ok(()) };
+    owner.backoff.may_start(owner.context.now_ms(), &agent).map_err(|held| {
+        let program = spec.argv.first().map_or("the agent", String::as_str);
+        let why = format!("{program} {}", held.in_words());
+        Refusal::new(RefusalCode::CrashLoop, why).retry_after(held.retry_after_ms)
+    })
 }
 
 fn check_session(owner: &Owner, gateway: GatewayInstanceId, spec: &Spawn) -> Result<(), Refusal> {

@@ -1,10 +1,22 @@
 //! Status: how the supervisor is. A gateway sees the numbers of its own leases only.
 
+use crate::core::backoff::{Agent, Held};
 use crate::link::Responder;
 use crate::owner::{Entry, Owner, Who};
 use crate::relay::Relay;
 use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
+
+/// Agents that are not started just now.
+fn held(owner: &Owner, who: Who) -> Vec<String> {
+    let held = owner.backoff.held(owner.context.now_ms());
+    let mine = held.filter(|(agent, _)| who == Who::Admin || who == Who::Gateway(agent.gateway));
+    let line = |(agent, held): (&Agent, Held)| {
+        let command = agent.command_hash.get(..12).unwrap_or_default();
+        format!("an agent of gateway {} (command {command}) {}", agent.gateway, held.in_words())
+    };
+    mine.map(line).collect()
+}
 
 pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
     let mine = |entry: &&Entry| match who {
@@ -32,7 +44,7 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
         supervisor_id: owner.supervisor_id.clone(),
         state_dir: context.state_dir.to_string_lossy().into_owned(),
         started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
-        rung: context.abilities.rung().to_owned(),
+        rung: context.holding.rung.as_str().to_owned(),
         abilities: context.abilities.named(),
         leases: LeaseState::ALL.map(count).to_vec(),
         gateways: gateways.into_iter().collect(),
@@ -43,7 +55,13 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .filter_map(|e| e.relay.as_ref())
             .map(Relay::buffered_bytes)
             .sum(),
-        warnings: owner.warnings.iter().cloned().chain(context.store.warnings()).collect(),
+        warnings: owner
+            .warnings
+            .iter()
+            .cloned()
+            .chain(context.store.warnings())
+            .chain(held(owner, who))
+            .collect(),
         read_only: context.store.read_only().map(str::to_owned),
         swept_at_ms: owner.swept_at_ms,
     })));

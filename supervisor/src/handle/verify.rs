@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::core::lease::{Lease, ProcessRecord};
-use crate::core::verify::{Claim, Evidence, Guard, Life, Marker, verify};
+use crate::core::verify::{Evidence, Guard, Life, Marker, verify};
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
 use crate::sweep::{self, Target};
@@ -31,9 +31,10 @@ async fn report(
     mut info: LeaseInfo,
     guard: Guard,
 ) -> io::Result<EvidenceReport> {
+    let target = Target::of(&lease, &context.holding.subtree);
     context
         .blocking_in_turn(move |sys| {
-            let found = sweep::find_now(sys, &Target::of(&lease), &guard)?;
+            let found = sweep::find_now(sys, &target, &guard)?;
             let tree: Vec<(i32, String)> = found.members.iter().map(|m| (m.pid, m.name.clone())).collect();
             info.memory_bytes = crate::sys::people::memory_bytes(&found.pids());
             let mut facts = Vec::new();
@@ -57,13 +58,7 @@ async fn report(
                 &wrapper,
             ));
             facts.extend(all_facts("adapter", &lease, bound.adapter, (bound.pgid, bound.sid), &adapter));
-            let claim = |process| Claim {
-                process,
-                scope: &lease.scope,
-                lease_id: lease.lease_id,
-                gateway: lease.gateway,
-            };
-            let verdict = verify(&claim(bound.wrapper), &wrapper, &guard);
+            let verdict = verify(&target.claim(bound.wrapper), &wrapper, &guard);
             Ok(EvidenceReport {
                 lease: info,
                 facts,
@@ -134,5 +129,6 @@ fn all_facts(
         fact(subject, "env_lease_id", Some(lease.lease_id.to_string()), of_lease),
         fact(subject, "env_gateway_instance_id", Some(lease.gateway.to_string()), of_gateway),
         fact(subject, "exe", exe, now.exe.clone()),
+        fact(subject, "cgroup", lease.cgroup_path.clone(), now.cgroup.clone()),
     ]
 }

@@ -14,7 +14,7 @@ pub use inspect::{Inspected, inspect};
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -75,6 +75,7 @@ enum Op {
     SaveLease(Box<Lease>),
     SaveInstallation(Box<Installation>),
     DeleteLeases(Vec<LeaseId>),
+    DeleteInstallation(GatewayInstanceId),
 }
 
 struct Job {
@@ -216,6 +217,14 @@ impl Store {
     /// [`StoreError`].
     pub async fn save_installation(&self, installation: &Installation) -> Result<(), StoreError> {
         self.run(Op::SaveInstallation(Box::new(installation.clone()))).await
+    }
+
+    /// Forgets a gateway that has no lease.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn delete_installation(&self, gateway: GatewayInstanceId) -> Result<(), StoreError> {
+        self.run(Op::DeleteInstallation(gateway)).await
     }
 
     /// Removes leases past their retention.

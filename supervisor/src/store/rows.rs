@@ -127,6 +127,15 @@ pub(super) fn save_installation(connection: &Connection, known: &Installation) -
     Ok(())
 }
 
+pub(super) fn delete_installation(
+    connection: &Connection,
+    gateway: GatewayInstanceId,
+) -> Result<(), StoreError> {
+    let sql = "DELETE FROM homes WHERE gateway_instance_id = ?1";
+    connection.prepare_cached(sql)?.execute([gateway.to_string()])?;
+    Ok(())
+}
+
 fn bad(what: &str, text: &str) -> StoreError {
     StoreError::Row(format!("{what} {text:?}"))
 }

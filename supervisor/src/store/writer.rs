@@ -122,6 +122,7 @@ impl Op {
             Self::SaveLease(lease) => rows::save_lease(connection, lease),
             Self::SaveInstallation(installation) => rows::save_installation(connection, installation),
             Self::DeleteLeases(ids) => rows::delete_leases(connection, ids),
+            Self::DeleteInstallation(gateway) => rows::delete_installation(connection, *gateway),
         }
     }
 }

@@ -6,12 +6,17 @@
     reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
 )]
 
+use crate::core::cgroup::{self, Cleared, Leaf, Members};
+use crate::core::ladder::Limits;
 use crate::core::lease::{NsInit, ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
+use crate::core::verify::legacy::Particulars;
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
+use crate::sys::cgroup::Tree;
 use crate::sys::{Abilities, OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
@@ -22,6 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const PIDFS_MAGIC: i64 = 0x5049_4446;
 const SO_PASSPIDFD: libc::c_int = 76;
@@ -30,6 +36,7 @@ const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 4;
 /// The largest environment that is read, in bytes; a longer one counts as unreadable.
 const ENVIRON_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STAT_BYTES_MAX: usize = 4096;
+const CGROUP_BYTES_MAX: usize = 64 * 1024;
 /// How far up the line of a process is followed.
 const GENERATIONS_MAX: usize = 4096;
 
@@ -38,6 +45,10 @@ const GENERATIONS_MAX: usize = 4096;
 pub struct Linux {
     next_handle: AtomicU64,
     here: Option<Scope>,
+    /// Whether pidfds are used where the kernel has them.
+    pidfds: bool,
+    /// The control groups (v2), where they are mounted.
+    groups: Option<Tree>,
 }
 
 /// An open process.
@@ -59,6 +70,13 @@ impl Handle {
         let Some(dir) = &self.dir else { return Marker::Unreadable };
         read_at(dir.as_fd(), "environ", ENVIRON_BYTES_MAX)
             .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
+    }
+
+    /// Whether all its threads have ended; `None` where the kernel does not say.
+    fn ended(&self) -> Option<bool> {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let fd = PollFd::new(self.pidfd.as_ref()?, PollFlags::IN);
+        rustix::event::poll(&mut [fd], Some(&at_once)).ok().map(|ready| ready > 0)
     }
 
     fn reaped(&self) -> Option<bool> {
@@ -165,7 +183,8 @@ impl Linux {
     /// Reads where it runs.
     #[must_use]
     pub fn new() -> Self {
-        let mut linux = Self { next_handle: AtomicU64::new(1), here: None };
+        let mut linux =
+            Self { next_handle: AtomicU64::new(1), here: None, pidfds: true, groups: Tree::find() };
         let first = linux.open_as(1, false).ok();
         let init = NsInit {
             start_ticks: first.as_ref().and_then(Handle::stat).map(|stat| stat.start_ticks),
@@ -177,6 +196,22 @@ impl Linux {
         linux
     }
 
+    /// As [`Linux::new`], without pidfds: what rung R3 has.
+    #[must_use]
+    pub fn without_pidfds() -> Self {
+        Self { pidfds: false, ..Self::new() }
+    }
+
+    /// The control groups (v2), where they are mounted.
+    #[must_use]
+    pub const fn groups(&self) -> Option<&Tree> {
+        self.groups.as_ref()
+    }
+
+    fn tree(&self) -> io::Result<&Tree> {
+        self.groups.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
     /// This process, for the record.
     #[must_use]
     pub fn myself(&self) -> Option<ProcessRecord> {
@@ -186,7 +221,12 @@ impl Linux {
 
     fn open_as(&self, pid: i32, own_child: bool) -> Result<Handle, OpenError> {
         let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(OpenError::Gone)?;
-        let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+        let opened = if self.pidfds {
+            rustix::process::pidfd_open(number, PidfdFlags::empty())
+        } else {
+            Err(Errno::NOSYS)
+        };
+        let pidfd = match opened {
             Ok(fd) => Some(fd),
             // EINVAL, on newer kernels ENOENT: the number is a thread's, not a process's.
             Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Err(OpenError::Gone),
@@ -223,6 +263,7 @@ impl Linux {
             scm_pidfd: control_pair().is_ok_and(|(_, ours)| pass_pidfd(ours.as_fd()).is_ok()),
             proc_list: self.snapshot().is_ok_and(|list| !list.is_empty()),
             subreaper: false,
+            ..Abilities::NONE
         }
     }
 }
@@ -245,10 +286,15 @@ impl Sys for Linux {
             let path = rustix::fs::readlinkat(dir, "exe", Vec::new()).ok()?;
             Some(path.to_string_lossy().into_owned())
         });
+        let cgroup = handle.dir.as_ref().and_then(|dir| {
+            let bytes = read_at(dir.as_fd(), "cgroup", CGROUP_BYTES_MAX).ok()?;
+            cgroup::of_process(&String::from_utf8_lossy(&bytes))
+        });
         // Read last: what was read above is of a process that still held its number then.
         let life = match (handle.reaped(), &stat) {
             (Some(true), _) => Life::Gone,
-            (_, Some(stat)) if stat.zombie => Life::Zombie,
+            // Its first thread may have ended before the others: a process is dead when its pidfd says so.
+            (_, Some(stat)) if stat.zombie && handle.ended() != Some(false) => Life::Zombie,
             (_, Some(_)) => Life::Running,
             (Some(false), None) => Life::Unreadable,
             (None, None) => Life::Gone,
@@ -265,8 +311,22 @@ impl Sys for Linux {
             inode: handle.inode(),
             marker,
             exe,
+            cgroup,
             own_child: handle.own_child,
         }
+    }
+
+    fn particulars(&self, handle: &Handle) -> Particulars {
+        let Some(dir) = &handle.dir else { return Particulars::default() };
+        let argv = read_at(dir.as_fd(), "cmdline", ENVIRON_BYTES_MAX).ok().and_then(|bytes| {
+            let text = String::from_utf8(bytes).ok()?;
+            Some(text.strip_suffix('\0')?.split('\0').map(str::to_owned).collect())
+        });
+        let status = read_at(dir.as_fd(), "status", STAT_BYTES_MAX * 4).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let uid = line.and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
+        Particulars { argv, uid }
     }
 
     fn peek_marker(&self, pid: i32) -> Marker {
@@ -325,6 +385,26 @@ impl Sys for Linux {
     fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()> {
         rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, limit)?;
         Ok(())
+    }
+
+    fn make_group(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
+        self.tree()?.make(leaf, limits)
+    }
+
+    fn join_group(&self, leaf: &Leaf, child: &Handle) -> io::Result<()> {
+        self.tree()?.join(leaf, child.pid)
+    }
+
+    fn group_members(&self, leaf: &Leaf) -> io::Result<Members> {
+        self.tree()?.list(leaf)
+    }
+
+    fn kill_group(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
+        self.tree()?.kill(cleared, wait)
+    }
+
+    fn remove_group(&self, leaf: &Leaf) -> io::Result<()> {
+        self.tree()?.remove(leaf)
     }
 
     fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {

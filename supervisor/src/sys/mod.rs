@@ -1,12 +1,17 @@
 //! The port to the operating system's processes. What is decided in [`crate::core`] is carried out through it, and
 //! nothing is signalled but through a handle that was opened before its evidence was read.
 
+pub mod cgroup;
 pub mod linux;
 pub mod people;
 pub mod watch;
 
+use crate::core::cgroup::{Cleared, Leaf, Members};
+pub use crate::core::ladder::Abilities;
+use crate::core::ladder::Limits;
 use crate::core::lease::{ProcessRecord, Scope};
 use crate::core::tree::Proc;
+use crate::core::verify::legacy::Particulars;
 use crate::core::verify::{Evidence, Marker, Verified};
 use acp_shared::launch::ExitStatus;
 use rustix::process::Rlimit;
@@ -15,6 +20,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The signals that this program sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,50 +61,6 @@ pub enum SignalError {
     Io(#[source] io::Error),
 }
 
-/// What the kernel can do, as probed at start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
-    /// `pidfd_open` works.
-    pub pidfd: bool,
-    /// pidfds have an inode that is unique until the next boot.
-    pub pidfs_inode: bool,
-    /// A group can be signalled through its leader's pidfd.
-    pub pidfd_group: bool,
-    /// A socket message can carry a pidfd of its sender.
-    pub scm_pidfd: bool,
-    /// `/proc` lists processes.
-    pub proc_list: bool,
-    /// Orphans of a dead wrapper come to the supervisor.
-    pub subreaper: bool,
-}
-
-impl Abilities {
-    /// The rung of the ladder that these allow.
-    #[must_use]
-    pub const fn rung(&self) -> &'static str {
-        match (self.pidfd, self.proc_list) {
-            (true, true) => "R2",
-            (false, true) => "R3",
-            (_, false) => "R4",
-        }
-    }
-
-    /// By name, for people and programs.
-    #[must_use]
-    pub fn named(&self) -> Vec<(String, bool)> {
-        [
-            ("pidfd", self.pidfd),
-            ("pidfs_inode", self.pidfs_inode),
-            ("pidfd_group", self.pidfd_group),
-            ("scm_pidfd", self.scm_pidfd),
-            ("proc_list", self.proc_list),
-            ("subreaper", self.subreaper),
-        ]
-        .map(|(name, has)| (name.to_owned(), has))
-        .to_vec()
-    }
-}
-
 /// An open process.
 pub trait OpenProcess: Send + Sync + std::fmt::Debug + 'static {
     /// Its number.
@@ -130,6 +92,11 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
 
     /// Reads everything there is to know through a handle.
     fn evidence(&self, handle: &Self::Handle) -> Evidence;
+
+    /// Reads what records without a lease are compared with. Where nothing can be read, nothing is believed.
+    fn particulars(&self, _handle: &Self::Handle) -> Particulars {
+        Particulars::default()
+    }
 
     /// What the environment of a process says: a hint on whom to open.
     fn peek_marker(&self, pid: i32) -> Marker;
@@ -198,6 +165,46 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// # Errors
     /// It is no child of this process.
     fn reap_stray(&self, pid: i32) -> io::Result<bool>;
+
+    /// Makes the control group of a new lease. Returns the limits that could not be set.
+    ///
+    /// # Errors
+    /// It cannot be made, or is there already. A system without control groups makes none.
+    fn make_group(&self, _leaf: &Leaf, _limits: &Limits) -> io::Result<Vec<String>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Moves a child that this process has just made and not reaped into the group of its lease.
+    ///
+    /// # Errors
+    /// It stays where it is.
+    fn join_group(&self, _leaf: &Leaf, _child: &Self::Handle) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// What is in the group of a lease and below it. A group that is not there holds nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn group_members(&self, _leaf: &Leaf) -> io::Result<Members> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// SIGKILL to all that is in a group; then waits, for so long at most, until nothing is.
+    ///
+    /// # Errors
+    /// Nothing was signalled.
+    fn kill_group(&self, _cleared: &Cleared, _wait: Duration) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Removes the group of a lease that has ended, with all that is below it.
+    ///
+    /// # Errors
+    /// A process is still in it.
+    fn remove_group(&self, _leaf: &Leaf) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Does work that reads many files, where it holds up nobody.
     fn aside<T: Send + 'static>(

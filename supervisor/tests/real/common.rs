@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+use crate::rig_groups::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
@@ -9,13 +10,28 @@ use acp_shared::protocol::{
     Attached, Graces, Hello, Home, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply,
     Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
 };
+use acp_shared::redact::Secret;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// Makes tests of functions that take a rung, for the rungs that are not the best one.
+macro_rules! on_lower_rungs {
+    ($($name:ident,)+) => {
+        mod r2 {
+            $(#[tokio::test] async fn $name() { super::$name("R2").await; })+
+        }
+        mod r3 {
+            $(#[tokio::test] async fn $name() { super::$name("R3").await; })+
+        }
+    };
+}
+pub(crate) use on_lower_rungs;
 
 /// How long anything may take: the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -82,10 +98,14 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
+    /// The group that its leases have their groups in, where this machine gives one.
+    pub(crate) group: Option<TestGroup>,
     /// A shell line that is run in a mount namespace of its own before the supervisor, in place of it.
     pub(crate) before: Option<String>,
     /// Another wrapper.
     pub(crate) wrapper: Option<PathBuf>,
+    /// Its socket lies where every user gets, and its log is kept.
+    public: bool,
     child: Option<Child>,
 }
 
@@ -122,15 +142,55 @@ impl Host {
         host
     }
 
+    /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
+    pub(crate) fn on(rung: &str) -> Option<Self> {
+        let mut host = Self::idle(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        if rung == "R1" && host.group.is_none() {
+            return None;
+        }
+        host.start();
+        assert!(rung == "auto" || host.json(&["status"])["rung"] == rung);
+        Some(host)
+    }
+
     /// One that does not run yet.
     pub(crate) fn idle(config: &str) -> Self {
+        let group = TestGroup::new();
+        let root =
+            group.as_ref().map(|group| format!("cgroup_root = {:?}\n", group.dir())).unwrap_or_default();
         Self {
             dir: tempfile::tempdir().unwrap(),
-            config: config.to_owned(),
+            config: format!("{root}{config}"),
+            group,
             before: None,
             wrapper: None,
+            public: false,
             child: None,
         }
+    }
+
+    /// One that other users reach.
+    pub(crate) fn public(config: &str) -> Self {
+        let mut host = Self::idle(config);
+        host.public = true;
+        for path in [host.dir.path().to_owned(), host.dir.path().join("pub")] {
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        host.start();
+        host
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// The secret of its state directory, mounted for it alone or not.
+    fn secret(&self) -> PathBuf {
+        let path = self.state_dir().join("secret");
+        let seen = || PathBuf::from(format!("/proc/{}/root{}", self.pid(), path.display()));
+        if self.before.is_some() { seen() } else { path }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -138,6 +198,9 @@ impl Host {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
+        if self.public {
+            return self.dir.path().join("pub/s.sock");
+        }
         // What is mounted for the supervisor alone is not seen here.
         let dir = if self.before.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
         dir.join("supervisor.sock")
@@ -156,6 +219,10 @@ impl Host {
         command.arg("--wrapper").arg(self.wrapper.as_deref().unwrap_or_else(|| wrapper()));
         command.arg("--config").arg(config);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
+        if self.public {
+            let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
+            command.env("RUST_LOG", "info").stderr(log);
+        }
         command
     }
 
@@ -243,6 +310,7 @@ impl Host {
     pub(crate) fn gateway(&self) -> Identity {
         Identity {
             socket: self.socket(),
+            secret: self.secret(),
             id: GatewayInstanceId::mint(),
             epoch: 1,
             home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
@@ -263,6 +331,7 @@ impl Drop for Host {
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) socket: PathBuf,
+    pub(crate) secret: PathBuf,
     pub(crate) id: GatewayInstanceId,
     pub(crate) epoch: u64,
     pub(crate) home: Home,
@@ -275,7 +344,9 @@ impl Identity {
             version_max: VERSION_MAX,
             features: vec![],
             role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
-            secret: None,
+            secret: std::fs::read_to_string(&self.secret)
+                .ok()
+                .map(|text| Secret::new(text.trim().to_owned())),
         }
     }
 
@@ -399,6 +470,20 @@ impl Client {
             all.extend(bytes);
         }
         all
+    }
+
+    /// Everything that a lease printed until its adapter ended.
+    pub(crate) async fn all(&mut self, lease: LeaseId) -> (ExitStatus, String) {
+        let mut all = Vec::new();
+        loop {
+            match self.notice().await {
+                Notice::Output { lease_id, bytes, .. } if lease_id == lease => all.extend(bytes),
+                Notice::Exited { lease_id, status, .. } if lease_id == lease => {
+                    return (status, String::from_utf8(all).unwrap());
+                }
+                Notice::Output { .. } | Notice::Exited { .. } | Notice::LeaseChanged { .. } => {}
+            }
+        }
     }
 
     /// Waits for the end of the adapter's output.

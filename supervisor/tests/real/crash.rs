@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use rustix::process::Signal;
@@ -34,7 +34,11 @@ impl Drop for Decoy {
 
 #[tokio::test]
 async fn a06_r_a_killed_supervisor_leaves_no_process() {
-    let mut host = Host::new();
+    on_a06_r_a_killed_supervisor_leaves_no_process("auto").await;
+}
+
+async fn on_a06_r_a_killed_supervisor_leaves_no_process(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let specs = [agent(&["cat"]), script(STUBBORN)];
     for spec in &specs {
@@ -54,7 +58,11 @@ async fn a06_r_a_killed_supervisor_leaves_no_process() {
 
 #[tokio::test]
 async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
-    let mut host = Host::new();
+    on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start("auto").await;
+}
+
+async fn on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let spec = script(STUBBORN);
@@ -82,7 +90,11 @@ async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start
 /// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
 #[tokio::test]
 async fn c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
-    let mut host = Host::new();
+    on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree("auto").await;
+}
+
+async fn on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
@@ -106,7 +118,11 @@ async fn c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tre
 
 #[tokio::test]
 async fn c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
-    let mut host = Host::new();
+    on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor("auto").await;
+}
+
+async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut identity = host.gateway();
     let mut gateway = identity.connect().await;
     let spec = agent(&["cat"]);
@@ -143,7 +159,11 @@ async fn c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor
 
 #[tokio::test]
 async fn c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
-    let host = Host::new();
+    on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies("auto").await;
+}
+
+async fn on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let file = host.dir.path().join("pid");
     let path = file.to_str().unwrap();
@@ -166,7 +186,11 @@ async fn c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies(
 
 #[tokio::test]
 async fn what_is_not_known_of_a_lost_lease_is_not_said() {
-    let mut host = Host::new();
+    on_what_is_not_known_of_a_lost_lease_is_not_said("auto").await;
+}
+
+async fn on_what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let spec = agent(&["cat"]);
@@ -184,7 +208,11 @@ async fn what_is_not_known_of_a_lost_lease_is_not_said() {
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
 #[tokio::test]
 async fn a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
-    let mut host = Host::new();
+    on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing("auto").await;
+}
+
+async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     for round in 0..12u64 {
         let mut gateway = identity.connect().await;
@@ -212,7 +240,11 @@ async fn a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
 
 #[tokio::test]
 async fn a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
-    let host = Host::new();
+    on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing("auto").await;
+}
+
+async fn on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     for round in 0..20u64 {
         let spec = script(STUBBORN);
@@ -241,4 +273,15 @@ async fn a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
     while !all {
         all = gateway.leases().await.iter().all(ended);
     }
+}
+
+on_lower_rungs! {
+    on_a06_r_a_killed_supervisor_leaves_no_process,
+    on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start,
+    on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree,
+    on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor,
+    on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies,
+    on_what_is_not_known_of_a_lost_lease_is_not_said,
+    on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing,
+    on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing,
 }

@@ -96,7 +96,7 @@ async fn c05_a01_r_only_the_newer_lease_acts_on_a_number_that_both_name() {
     assert!(marked(new.lease_id).is_empty());
     let (state, _, evidence) = host.row(old.lease_id);
     assert_eq!(state, "lost");
-    assert!(evidence.contains("\"tree\":[]"), "the old lease acted: {evidence}");
+    assert!(!evidence.contains("\"tree\":[{"), "the old lease acted: {evidence}");
     let (state, reason, _) = host.row(new.lease_id);
     assert_eq!((state.as_str(), reason.as_str()), ("closed", "its tree is gone"));
 }
@@ -199,7 +199,7 @@ async fn c11_r_nothing_is_signalled_from_another_pid_namespace() {
     assert_eq!(state, "lost");
     assert!(reason.contains("another pid namespace"), "{reason}");
     host.crash();
-    for pid in marked(spec.lease_id) {
+    for pid in marked(spec.lease_id).into_iter().rev().filter(|pid| !is_sleep(*pid)) {
         kill(pid, Signal::KILL);
     }
 }
@@ -231,16 +231,18 @@ async fn c15_r_a_thread_of_a_stranger_is_no_process_of_ours() {
     let identity = host.gateway();
     let info = host.orphan(&identity, &agent(&["cat"])).await;
     let tasks = std::fs::read_dir(format!("/proc/{}/task", other.pid())).unwrap().flatten();
-    let mut tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
-    let tid = tids.find(|tid| *tid != other.pid()).unwrap();
-    assert!(std::path::Path::new(&format!("/proc/{tid}")).exists(), "the number can be looked at");
-    let ticks = start_ticks(&format!("/proc/{tid}/stat"));
-    for inode in ["wrapper_inode", "NULL"] {
+    let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
+    let tids: Vec<i32> = tids.filter(|tid| *tid != other.pid()).take(2).collect();
+    let &[w, a] = tids.as_slice() else { panic!("a supervisor of few threads: {tids:?}") };
+    assert!(std::path::Path::new(&format!("/proc/{w}")).exists(), "the number can be looked at");
+    let ticks = [w, a].map(|tid| start_ticks(&format!("/proc/{tid}/stat")));
+    for inode in ["= wrapper_inode", "= NULL"] {
         host.edit(
             info.lease_id,
             &format!(
-                "wrapper_pid = {tid}, wrapper_start = {ticks}, wrapper_inode = {inode}, adapter_pid = {tid},
-                 adapter_start = {ticks}, adapter_inode = {inode}, state = 'open', ended_at_ms = NULL"
+                "wrapper_pid = {w}, wrapper_start = {}, wrapper_inode {inode}, adapter_pid = {a}, adapter_start = {},
+                 adapter_inode {inode}, pgid = {a}, sid = {w}, state = 'open', ended_at_ms = NULL",
+                ticks[0], ticks[1]
             ),
         );
         host.start();

@@ -1,5 +1,7 @@
 //! The supervisor and the wrapper as real processes, driven over the socket as gateways and people do.
 
+#![expect(clippy::print_stdout, reason = "a test says what a probe saw, and which figures it measured")]
+
 mod admin;
 mod common;
 mod crash;
@@ -8,18 +10,23 @@ mod doctor;
 mod durable;
 mod gateways;
 mod ground;
+mod groups;
+mod groups_foreign;
 mod hostile;
 mod identity;
 mod idle;
+mod legacy;
 mod matrix;
 mod pty;
 mod relay;
+mod rig_groups;
 mod schema;
 mod service;
 mod soak;
 mod spawn;
 mod stop;
 mod store;
+mod tenants;
 mod terminal;
 mod trace;
 mod visibility;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
 use rustix::process::Signal;
@@ -12,7 +12,11 @@ const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do 
 
 #[tokio::test]
 async fn c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild() {
-    let host = Host::new();
+    on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild("auto").await;
+}
+
+async fn on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
     gateway.spawn(&spec).await;
@@ -30,7 +34,11 @@ async fn c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_gr
 
 #[tokio::test]
 async fn a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
-    let host = Host::new();
+    on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers("auto").await;
+}
+
+async fn on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script("setsid sleep 300 & exit 3");
     gateway.spawn(&spec).await;
@@ -42,7 +50,11 @@ async fn a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
 
 #[tokio::test]
 async fn c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
-    let host = Host::new();
+    on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost("auto").await;
+}
+
+async fn on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost(rung: &str) {
+    let Some(host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let spec = script(STUBBORN);
     let info = gateway.spawn(&spec).await;
@@ -58,7 +70,11 @@ async fn c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_i
 
 #[tokio::test]
 async fn sigterm_ends_every_lease_and_then_the_supervisor() {
-    let mut host = Host::new();
+    on_sigterm_ends_every_lease_and_then_the_supervisor("auto").await;
+}
+
+async fn on_sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let (cat, stubborn) = (agent(&["cat"]), script(STUBBORN));
@@ -74,7 +90,11 @@ async fn sigterm_ends_every_lease_and_then_the_supervisor() {
 
 #[tokio::test]
 async fn a_second_signal_leaves_no_grace() {
-    let mut host = Host::new();
+    on_a_second_signal_leaves_no_grace("auto").await;
+}
+
+async fn on_a_second_signal_leaves_no_grace(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let mut gateway = host.gateway().connect().await;
     let mut spec = script(STUBBORN);
     spec.graces.eof_ms = 200_000;
@@ -88,7 +108,11 @@ async fn a_second_signal_leaves_no_grace() {
 
 #[tokio::test]
 async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others() {
-    let mut host = Host::new();
+    on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others("auto").await;
+}
+
+async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(rung: &str) {
+    let Some(mut host) = Host::on(rung) else { return };
     let (mine, theirs) = (host.gateway(), host.gateway());
     let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
     let (of_a, of_b) = (agent(&["cat"]), agent(&["cat"]));
@@ -132,7 +156,7 @@ async fn a13_r_leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() 
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
 async fn a18_r_ended_leases_are_kept_up_to_a_number() {
-    let host = Host::with_config("ended_per_gateway_max = 2");
+    let host = Host::with_config("ended_per_gateway_max = 2\ncrash_backoff_ms = 0");
     let mut gateway = host.gateway().connect().await;
     let mut ids = Vec::new();
     for text in ["echo unread", "true", "true", "true", "true"] {
@@ -150,4 +174,13 @@ async fn a18_r_ended_leases_are_kept_up_to_a_number() {
         }
         assert!(std::time::Instant::now() < until, "{left:?}");
     }
+}
+
+on_lower_rungs! {
+    on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild,
+    on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers,
+    on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost,
+    on_sigterm_ends_every_lease_and_then_the_supervisor,
+    on_a_second_signal_leaves_no_grace,
+    on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others,
 }

@@ -202,6 +202,10 @@ impl Trace {
                 self.note(pid.as_raw(), "exec".into(), Side::Exit);
             }
             libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_FORK => {
+                // The child is known from now on, whether it has stopped yet or not.
+                if let Ok(child) = ptrace::getevent(pid) {
+                    self.look_up(i32::try_from(child).unwrap());
+                }
                 self.note(pid.as_raw(), "fork".into(), Side::Exit);
             }
             _ => {}
@@ -244,7 +248,9 @@ impl Trace {
         };
         seen.plan = None;
         drop(seen);
-        let found = self.threads.values().find(|thread| thread.role == victim).map(|thread| thread.process);
+        // The wrapper is the supervisor's child that has called exec, or is about to.
+        let is_victim = |role: Role| role == victim || (victim == Role::Wrapper && role == Role::Starting);
+        let found = self.threads.values().find(|thread| is_victim(thread.role)).map(|thread| thread.process);
         if let Some(process) = found {
             // It is traced and was not reaped by its tracer, so the number is its own.
             let handle = acp_testkit::sys::open(process).unwrap();

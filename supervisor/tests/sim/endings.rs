@@ -98,7 +98,7 @@ async fn a02_s_who_changes_identity_after_sigterm_gets_no_sigkill() {
             s.kernel().edit(other, |t| t.dies_with_parent = false);
         }
         let now = s.kernel().now_ms();
-        s.kernel().at(now + REAP_TERM_MS / 2, move |k| drop(k.give_away(pid, true)));
+        s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.give_away(pid, true));
         s.reap().await;
         assert_eq!(s.sent_to(pid), [Term, Cont], "root: {root}");
         assert_eq!(s.kernel().task(pid).name, "stranger");
@@ -314,6 +314,20 @@ async fn c72_s_a_supervisor_that_ends_drains_its_leases() {
     }
     assert!(s.sent_to(first.wrapper).iter().all(|signal| *signal == Kill), "no grace is left");
     assert!(s.context.roots.lock().unwrap().is_empty(), "nothing is under care any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrapper_that_a_tracer_holds_is_collected_when_the_tracer_lets_go() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.kernel().edit(tree.wrapper, |t| t.traced = true);
+    s.tell(id, LeaseCmd::Hurry).await;
+    s.until("the tree is dead", |s| s.kernel().alive(id).is_empty()).await;
+    s.pass(500).await;
+    assert_eq!(s.by_id(id).state, Closing, "its number is still taken");
+    s.kernel().untrace(tree.wrapper);
+    s.reaches(id, Closed).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -142,6 +142,7 @@ impl Kernel {
             scm_pidfd: false,
             proc_list: true,
             subreaper: true,
+            ..Abilities::NONE
         };
         let mut kernel = Self {
             tasks: BTreeMap::new(),
@@ -374,19 +375,18 @@ impl Kernel {
     }
 
     /// The process ends and its number goes to a stranger at once, in the same tick if that is asked for.
-    pub(crate) fn give_away(&mut self, pid: i32, same_tick: bool) -> Serial {
+    pub(crate) fn give_away(&mut self, pid: i32, same_tick: bool) {
         let ticks = self.task(pid).start_ticks;
         self.exit(pid, ExitStatus::Exited(0));
         if self.get(pid).is_some() {
             self.reap(pid);
         }
-        let serial = self.place(pid, 1, "stranger");
+        self.place(pid, 1, "stranger");
         if same_tick {
             self.edit(pid, |t| t.start_ticks = ticks);
         } else {
             self.edit(pid, |t| t.start_ticks += 1);
         }
-        serial
     }
 
     /// Every process of these trees ends without a signal.

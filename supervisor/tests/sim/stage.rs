@@ -10,6 +10,8 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
 use acp_supervisor::config::Config;
 use acp_supervisor::context::Context;
+use acp_supervisor::core::cgroup::Subtree;
+use acp_supervisor::core::ladder::{Holding, Limits, choose};
 use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
 use acp_supervisor::core::load::{self, Own};
 use acp_supervisor::launchdir::WrapperRoot;
@@ -70,7 +72,7 @@ pub(crate) struct Stage {
     events: mpsc::Receiver<Event>,
     dir: TempDir,
     /// While a job of the blocking pool runs, the clock does not move by itself.
-    _clock_stands: std::sync::mpsc::Sender<()>,
+    _clock_stands: std::sync::mpsc::SyncSender<()>,
 }
 
 impl Stage {
@@ -90,7 +92,7 @@ impl Stage {
     }
 
     fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
-        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let (hold, held) = std::sync::mpsc::sync_channel::<()>(0);
         tokio::task::spawn_blocking(move || held.recv());
         let mut kernel = Kernel::new();
         prepare(&mut kernel);
@@ -101,9 +103,16 @@ impl Stage {
         let (store, _, _) = Store::open(dir.path()).unwrap();
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
+        let holding = Holding {
+            rung: choose(&abilities, config.rung).unwrap(),
+            subtree: Subtree::new("/", "sim"),
+            limits: Limits::default(),
+        };
         let context = Arc::new(Context {
+            tenants: Vec::new(),
             own_line: sys.own_line(),
             abilities,
+            holding,
             store,
             config,
             wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
@@ -194,7 +203,7 @@ impl Stage {
     fn hear(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::Spawned { lease, result } => {
+                Event::Spawned { lease, result, crashed: _ } => {
                     let id = lease.lease_id;
                     self.keep(lease);
                     match result {
@@ -377,7 +386,13 @@ impl Stage {
     /// What would be done, without doing it.
     pub(crate) fn dry_run(&self) -> Vec<ReapLine> {
         let before = self.sent();
-        let lines = reaper::dry_run(self.sys.as_ref(), &self.leases, &self.context.guard(None)).unwrap();
+        let lines = reaper::dry_run(
+            self.sys.as_ref(),
+            &self.leases,
+            &self.context.holding.subtree,
+            &self.context.guard(None),
+        )
+        .unwrap();
         assert_eq!(self.sent(), before, "a dry run signals nobody");
         lines
     }

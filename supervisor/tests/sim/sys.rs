@@ -177,6 +177,7 @@ impl Sys for FakeSys {
             inode,
             marker,
             exe: seen.map(|t| t.exe.clone()),
+            cgroup: None,
             own_child: handle.own_child,
         };
         kernel.done(Call::Evidence(handle.pid));
@@ -251,7 +252,7 @@ impl Sys for FakeSys {
     }
 
     fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32> {
-        let script = self.wrapper.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let script = *self.wrapper.lock().unwrap_or_else(PoisonError::into_inner);
         wrapper::start(&self.kernel, script, command, control)
     }
 

@@ -82,6 +82,7 @@ impl Actor {
             tail_committed: false,
             broken: false,
             link_dirty: true,
+            said_that_it_waits: false,
         });
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
@@ -174,13 +175,30 @@ impl Actor {
         }
         let busy = matches!(code, RefusalCode::SessionBusy | RefusalCode::Busy | RefusalCode::ShuttingDown);
         if let Some(ms) = retry_after_ms.or(busy.then_some(INPUT_RETRY_MS)) {
-            self.timers.pump_ms = Some(out.now_ms + ms.max(INPUT_RETRY_MS));
+            let wait_ms = ms.max(INPUT_RETRY_MS);
+            self.timers.pump_ms = Some(out.now_ms + wait_ms);
+            if matches!(code, RefusalCode::CrashLoop | RefusalCode::QuotaExceeded) {
+                self.wait_for_a_start(code, message, wait_ms, out);
+            }
             return;
         }
         let text = format!("The agent could not be started: {message}");
         let failure = Failure::new(Code::SessionInitFailed, text).detail(code.as_str()).origin("supervisor");
         self.fault(&failure, out);
         self.forget_lease(out);
+    }
+
+    /// The supervisor holds a start back for longer than a person would wait without a word: it is said once for each
+    /// lease, and that time is not the agent's.
+    fn wait_for_a_start(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut Batch) {
+        self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.profile.init_ms);
+        let Some(lease) = &mut self.lease else { return };
+        if std::mem::replace(&mut lease.said_that_it_waits, true) {
+            return;
+        }
+        let text = format!("The agent is not started yet: {message}");
+        let payload = json!({ "status": "agent_waits", "text": text, "code": code.as_str(), "retry_after_ms": wait_ms });
+        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
     }
 
     fn on_attached(&mut self, attached: &Attached, out: &mut Batch) {

@@ -50,6 +50,8 @@ struct Lease {
     broken: bool,
     /// Whether the link changed since it was last saved.
     link_dirty: bool,
+    /// The person was told that the start is held back.
+    said_that_it_waits: bool,
 }
 
 /// What is known of an adapter that ended.
@@ -121,6 +123,7 @@ impl Actor {
                 lines,
                 broken: false,
                 link_dirty: false,
+                said_that_it_waits: false,
                 row,
             }
         });

@@ -1,11 +1,10 @@
 //! The running supervisor, if there is one.
 
 use super::Check;
-use crate::cli::{CliError, client, leases, status, text};
+use crate::cli::{Address, CliError, client, leases, status, text};
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Status};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
 
 const NAME: &str = "supervisor";
 /// The default reap_every_ms, many times.
@@ -19,7 +18,8 @@ pub(super) struct Seen {
 }
 
 /// Whether one answers, and what it says.
-pub(super) async fn service(socket: &Path) -> (Check, Option<Seen>) {
+pub(super) async fn service(address: &Address) -> (Check, Option<Seen>) {
+    let socket = &address.socket;
     let shown = socket.display();
     let meta = match std::fs::symlink_metadata(socket) {
         Ok(meta) if meta.file_type().is_socket() => meta,
@@ -50,7 +50,7 @@ pub(super) async fn service(socket: &Path) -> (Check, Option<Seen>) {
     };
     let mode = meta.mode() & 0o777;
     let asked = async {
-        let mut client = client(socket).await?;
+        let mut client = client(address).await?;
         let status = status::ask(&mut client).await?;
         let leases = leases::all(&mut client, false).await?;
         Ok::<_, CliError>(Seen { status, leases })

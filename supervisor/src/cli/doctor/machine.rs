@@ -2,6 +2,8 @@
 
 use super::Check;
 use crate::config::Config;
+use crate::config::RungWish;
+use crate::core::ladder::{Rung, choose};
 use crate::sys::linux::Linux;
 use acp_shared::protocol::Status;
 use rustix::process::{Resource, getrlimit};
@@ -41,7 +43,7 @@ pub(super) fn ladder(status: Option<&Status>, _config: &Config) -> Vec<Check> {
             // A supervisor makes itself a subreaper; whether it could is not tried here.
             let mut named = probed.named();
             named.retain(|(name, _)| name != "subreaper");
-            (probed.rung().to_owned(), named, "possible")
+            (choose(&probed, RungWish::Auto).map_or("R4", Rung::as_str).to_owned(), named, "possible")
         }
     };
     let Some((_, holds, catches, misses)) = RUNGS.iter().find(|(name, ..)| *name == rung) else {

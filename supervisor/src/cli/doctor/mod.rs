@@ -78,8 +78,8 @@ pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) ->
     let config = crate::config::Config::load(args.config.as_deref());
     let mut checks = vec![place::configuration(args.config.as_deref(), &config)];
     let config = config.unwrap_or_default();
-    let socket = global.socket()?;
-    let (service, seen) = live::service(&socket).await;
+    let address = global.address()?;
+    let (service, seen) = live::service(&address).await;
     checks.push(service);
     checks.extend(place::files(&state_dir, seen.is_some()));
     checks.extend(place::wrapper(args.wrapper.clone(), &config, &state_dir));

@@ -6,12 +6,11 @@ mod screen;
 mod view;
 
 use super::leases::select::{Filter, SortKey};
-use super::{CliError, Output, client, leases, text};
+use super::{Address, CliError, Output, client, leases, text};
 use acp_shared::conn::Client;
 use acp_shared::protocol::LeaseInfo;
 use clap::Args;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -34,8 +33,9 @@ impl WatchArgs {
     }
 }
 
-pub(super) async fn run(socket: &Path, args: &WatchArgs, out: &mut Output) -> Result<(), CliError> {
-    let mut feed = Feed { socket: socket.to_owned(), client: Some(client(socket).await?) };
+pub(super) async fn run(address: Address, args: &WatchArgs, out: &mut Output) -> Result<(), CliError> {
+    let client = Some(client(&address).await?);
+    let mut feed = Feed { address, client };
     let signals = Signals::new()?;
     if out.is_terminal() && std::io::stdin().is_terminal() && !out.is_json() {
         screen::run(&mut feed, args, signals, out.look().colour).await
@@ -46,7 +46,7 @@ pub(super) async fn run(socket: &Path, args: &WatchArgs, out: &mut Output) -> Re
 
 /// Where the leases come from.
 struct Feed {
-    socket: PathBuf,
+    address: Address,
     client: Option<Client>,
 }
 
@@ -55,7 +55,7 @@ impl Feed {
     async fn next(&mut self, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
         let mut client = match self.client.take() {
             Some(client) => client,
-            None => client(&self.socket).await?,
+            None => client(&self.address).await?,
         };
         let leases = leases::all(&mut client, detail).await?;
         self.client = Some(client);

@@ -1,0 +1,176 @@
+//! Whether who connects comes out of an agent's tree (H9): an agent has the gateway's user, but must not approve its
+//! own requests, or prompt other sessions. This is a fence, not a wall: what runs as the same user can still find
+//! somebody else to run its commands.
+
+use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, WRAPPER_FILE};
+use std::collections::HashSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// How far up the line of a process is followed.
+const GENERATIONS_MAX: usize = 4_096;
+/// A line that changes while it is followed is followed again, so many times.
+const TRIES_MAX: u32 = 3;
+/// What only a supervisor is called: whatever is below one comes from the trees in its care.
+const SUPERVISOR: &str = "acp-supervisor";
+
+/// A process as its line shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Forebear {
+    /// Its parent.
+    parent: i32,
+    /// Its name, as the kernel keeps it.
+    name: String,
+    /// Its environment names a lease; `None` if it cannot be read.
+    marked: Option<bool>,
+}
+
+/// What can be asked about processes.
+pub(crate) trait Line {
+    /// A process, if there is one.
+    fn look(&self, pid: i32) -> Option<Forebear>;
+}
+
+/// `/proc`.
+pub(crate) struct Proc;
+
+impl Line for Proc {
+    fn look(&self, pid: i32) -> Option<Forebear> {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // The name may hold anything, parentheses too: it ends with the last one.
+        let (head, tail) = stat.rsplit_once(')')?;
+        let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        let name = head.split_once('(').map(|(_, name)| name.to_owned())?;
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok();
+        Some(Forebear { parent, name, marked: environ.map(|bytes| names_a_lease(&bytes)) })
+    }
+}
+
+fn names_a_lease(environ: &[u8]) -> bool {
+    let is = |entry: &[u8], name: &str| {
+        entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+    };
+    environ.split(|b| *b == 0).any(|e| is(e, ENV_LEASE_ID) || is(e, ENV_GATEWAY_INSTANCE_ID))
+}
+
+/// This process and its ancestors: what a peer shares with the gateway says nothing about the peer.
+pub(crate) fn own_line(line: &impl Line) -> HashSet<i32> {
+    let mut own = HashSet::new();
+    let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
+    while pid > 0 && own.insert(pid) {
+        pid = line.look(pid).map_or(0, |forebear| forebear.parent);
+    }
+    own
+}
+
+/// Whether a process comes out of the tree of a lease. One whose line cannot be followed counts as one.
+pub(crate) fn is_an_agents(line: &impl Line, own: &HashSet<i32>, pid: i32) -> bool {
+    (0..TRIES_MAX).find_map(|_| follow(line, own, pid)).unwrap_or(true)
+}
+
+fn follow(line: &impl Line, own: &HashSet<i32>, pid: i32) -> Option<bool> {
+    let mut at = pid;
+    for _ in 0..GENERATIONS_MAX {
+        if at <= 1 || own.contains(&at) {
+            return Some(false);
+        }
+        let forebear = line.look(at)?;
+        // The name of a wrapper that hides its environment is enough; one that shows it says more.
+        let named =
+            forebear.name == SUPERVISOR || (forebear.name == WRAPPER_FILE && forebear.marked.is_none());
+        if named || forebear.marked == Some(true) {
+            return Some(true);
+        }
+        at = forebear.parent;
+    }
+    None
+}
+
+/// The process behind a connection, where the kernel says: its number alone may be another's by now.
+pub(crate) fn pidfd(socket: &impl AsFd) -> Option<OwnedFd> {
+    nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerPidfd).ok()
+}
+
+/// Whether the process of a pidfd has ended, so that its number no longer speaks for it.
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use std::collections::HashMap;
+
+    struct Fake(HashMap<i32, Forebear>);
+
+    impl Line for Fake {
+        fn look(&self, pid: i32) -> Option<Forebear> {
+            self.0.get(&pid).cloned()
+        }
+    }
+
+    #[test]
+    fn who_comes_out_of_a_tree() {
+        let p = |parent, name: &str, marked| Forebear { parent, name: name.into(), marked };
+        let line = Fake(HashMap::from([
+            (10, p(1, "sshd", None)),
+            (11, p(10, "bash", Some(false))),
+            (12, p(11, "acp-gateway", Some(false))),
+            (20, p(12, "acp-supervisor", Some(false))),
+            (21, p(20, "acp-wrapper", Some(true))),
+            (22, p(21, "agent", Some(true))),
+            (23, p(21, "sh", Some(false))),
+            (24, p(20, "escapee", Some(false))),
+            (25, p(20, "acp-wrapper", None)),
+            (26, p(1, "acp-wrapper", None)),
+            (27, p(26, "sh", Some(false))),
+            (28, p(1, "curl", Some(true))),
+            (30, p(99, "sh", Some(false))),
+            (40, p(11, "acp-gateway", Some(false))),
+            (41, p(12, "helper", Some(false))),
+            (50, p(50, "loop", Some(false))),
+        ]));
+        let own = HashSet::from([12, 11, 10]);
+        for (name, pid, want) in [
+            ("a shell beside the gateway", 40, false),
+            ("a child of the gateway", 41, false),
+            ("the login itself", 10, false),
+            ("an agent", 22, true),
+            ("a grandchild without markers, adopted by the wrapper", 23, true),
+            ("one whose wrapper was killed, adopted by the supervisor", 24, true),
+            ("the wrapper of another user", 25, true),
+            ("below a wrapper that hides its environment", 27, true),
+            ("marked, and adopted by init", 28, true),
+            ("a line that breaks", 30, true),
+            ("a line without an end", 50, true),
+            ("not there", 60, true),
+        ] {
+            assert_eq!(is_an_agents(&line, &own, pid), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_environment_names_a_lease_or_does_not() {
+        for (environ, want) in [
+            (&b"A=1\0OPENCLAW_ACPX_LEASE_ID=x\0"[..], true),
+            (b"OPENCLAW_GATEWAY_INSTANCE_ID=\0", true),
+            (b"XOPENCLAW_ACPX_LEASE_ID=x\0", false),
+            (b"OPENCLAW_ACPX_LEASE_IDX=x\0", false),
+            (b"", false),
+        ] {
+            assert_eq!(names_a_lease(environ), want);
+        }
+    }
+
+    #[test]
+    fn this_process_is_nobodys_agent_to_itself() {
+        let own = own_line(&Proc);
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert!(own.contains(&me));
+        assert!(!is_an_agents(&Proc, &own, me));
+    }
+}

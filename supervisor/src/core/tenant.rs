@@ -1,0 +1,264 @@
+//! As whom, with what and within which bounds the agents of a gateway run.
+//!
+//! A gateway never gets more than its own user has: a supervisor that runs as root starts the agents of another
+//! user's gateway as that user, unless a tenant says as whom. Root has to be allowed in so many words.
+
+use crate::core::ladder::Limits;
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
+use acp_shared::protocol::{Refusal, RefusalCode, Spawn};
+use acp_shared::redact::Secret;
+use std::path::{Component, Path};
+
+/// Variables that are not passed on to another user: what the dynamic loader and the C library take orders from, and
+/// what belongs to a service of the sender. A `*` at the end stands for any ending.
+pub const ENV_DENIED: &[&str] = &[
+    "LD_*",
+    "GCONV_PATH",
+    "GETCONF_DIR",
+    "GLIBC_TUNABLES",
+    "HOSTALIASES",
+    "LOCALDOMAIN",
+    "LOCPATH",
+    "MALLOC_*",
+    "NLSPATH",
+    "RESOLV_HOST_CONF",
+    "RES_OPTIONS",
+    "TZDIR",
+    "BASH_ENV",
+    "BASH_FUNC_*",
+    "ACP_SUPERVISOR_*",
+    "NOTIFY_SOCKET",
+    "LISTEN_*",
+    "WATCHDOG_*",
+    "CREDENTIALS_DIRECTORY",
+    "JOURNAL_STREAM",
+    "INVOCATION_ID",
+    "MAINPID",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "SSH_AUTH_SOCK",
+    "XDG_RUNTIME_DIR",
+];
+/// Where a confined agent may write beside its roots, when no `temp_dir` is configured.
+const TEMP_DIR: &str = "/tmp";
+
+/// A user as the system knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// User id.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Its name and home directory, where it has an entry.
+    pub entry: Option<(String, String)>,
+}
+
+impl Account {
+    fn run_as(&self) -> RunAs {
+        RunAs { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
+    }
+}
+
+/// Some gateways, and how their agents run. Made from the configuration, its names looked up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tenant {
+    /// Gateways of this user.
+    pub uid: Option<u32>,
+    /// This gateway.
+    pub instance_id: Option<GatewayInstanceId>,
+    /// As whom its agents run.
+    pub run_as: Option<Account>,
+    /// Its agents may run as root.
+    pub allow_root: bool,
+    /// Whether set-user-id programs give them nothing.
+    pub no_new_privs: Option<bool>,
+    /// Their file mode creation mask.
+    pub umask: Option<u32>,
+    /// Their resource limits.
+    pub limits: Vec<ResourceLimit>,
+    /// How readily they are ended when memory runs out.
+    pub oom_score_adj: Option<i32>,
+    /// Names of the variables that they get, `PREFIX_*` among them; `None`: all but [`ENV_DENIED`].
+    pub env_allow: Option<Vec<String>>,
+    /// Whether writing is confined.
+    pub landlock: bool,
+    /// Their directory for temporary files.
+    pub temp_dir: Option<String>,
+    /// Further directories that they may write in.
+    pub write_dirs: Vec<String>,
+    /// Sessions work below these; empty: anywhere.
+    pub roots: Vec<String>,
+    /// Living leases of this tenant.
+    pub leases_max: Option<u64>,
+    /// Bounds of each tree.
+    pub caps: Limits,
+    /// What its gateways must know.
+    pub secret: Option<Secret>,
+}
+
+impl Tenant {
+    /// Whether this is the tenant of a gateway.
+    #[must_use]
+    pub fn covers(&self, uid: u32, gateway: GatewayInstanceId) -> bool {
+        (self.uid.is_some() || self.instance_id.is_some())
+            && self.uid.is_none_or(|of| of == uid)
+            && self.instance_id.is_none_or(|of| of == gateway)
+    }
+}
+
+/// The tenant that a gateway belongs to: the one that names it most exactly.
+#[must_use]
+pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Option<&Tenant> {
+    let exactness = |t: &&Tenant| (t.instance_id.is_some(), t.uid.is_some());
+    tenants.iter().filter(|t| t.covers(uid, gateway)).max_by_key(exactness)
+}
+
+/// The bounds of each tree of a gateway.
+#[must_use]
+pub fn caps_of(tenants: &[Tenant], defaults: Limits, uid: u32, gateway: GatewayInstanceId) -> Limits {
+    tenant_of(tenants, uid, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
+}
+
+/// Who asks for a start, and what is known of it.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// The user that this supervisor runs as.
+    pub own_uid: u32,
+    /// The user of the gateway.
+    pub account: Account,
+    /// The gateway.
+    pub gateway: GatewayInstanceId,
+}
+
+/// The directories of a start, free of links and of `..`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// The working directory.
+    pub cwd: String,
+    /// Where the session works.
+    pub roots: Vec<String>,
+}
+
+/// How an adapter is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confined {
+    /// As whom and within which bounds.
+    pub confine: Confine,
+    /// Its environment, without the variables of the lease.
+    pub env: Vec<(String, String)>,
+}
+
+/// Decides how what a gateway asks for is started.
+///
+/// # Errors
+/// [`RefusalCode::NotAuthorised`]: it is not started.
+pub fn confine(
+    tenants: &[Tenant],
+    asker: &Asker,
+    spawn: &Spawn,
+    places: &Places,
+) -> Result<Confined, Refusal> {
+    let plain = Tenant::default();
+    let tenant = tenant_of(tenants, asker.account.uid, asker.gateway).unwrap_or(&plain);
+    stays_within(&tenant.roots, places)?;
+    let account = run_as(tenant, asker)?;
+    let changes = account.is_some_and(|account| account.uid != asker.account.uid);
+    let confine = Confine {
+        run_as: account.map(Account::run_as),
+        no_new_privs: tenant.no_new_privs.unwrap_or(account.is_some() || tenant.landlock),
+        umask: tenant.umask,
+        limits: tenant.limits.clone(),
+        oom_score_adj: tenant.oom_score_adj,
+        landlock: tenant.landlock.then(|| landlock(tenant, places)),
+    };
+    let mut env = environment(tenant, account.is_some(), &spawn.env);
+    if let Some((name, home)) = account.filter(|_| changes).and_then(|account| account.entry.as_ref()) {
+        for (key, value) in [("HOME", home), ("USER", name), ("LOGNAME", name)] {
+            set(&mut env, key, value);
+        }
+    }
+    if let Some(dir) = &tenant.temp_dir {
+        set(&mut env, "TMPDIR", dir);
+    }
+    Ok(Confined { confine, env })
+}
+
+fn refused<T>(why: String) -> Result<T, Refusal> {
+    Err(Refusal::new(RefusalCode::NotAuthorised, why))
+}
+
+fn run_as<'a>(tenant: &'a Tenant, asker: &'a Asker) -> Result<Option<&'a Account>, Refusal> {
+    let uid = asker.account.uid;
+    let account = match &tenant.run_as {
+        Some(account) => account,
+        None if asker.own_uid == 0 && uid != 0 => &asker.account,
+        None => return Ok(None),
+    };
+    if asker.own_uid != 0 {
+        return refused(format!(
+            "agents of user {uid} are to run as user {}, which only a supervisor that runs as root can do",
+            account.uid
+        ));
+    }
+    if account.uid == 0 && !tenant.allow_root {
+        return refused(format!(
+            "agents of user {uid} are to run as root, and allow_root = true is not in its [[tenant]]"
+        ));
+    }
+    Ok(Some(account))
+}
+
+fn stays_within(allowed: &[String], places: &Places) -> Result<(), Refusal> {
+    if allowed.is_empty() {
+        return Ok(());
+    }
+    let fits = |path: &String| {
+        let path = Path::new(path);
+        let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        path.is_absolute() && plain && allowed.iter().any(|root| path.starts_with(root))
+    };
+    std::iter::once(&places.cwd).chain(&places.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
+        refused(format!(
+            "{path} is not below {}; choose another working directory, or add it to roots of the [[tenant]] in \
+             the supervisor's configuration",
+            allowed.join(" or ")
+        ))
+    })
+}
+
+fn landlock(tenant: &Tenant, places: &Places) -> Landlock {
+    let temp = tenant.temp_dir.as_deref().unwrap_or(TEMP_DIR);
+    let all = places.roots.iter().chain([&places.cwd]).chain(&tenant.write_dirs).map(String::as_str);
+    let mut write: Vec<String> = Vec::new();
+    for dir in all.chain([temp]) {
+        if !write.iter().any(|known| known == dir) {
+            write.push(dir.to_owned());
+        }
+    }
+    Landlock { write, scope: true }
+}
+
+/// Whether a pattern, `PREFIX*` or a whole name, is about this name.
+fn matches(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
+}
+
+fn environment(tenant: &Tenant, other_user: bool, sent: &[(String, String)]) -> Vec<(String, String)> {
+    let passes = |name: &str| match &tenant.env_allow {
+        _ if name == ENV_LEASE_ID || name == ENV_GATEWAY_INSTANCE_ID => false,
+        Some(allow) => allow.iter().any(|pattern| matches(pattern, name)),
+        None => !other_user || !ENV_DENIED.iter().any(|pattern| matches(pattern, name)),
+    };
+    sent.iter().filter(|(name, _)| passes(name)).cloned().collect()
+}
+
+fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
+    env.retain(|(key, _)| key != name);
+    env.push((name.to_owned(), value.to_owned()));
+}
+
+#[cfg(test)]
+#[path = "tenant_tests.rs"]
+mod tests;

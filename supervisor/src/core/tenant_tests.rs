@@ -1,0 +1,167 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::launch::Resource;
+use acp_shared::protocol::{Graces, LeaseKind};
+
+const NOFILE: ResourceLimit = ResourceLimit { resource: Resource::OpenFiles, soft: 64, hard: 128 };
+
+fn account(uid: u32) -> Account {
+    let entry = Some((format!("user{uid}"), format!("/home/{uid}")));
+    Account { uid, gid: uid + 1, groups: vec![uid + 2], entry }
+}
+
+fn run_as(uid: u32) -> Option<RunAs> {
+    Some(RunAs { uid, gid: uid + 1, groups: vec![uid + 2] })
+}
+
+fn places(cwd: &str, roots: &[&str]) -> Places {
+    Places { cwd: cwd.into(), roots: roots.iter().map(|s| (*s).into()).collect() }
+}
+
+fn spawn(env: &[&str]) -> Spawn {
+    Spawn {
+        lease_id: LeaseId::mint(),
+        session_key: SessionKey::parse("agent:a:acp:x").unwrap(),
+        kind: LeaseKind::Agent,
+        argv: vec!["x".into()],
+        env: env.iter().map(|name| ((*name).to_owned(), "v".to_owned())).collect(),
+        cwd: "/w".into(),
+        roots: vec![],
+        graces: Graces::default(),
+    }
+}
+
+fn of(uid: u32) -> Tenant {
+    Tenant { uid: Some(uid), ..Tenant::default() }
+}
+
+#[test]
+fn as_whom_it_runs() {
+    let nobody = || Tenant { run_as: Some(account(900)), ..of(5) };
+    let root = |allow_root| Tenant { run_as: Some(account(0)), allow_root, ..of(5) };
+    for (name, own_uid, uid, tenant, want) in [
+        ("the supervisor's own user, no tenant", 5, 5, None, Ok(None)),
+        ("root's gateway under root", 0, 0, None, Ok(None)),
+        ("another user's gateway under root: as that user", 0, 5, None, Ok(run_as(5))),
+        ("an allowed user under a supervisor that is not root", 7, 5, None, Ok(None)),
+        ("a tenant says as whom", 0, 5, Some(nobody()), Ok(run_as(900))),
+        ("a tenant of somebody else", 0, 6, Some(nobody()), Ok(run_as(6))),
+        ("root is not given by accident", 0, 5, Some(root(false)), Err("allow_root")),
+        ("root if it is allowed in so many words", 0, 5, Some(root(true)), Ok(run_as(0))),
+        ("only root can", 7, 5, Some(nobody()), Err("runs as root")),
+    ] {
+        let asker = Asker { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
+        let tenants: Vec<Tenant> = tenant.into_iter().collect();
+        let got = confine(&tenants, &asker, &spawn(&[]), &places("/w", &[]));
+        match want {
+            Ok(want) => {
+                let confined = got.unwrap();
+                assert_eq!(confined.confine.no_new_privs, want.is_some(), "{name}");
+                assert_eq!(confined.confine.run_as, want, "{name}");
+            }
+            Err(part) => {
+                let refusal = got.unwrap_err();
+                assert_eq!(refusal.code, RefusalCode::NotAuthorised, "{name}");
+                assert!(refusal.message.contains(part), "{name}: {}", refusal.message);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_tenant_sets_is_set() {
+    let tenant = Tenant {
+        run_as: Some(account(900)),
+        no_new_privs: Some(false),
+        umask: Some(0o077),
+        limits: vec![NOFILE],
+        oom_score_adj: Some(500),
+        landlock: true,
+        write_dirs: vec!["/cache".into()],
+        temp_dir: Some("/t".into()),
+        ..of(5)
+    };
+    let asker = Asker { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
+    let got = confine(&[tenant], &asker, &spawn(&["TMPDIR", "HOME", "A"]), &places("/w/a", &["/w/a", "/x"]));
+    let write = ["/w/a", "/x", "/cache", "/t"].map(str::to_owned).to_vec();
+    let want = Confine {
+        run_as: run_as(900),
+        no_new_privs: false,
+        umask: Some(0o077),
+        limits: vec![NOFILE],
+        oom_score_adj: Some(500),
+        landlock: Some(Landlock { write, scope: true }),
+    };
+    let env =
+        [("A", "v"), ("HOME", "/home/900"), ("USER", "user900"), ("LOGNAME", "user900"), ("TMPDIR", "/t")];
+    let env = env.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
+    assert_eq!(got, Ok(Confined { confine: want, env }));
+}
+
+#[test]
+fn which_variables_pass() {
+    let sent = &[
+        "PATH",
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "NOTIFY_SOCKET",
+        "GLIBC_TUNABLES",
+        "MY_A",
+        "MY_B",
+        ENV_LEASE_ID,
+    ];
+    let allow = |names: &[&str]| Some(names.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+    let all =
+        &["PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "NOTIFY_SOCKET", "GLIBC_TUNABLES", "MY_A", "MY_B"][..];
+    for (name, own_uid, uid, env_allow, want) in [
+        ("its own user: as sent", 5, 5, None, all),
+        ("another user: no orders to the loader", 0, 5, None, &["PATH", "MY_A", "MY_B"][..]),
+        ("a list of names", 5, 5, allow(&["PATH"]), &["PATH"][..]),
+        ("a prefix", 0, 5, allow(&["MY_*"]), &["MY_A", "MY_B"][..]),
+        ("what is allowed by name passes", 0, 5, allow(&["LD_PRELOAD"]), &["LD_PRELOAD"][..]),
+        ("the lease's own are never taken from outside", 5, 5, allow(&["*"]), all),
+        ("none", 0, 5, allow(&[]), &[][..]),
+    ] {
+        let asker = Asker { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
+        let tenant = Tenant { env_allow, ..of(uid) };
+        let got = confine(&[tenant], &asker, &spawn(sent), &places("/w", &[])).unwrap().env;
+        assert_eq!(got.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>(), want, "{name}");
+    }
+}
+
+#[test]
+fn where_sessions_work() {
+    let asker = Asker { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint() };
+    for (name, places, fits) in [
+        ("the root itself", places("/srv/a", &[]), true),
+        ("below it", places("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
+        ("beside it", places("/srv/b", &[]), false),
+        ("a name that begins alike", places("/srv/ab", &[]), false),
+        ("a root elsewhere", places("/srv/a", &["/etc"]), false),
+        ("out of it again", places("/srv/a/../b", &[]), false),
+        ("not absolute", places("srv/a", &[]), false),
+    ] {
+        let tenant = Tenant { roots: vec!["/srv/a".into(), "/home/x".into()], ..of(5) };
+        assert_eq!(confine(&[tenant], &asker, &spawn(&[]), &places).is_ok(), fits, "{name}");
+        assert!(confine(&[of(5)], &asker, &spawn(&[]), &places).is_ok(), "{name}: no roots, anywhere");
+    }
+}
+
+#[test]
+fn the_most_exact_tenant_counts() {
+    let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
+    let caps = |pids| Limits { pids_max: Some(pids), ..Limits::default() };
+    let tenants = [
+        Tenant { caps: caps(1), ..of(5) },
+        Tenant { instance_id: Some(gateway), caps: caps(3), ..of(5) },
+        Tenant { uid: None, instance_id: Some(gateway), caps: caps(2), ..Tenant::default() },
+        Tenant { caps: caps(4), ..Tenant::default() },
+    ];
+    let defaults = Limits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
+    for (uid, of, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
+        let got = caps_of(&tenants, defaults, uid, of);
+        assert_eq!(got, Limits { pids_max: Some(want), ..defaults }, "{uid} {want}");
+    }
+}

@@ -1,0 +1,126 @@
+//! What a supervisor stands on: what the machine can do, who it is itself, and how it will hold its trees.
+
+use crate::config::{Config, RungWish};
+use crate::core::cgroup::Subtree;
+use crate::core::ladder::{Groups, Holding, NoRung, Rung, choose, limits};
+use crate::core::lease::{ProcessRecord, Scope};
+use crate::launchdir::{LaunchDirError, WrapperRoot};
+use crate::sys::cgroup;
+use crate::sys::linux::Linux;
+use crate::sys::{Abilities, Sys};
+use sha2::{Digest, Sha256};
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Digits of the short id of a state directory.
+const SHORT_ID_DIGITS: usize = 12;
+
+/// Why there is nothing to stand on.
+#[derive(Debug, thiserror::Error)]
+pub enum GroundError {
+    /// The system does not say what a supervisor must know about itself.
+    #[error("this system does not say {0}; is /proc mounted?")]
+    Blind(&'static str),
+    /// The rung that is configured cannot be had.
+    #[error(transparent)]
+    Rung(#[from] NoRung),
+    /// No wrapper can be started for a try.
+    #[error(transparent)]
+    Wrapper(#[from] LaunchDirError),
+}
+
+/// What was found at start.
+#[derive(Debug)]
+pub struct Ground {
+    /// The system, with the abilities of the rung that was chosen.
+    pub sys: Arc<Linux>,
+    /// What the machine can do.
+    pub abilities: Abilities,
+    /// How trees are held.
+    pub holding: Holding,
+    /// This process.
+    pub me: ProcessRecord,
+    /// Where it runs.
+    pub scope: Scope,
+    /// What is less than it should be, in words.
+    pub warnings: Vec<String>,
+}
+
+/// Tells the subtree of this state directory from those of others on the machine; a copy of it is another one.
+fn short_id(state_dir: &Path) -> String {
+    let at = std::fs::metadata(state_dir).map(|m| (m.dev(), m.ino())).unwrap_or_default();
+    let hash = format!("{:x}", Sha256::digest(format!("{}:{}", at.0, at.1)));
+    hash.get(..SHORT_ID_DIGITS).unwrap_or(&hash).to_owned()
+}
+
+/// Where the groups of the leases of this state directory lie.
+///
+/// # Errors
+/// What is in the way of it.
+pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<Subtree, Groups> {
+    cgroup::place(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
+}
+
+/// Tries what this machine can do, control groups among it: one is made, filled with a wrapper, killed and removed
+/// again. On a rung that needs no control groups they are not touched.
+///
+/// # Errors
+/// [`LaunchDirError`]: no wrapper can be started.
+pub fn probe(
+    config: &Config,
+    state_dir: &Path,
+    wrappers: &WrapperRoot,
+) -> Result<(Linux, Abilities, Subtree), LaunchDirError> {
+    let sys = Linux::new();
+    let mut abilities = sys.probe();
+    let placed = place(&sys, config, state_dir);
+    let (groups, controllers) = match (config.rung, &placed, sys.groups()) {
+        (RungWish::R2 | RungWish::R3, _, _) => (Groups::NotTried, HashSet::new()),
+        (RungWish::Auto | RungWish::R1, Err(groups), _) => (*groups, HashSet::new()),
+        (RungWish::Auto | RungWish::R1, Ok(_), None) => (Groups::NotMounted, HashSet::new()),
+        (RungWish::Auto | RungWish::R1, Ok(subtree), Some(tree)) => {
+            wrappers.with_inert(|inert| tree.prepare(subtree, inert))?
+        }
+    };
+    abilities.groups = groups;
+    abilities.limit_memory = controllers.contains("memory");
+    abilities.limit_pids = controllers.contains("pids");
+    abilities.limit_cpu = controllers.contains("cpu");
+    Ok((sys, abilities, placed.unwrap_or_else(|_| Subtree::new("/", &short_id(state_dir)))))
+}
+
+/// Looks around and chooses the rung. From here on orphans of dead wrappers come to this process.
+///
+/// # Errors
+/// [`GroundError`]: the system does not say what must be known, or the configured rung cannot be had.
+pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, GroundError> {
+    let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
+    let rung = choose(&abilities, config.rung)?;
+    let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
+    let scope = sys.here().ok_or(GroundError::Blind("its boot id and pid namespace"))?;
+    let me = sys.myself().ok_or(GroundError::Blind("when this process started"))?;
+    let (limits, mut warnings) = limits(rung, &abilities, config);
+    let children = sys.snapshot().unwrap_or_default().into_iter().filter(|p| p.ppid == me.pid).count();
+    if children > 0 {
+        // Orphans of strangers would come to us, and could not be told from those of our own trees.
+        warnings.push(
+            "started with children of another program: orphans of dead wrappers are found by marker only"
+                .into(),
+        );
+    } else {
+        abilities.subreaper =
+            rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(me.pid)).is_ok();
+    }
+    if !abilities.pidfs_inode {
+        warnings.push("this kernel has no pidfs: identities rest on start time and environment".into());
+    }
+    if rung == Rung::R4 {
+        warnings
+            .push("nothing is started: this machine gives no way to hold a process tree (rung R4)".into());
+    }
+    tracing::info!(rung = rung.as_str(), groups = abilities.groups.why(), "how trees are held");
+    let holding = Holding { rung, subtree, limits };
+    Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings })
+}

@@ -1,0 +1,206 @@
+//! Carries out what [`crate::core::verify::legacy`] decides about records without a lease: evidence is read and signals
+//! are sent through one handle, and it is verified again between SIGTERM and SIGKILL.
+
+use crate::core::tree::descendants;
+use crate::core::verify::legacy::{Record, verify_legacy, verify_legacy_child};
+use crate::core::verify::{Evidence, Guard, Verdict, Verified};
+use crate::sweep::look;
+use crate::sys::{Signal, SignalError, Sys};
+use serde::Serialize;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The largest file of records that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const POLL: Duration = Duration::from_millis(20);
+
+/// The records of one file, and whose they are.
+#[derive(Debug)]
+pub struct Records {
+    /// The records.
+    pub records: Vec<Record>,
+    /// The user that the file belongs to: it speaks for no other.
+    pub owner: u32,
+}
+
+/// Reads a file: one record, an array of them, or an object with them under `records`, `sessions` or `leases`.
+///
+/// # Errors
+/// It cannot be read, or holds something else.
+pub fn read(path: &Path) -> io::Result<Records> {
+    let file = std::fs::File::open(path)?;
+    let meta = file.metadata()?;
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is too large"));
+    }
+    let value: serde_json::Value = serde_json::from_reader(file)?;
+    let under = ["records", "sessions", "leases"].into_iter().find_map(|key| value.get(key));
+    let rows = match under.unwrap_or(&value) {
+        serde_json::Value::Array(rows) => rows.clone(),
+        serde_json::Value::Object(rows) if under.is_some() => rows.values().cloned().collect(),
+        one => vec![one.clone()],
+    };
+    let records = rows.into_iter().map(serde_json::from_value).collect::<Result<Vec<Record>, _>>()?;
+    Ok(Records { records, owner: meta.uid() })
+}
+
+/// What became, or would become, of one record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// The session.
+    pub session: String,
+    /// The root process of the record.
+    pub pid: Option<i64>,
+    /// `owned`, `not_ours`, `gone` or `unknown`.
+    pub verdict: &'static str,
+    /// `leave`, `signal` or `signalled`.
+    pub action: &'static str,
+    /// Why.
+    pub why: String,
+    /// The processes of the tree, children first.
+    pub tree: Vec<i32>,
+    /// Those that were still there in the end.
+    pub survivors: Vec<i32>,
+}
+
+struct Member<H> {
+    pid: i32,
+    handle: Arc<H>,
+    proof: Verified,
+}
+
+/// Judges records, and ends what is verified if `grace` says how long from SIGTERM to SIGKILL.
+///
+/// # Errors
+/// The process list cannot be read; nothing was signalled for that record.
+pub fn run<S: Sys>(sys: &S, records: &Records, grace: Option<Duration>) -> io::Result<Vec<Line>> {
+    let guard = Guard { own_line: sys.own_line(), other_roots: std::collections::HashSet::new() };
+    records.records.iter().map(|record| one(sys, record, records.owner, &guard, grace)).collect()
+}
+
+fn one<S: Sys>(
+    sys: &S,
+    record: &Record,
+    owner: u32,
+    guard: &Guard,
+    grace: Option<Duration>,
+) -> io::Result<Line> {
+    let mut line = Line {
+        session: record.session.clone().unwrap_or_default(),
+        pid: record.pid,
+        verdict: "unknown",
+        action: "leave",
+        why: "the record names no process".into(),
+        tree: Vec::new(),
+        survivors: Vec::new(),
+    };
+    let Some(pid) = record.pid.and_then(|pid| i32::try_from(pid).ok()) else { return Ok(line) };
+    let (handle, evidence) = look(sys, pid);
+    let verdict = judge(sys, record, owner, handle.as_deref(), &evidence, guard);
+    (line.verdict, line.why) = (verdict.as_str(), verdict.why().to_owned());
+    let (Verdict::Owned(proof), Some(handle)) = (verdict, handle) else { return Ok(line) };
+    let mut tree = vec![Member { pid, handle, proof }];
+    grow(sys, &mut tree, guard)?;
+    line.tree = tree.iter().rev().map(|m| m.pid).collect();
+    line.action = "signal";
+    let Some(grace) = grace else { return Ok(line) };
+    line.action = "signalled";
+    for signal in [Signal::Term, Signal::Cont] {
+        send(sys, &tree, signal);
+    }
+    wait(sys, &tree, grace);
+    if tree.iter().any(|m| runs(sys, m)) {
+        // Whatever came to the tree meanwhile is found as the rest was.
+        grow(sys, &mut tree, guard)?;
+        let still = verified_again(sys, record, owner, tree, guard);
+        send(sys, &still, Signal::Kill);
+        wait(sys, &still, grace.max(Duration::from_secs(1)));
+        tree = still;
+    }
+    line.survivors = tree.iter().filter(|m| runs(sys, m)).map(|m| m.pid).collect();
+    Ok(line)
+}
+
+fn judge<S: Sys>(
+    sys: &S,
+    record: &Record,
+    owner: u32,
+    handle: Option<&S::Handle>,
+    evidence: &Evidence,
+    guard: &Guard,
+) -> Verdict {
+    let live = handle.map(|handle| sys.particulars(handle)).unwrap_or_default();
+    // What was read of a process that was reaped meanwhile is not evidence of it.
+    if handle.is_some_and(|handle| !sys.holds_number(handle)) {
+        return Verdict::Gone("there is no such process");
+    }
+    verify_legacy(record, owner, evidence, &live, guard)
+}
+
+/// Adds the verified descendants of what is there.
+fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io::Result<()> {
+    let snapshot = sys.snapshot()?;
+    let roots: Vec<i32> = tree.iter().map(|m| m.pid).collect();
+    for (pid, parent) in descendants(&snapshot, &roots) {
+        if tree.iter().any(|m| m.pid == pid) {
+            continue;
+        }
+        let (handle, evidence) = look(sys, pid);
+        let parent_holds = tree.iter().find(|m| m.pid == parent).is_some_and(|m| sys.holds_number(&m.handle));
+        if let (true, Some(handle), Verdict::Owned(proof)) =
+            (parent_holds, handle, verify_legacy_child(parent, &evidence, guard))
+        {
+            tree.push(Member { pid, handle, proof });
+        }
+    }
+    Ok(())
+}
+
+/// The members that are still what they were. A child whose parent has ended meanwhile is known by its handle, which
+/// no other process can get.
+fn verified_again<S: Sys>(
+    sys: &S,
+    record: &Record,
+    owner: u32,
+    tree: Vec<Member<S::Handle>>,
+    guard: &Guard,
+) -> Vec<Member<S::Handle>> {
+    let root = tree.first().map(|m| m.pid);
+    let again = |member: Member<S::Handle>| {
+        let evidence = sys.evidence(&member.handle);
+        let verdict = if Some(member.pid) == root {
+            judge(sys, record, owner, Some(&member.handle), &evidence, guard)
+        } else {
+            verify_legacy_child(evidence.ppid.unwrap_or_default(), &evidence, guard)
+        };
+        match verdict {
+            Verdict::Owned(proof) => Some(Member { proof, ..member }),
+            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => None,
+        }
+    };
+    tree.into_iter().filter_map(again).collect()
+}
+
+fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
+    for member in tree.iter().rev() {
+        match sys.signal(&member.handle, &member.proof, signal) {
+            Ok(()) | Err(SignalError::Gone) => {}
+            Err(error) => tracing::warn!(pid = member.pid, %error, ?signal, "not sent"),
+        }
+    }
+}
+
+fn runs<S: Sys>(sys: &S, member: &Member<S::Handle>) -> bool {
+    use crate::core::verify::Life;
+    matches!(sys.evidence(&member.handle).life, Life::Running | Life::Unreadable)
+}
+
+fn wait<S: Sys>(sys: &S, tree: &[Member<S::Handle>], at_most: Duration) {
+    let until = Instant::now() + at_most;
+    while Instant::now() < until && tree.iter().any(|m| runs(sys, m)) {
+        std::thread::sleep(POLL);
+    }
+}

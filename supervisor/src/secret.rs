@@ -1,0 +1,96 @@
+//! The secret that a gateway of the supervisor's own user shows (H9): a file that only that user can read.
+//!
+//! It keeps out programs that were let in by mistake (a socket passed on, another user namespace, a container that
+//! shares the socket and nothing else). It is no wall between two programs of one user.
+
+use acp_shared::redact::Secret;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Its name in the state directory, beside the socket.
+pub const SECRET_FILE: &str = "secret";
+/// The shortest secret that is taken, in characters.
+pub const TEXT_BYTES_MIN: usize = 32;
+const RANDOM_BYTES: usize = 32;
+
+/// Reads the secret of a state directory, making one at the first start.
+///
+/// # Errors
+/// The file cannot be read or made, or others can read it.
+pub fn load_or_make(state_dir: &Path) -> io::Result<Secret> {
+    let path = state_dir.join(SECRET_FILE);
+    match read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path),
+        other => other,
+    }
+}
+
+/// Reads a secret, if there is one that this user may read.
+#[must_use]
+pub fn beside(socket: &Path) -> Option<Secret> {
+    let text = std::fs::read_to_string(socket.with_file_name(SECRET_FILE)).ok()?;
+    Some(Secret::new(text.trim().to_owned()))
+}
+
+fn read(path: &Path) -> io::Result<Secret> {
+    let mut file = File::open(path)?;
+    let meta = file.metadata()?;
+    if meta.mode() & 0o077 != 0 || meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("others can read it; remove it, and a new one is made"));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let text = text.trim();
+    if text.len() < TEXT_BYTES_MIN {
+        return Err(io::Error::other("it is too short; remove it, and a new one is made"));
+    }
+    Ok(Secret::new(text.to_owned()))
+}
+
+/// It has its name only when it is complete.
+fn make(path: &Path) -> io::Result<Secret> {
+    let mut bytes = [0u8; RANDOM_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let text = bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    });
+    let part = path.with_extension("part");
+    match std::fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()?;
+    drop(file);
+    std::fs::rename(&part, path)?;
+    Ok(Secret::new(text))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn it_is_made_once_and_only_its_user_can_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = load_or_make(dir.path()).unwrap();
+        assert_eq!(made.expose().len(), 2 * RANDOM_BYTES);
+        assert_eq!(load_or_make(dir.path()).unwrap(), made);
+        assert_eq!(beside(&dir.path().join("supervisor.sock")), Some(made));
+        let path = dir.path().join(SECRET_FILE);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(load_or_make(dir.path()).is_err());
+        std::fs::write(&path, "short").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(load_or_make(dir.path()).is_err());
+    }
+}

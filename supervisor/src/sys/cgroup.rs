@@ -1,0 +1,314 @@
+//! Control groups on Linux: finding them, making the part of the tree that leases live in, and trying whether all of
+//! it really works. What is decided about groups stands in [`crate::core::cgroup`] and [`crate::core::ladder`].
+
+use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Subtree, of_process};
+use crate::core::ladder::{Groups, Limits};
+use acp_shared::ids::LeaseId;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Read, Seek};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Groups below one lease that are looked into; an agent that makes more cannot be listed, and is walked.
+const GROUPS_BELOW_MAX: usize = 4096;
+/// How long the process that is killed for a try may take to be gone.
+const TRY: Duration = Duration::from_secs(2);
+/// The controllers that leases are limited with.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// The mounted tree of control groups.
+#[derive(Debug, Clone)]
+pub struct Tree(Mount);
+
+impl Tree {
+    /// Finds it.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        Mount::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?).map(Self)
+    }
+
+    fn dir(&self, group: &str) -> io::Result<PathBuf> {
+        let dir = self.0.dir(group).map(PathBuf::from);
+        dir.ok_or_else(|| io::Error::other(format!("the control group {group} is not below the mount")))
+    }
+
+    /// Makes the group of a new lease. Returns what of its limits could not be set.
+    ///
+    /// # Errors
+    /// It cannot be made, or is there already.
+    pub fn make(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
+        let dir = self.dir(leaf.path())?;
+        fs::create_dir(&dir)?;
+        let set = |(name, value): &(&'static str, u64)| fs::write(dir.join(name), value.to_string()).is_err();
+        Ok(limits.files().iter().filter(|limit| set(limit)).map(|(name, _)| (*name).to_owned()).collect())
+    }
+
+    /// Moves a process there. The caller holds it as an un-reaped child, so that the number is surely its own.
+    ///
+    /// # Errors
+    /// The kernel does not allow it.
+    pub fn join(&self, leaf: &Leaf, pid: i32) -> io::Result<()> {
+        fs::write(self.dir(leaf.path())?.join("cgroup.procs"), pid.to_string())
+    }
+
+    /// What is in the group of a lease. One that is not there holds nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn list(&self, leaf: &Leaf) -> io::Result<Members> {
+        // Should the whole tree have gone out of sight, that is no proof of anything.
+        fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
+        let dir = self.dir(leaf.path())?;
+        let mut pids = Vec::new();
+        for group in below(&dir)? {
+            match fs::read_to_string(group.join("cgroup.procs")) {
+                Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
+                // It is gone since, or holds threads of a process that is listed above it.
+                Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        let populated = match fs::read_to_string(dir.join("cgroup.events")) {
+            Ok(text) => says_populated(&text),
+            Err(error) if is_gone(&error) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Members { pids, populated })
+    }
+
+    /// SIGKILL to all that is in a group; then waits, for so long at most, until nothing is.
+    ///
+    /// # Errors
+    /// The kernel does not allow it.
+    pub fn kill(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
+        let dir = self.dir(cleared.leaf().path())?;
+        match fs::write(dir.join("cgroup.kill"), "1").and_then(|()| wait_until_empty(&dir, wait)) {
+            Err(error) if !is_gone(&error) => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Removes a group with all that is below it. Nothing that holds a process can be removed.
+    ///
+    /// # Errors
+    /// Something is still in there.
+    pub fn remove(&self, leaf: &Leaf) -> io::Result<()> {
+        remove_all(&self.dir(leaf.path())?)
+    }
+
+    /// Removes what was left of groups of leases that have ended, and nothing that holds a process.
+    pub fn tidy(&self, subtree: &Subtree, living: &HashSet<LeaseId>) {
+        let Ok(dir) = self.dir(&subtree.path()) else { return };
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let id = entry.file_name().to_str().and_then(|name| LeaseId::parse(name).ok());
+            if let Some(id) = id.filter(|id| !living.contains(id))
+                && let Err(error) = remove_all(&entry.path())
+            {
+                tracing::warn!(lease_id = %id, %error, "the control group of an ended lease cannot be removed");
+            }
+        }
+    }
+
+    /// Gives the subtree back. What still holds a process stays, and so does the supervisor's own group.
+    pub fn give_back(&self, subtree: &Subtree) {
+        self.tidy(subtree, &HashSet::new());
+        if let Err(error) = self.dir(&subtree.path()).and_then(fs::remove_dir) {
+            tracing::debug!(%error, "the subtree of control groups stays");
+        }
+    }
+
+    /// Makes the subtree ready: the directory, the controllers, and a try with a real process. `inert` is a program
+    /// that does nothing until its standard input ends. Returns whether groups can be used, and the controllers that
+    /// limit them.
+    #[must_use]
+    pub fn prepare(&self, subtree: &Subtree, inert: &Path) -> (Groups, HashSet<&'static str>) {
+        let none = |groups| (groups, HashSet::new());
+        let (Ok(base), Ok(dir)) = (self.dir(subtree.base()), self.dir(&subtree.path())) else {
+            return none(Groups::OutOfSight);
+        };
+        if let Err(error) = fs::create_dir(&dir)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return none(match Errno::from_io_error(&error) {
+                Some(Errno::ROFS) => Groups::ReadOnly,
+                Some(Errno::NOENT) => Groups::Missing,
+                _ => Groups::NotDelegated,
+            });
+        }
+        if !dir.join("cgroup.kill").exists() {
+            drop(fs::remove_dir(&dir));
+            return none(Groups::NoKill);
+        }
+        let controllers = self.delegate(subtree, &base, &dir);
+        match self.try_out(subtree, inert) {
+            Ok(()) => (Groups::Work, controllers),
+            Err(error) => {
+                tracing::warn!(%error, dir = %dir.display(), "control groups were tried, and do not work");
+                drop(fs::remove_dir(&dir));
+                none(Groups::Broken)
+            }
+        }
+    }
+
+    /// Turns on the controllers for the groups of leases, as far as they are delegated. A group with limits below it
+    /// may hold no process, so the supervisor moves into one of its own where it is alone and must.
+    fn delegate(&self, subtree: &Subtree, base: &Path, dir: &Path) -> HashSet<&'static str> {
+        let offered = words(&base.join("cgroup.controllers"));
+        let turn_on =
+            |at: &Path, name: &str| fs::write(at.join("cgroup.subtree_control"), format!("+{name}"));
+        let mut on = HashSet::new();
+        for name in CONTROLLERS.into_iter().filter(|name| offered.contains(*name)) {
+            let mut done = turn_on(base, name);
+            if done.as_ref().is_err_and(|e| Errno::from_io_error(e) == Some(Errno::BUSY))
+                && self.step_aside(subtree, base).is_ok()
+            {
+                done = turn_on(base, name);
+            }
+            if done.is_ok() && turn_on(dir, name).is_ok() {
+                on.insert(name);
+            }
+        }
+        on
+    }
+
+    fn step_aside(&self, subtree: &Subtree, base: &Path) -> io::Result<()> {
+        let me = std::process::id().to_string();
+        if words(&base.join("cgroup.procs")) != HashSet::from([me.clone()]) {
+            return Err(io::Error::other("the supervisor is not alone in its control group"));
+        }
+        let own = self.dir(&subtree.self_group())?;
+        match fs::create_dir(&own) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        fs::write(own.join("cgroup.procs"), me)
+    }
+
+    /// Makes a group, moves a process there, kills it with the group, and removes the group.
+    fn try_out(&self, subtree: &Subtree, inert: &Path) -> io::Result<()> {
+        let leaf = subtree.leaf(LeaseId::mint());
+        self.make(&leaf, &Limits::default())?;
+        let result = self.try_kill(&leaf, inert);
+        result.and(self.remove(&leaf))
+    }
+
+    fn try_kill(&self, leaf: &Leaf, inert: &Path) -> io::Result<()> {
+        let (theirs, _ours) = super::linux::control_pair()?;
+        let mut command = Command::new(inert);
+        let mut child = command
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let tried = self.join(leaf, pid).and_then(|()| {
+            let members = self.list(leaf)?;
+            if (members.pids.as_slice(), members.populated) != (&[pid], true) {
+                return Err(io::Error::other("a process that was moved into a group is not listed there"));
+            }
+            let dir = self.dir(leaf.path())?;
+            fs::write(dir.join("cgroup.kill"), "1")?;
+            wait_until_empty(&dir, TRY)?;
+            let left = self.list(leaf)?.populated;
+            if left { Err(io::Error::other("cgroup.kill did not end a process")) } else { Ok(()) }
+        });
+        // An own child: if the group did not end it, this does.
+        child.kill()?;
+        child.wait()?;
+        tried
+    }
+}
+
+/// Where the subtree of a state directory with this short id lies: in `root` if one is configured, else in the group
+/// of this process.
+///
+/// # Errors
+/// What is in the way of it.
+pub fn place(tree: Option<&Tree>, root: Option<&Path>, short_id: &str) -> Result<Subtree, Groups> {
+    let tree = tree.ok_or(Groups::NotMounted)?;
+    let base = match root {
+        Some(root) => {
+            let dir = fs::canonicalize(root).map_err(|_| Groups::Missing)?;
+            tree.0.group(&dir.to_string_lossy())
+        }
+        None => fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_process(&text)),
+    };
+    base.map(|base| Subtree::new(&base, short_id)).ok_or(Groups::OutOfSight)
+}
+
+/// The words of a file, one by one; none if it cannot be read.
+fn words(path: &Path) -> HashSet<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+fn says_populated(events: &str) -> bool {
+    events.lines().any(|line| line == "populated 1")
+}
+
+/// A group that was removed, before or after its file was opened.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NODEV))
+}
+
+/// A group and all that are below it, parents first.
+fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = vec![dir.to_owned()];
+    let mut next = 0;
+    while let Some(at) = found.get(next).cloned() {
+        next += 1;
+        let entries = match fs::read_dir(&at) {
+            Err(error) if is_gone(&error) => continue,
+            other => other?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        if found.len() > GROUPS_BELOW_MAX {
+            return Err(io::Error::other("there are too many control groups below this one"));
+        }
+    }
+    Ok(found)
+}
+
+fn remove_all(dir: &Path) -> io::Result<()> {
+    for group in below(dir)?.iter().rev() {
+        match fs::remove_dir(group) {
+            Err(error) if !is_gone(&error) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Waits, for so long at most, until nothing is in a group. The kernel says when that changes.
+fn wait_until_empty(dir: &Path, wait: Duration) -> io::Result<()> {
+    let until = Instant::now() + wait;
+    let mut events = fs::File::open(dir.join("cgroup.events"))?;
+    loop {
+        let mut text = String::new();
+        events.rewind()?;
+        events.read_to_string(&mut text)?;
+        let left = until.saturating_duration_since(Instant::now());
+        if !says_populated(&text) || left.is_zero() {
+            return Ok(());
+        }
+        let fd = OwnedFd::from(events.try_clone()?);
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::PRI)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}

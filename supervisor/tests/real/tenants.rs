@@ -1,0 +1,393 @@
+//! Gateways of several users under a supervisor that runs as root. Where this test does not, it says so and is left
+//! out.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
+use acp_shared::conn::ConnError;
+use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request, Spawn};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Users of this test alone: they have no entry and no file.
+const A: u32 = 65_001;
+const B: u32 = 65_002;
+const RUNS_A: u32 = 65_003;
+const RUNS_B: u32 = 65_004;
+
+fn as_root() -> bool {
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() {
+        println!("probe: user {uid:?} is not root and cannot become another user: left out");
+    }
+    uid.is_root()
+}
+
+/// Does something on a thread that is this user, as the kernel tells whoever it connects to.
+fn as_user<T: Send + 'static>(uid: u32, work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work())
+    });
+    thread.join().unwrap()
+}
+
+/// A gateway of a user, connected for as long as the value lives; it is used from the test's own thread.
+struct Tenant {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+}
+
+impl Tenant {
+    fn connect(identity: &Identity, uid: u32) -> Self {
+        let identity = identity.clone();
+        let thread = std::thread::spawn(move || {
+            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+            set_thread_groups(&[]).unwrap();
+            set_thread_res_gid(group, group, group).unwrap();
+            set_thread_res_uid(user, user, user).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let client = runtime.block_on(identity.connect());
+            Self { runtime, client }
+        });
+        thread.join().unwrap()
+    }
+
+    fn call(&mut self, body: Request) -> Result<Reply, Refusal> {
+        self.runtime.block_on(self.client.call(body))
+    }
+
+    fn spawn(&mut self, spec: &Spawn) -> i32 {
+        self.runtime.block_on(self.client.spawn(spec)).adapter_pid.unwrap()
+    }
+
+    /// What an agent printed until it ended.
+    fn output(&mut self, spec: &Spawn) -> String {
+        self.runtime.block_on(async {
+            self.client.attach(spec.lease_id, 0).await;
+            let (status, said) = self.client.all(spec.lease_id).await;
+            assert_eq!(status, acp_shared::launch::ExitStatus::Exited(0), "{said}");
+            said
+        })
+    }
+}
+
+fn status(pid: i32, field: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// Everything that one user's gateway may try against another's.
+#[test]
+fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
+    if !as_root() {
+        return;
+    }
+    let host = Host::public(&format!("allowed_uids = [{A}, {B}]"));
+    let (of_a, of_b) = (host.gateway(), host.gateway());
+    let (mut a, mut b) = (Tenant::connect(&of_a, A), Tenant::connect(&of_b, B));
+    let spec = agent(&["cat"]);
+    let pid = b.spawn(&spec);
+    // Nobody gets more than the gateway's user has.
+    assert_eq!((status(pid, "Uid:"), status(pid, "Gid:")), (vec![B.to_string(); 4], vec![B.to_string(); 4]));
+    assert!(status(pid, "Groups:").is_empty());
+    let lease_id = spec.lease_id;
+    assert_eq!(a.call(Request::ListLeases { detail: true }), Ok(Reply::Leases(vec![])));
+    for body in [
+        Request::Attach { lease_id, from_offset: 0 },
+        Request::Input { lease_id, seq: 1, bytes: b"x".to_vec() },
+        Request::CloseLease { lease_id, reason: "x".into() },
+        Request::Verify { lease_id },
+        Request::Tail { lease_id },
+        Request::Ack { lease_id, offset: 0 },
+        Request::Release { lease_id },
+    ] {
+        assert_eq!(a.call(body.clone()).unwrap_err().code, RefusalCode::LeaseUnknown, "{body:?}");
+    }
+    let taken = Spawn { lease_id, ..agent(&["cat"]) };
+    assert_eq!(a.call(Request::Spawn(taken)).unwrap_err().code, RefusalCode::LeaseConflict);
+    for body in [Request::Reap { dry_run: true }, Request::Reap { dry_run: false }] {
+        assert_eq!(a.call(body).unwrap_err().code, RefusalCode::NotAuthorised);
+    }
+    let state_dir = host.state_dir().to_str().unwrap().to_owned();
+    assert!(a.call(Request::Shutdown { state_dir }).is_err());
+    // As the other gateway, alive or away, and as an admin.
+    let mut impostor = Identity { epoch: 99, ..of_b.clone() };
+    for home in [of_b.home.clone(), acp_shared::protocol::Home { ino: 7, ..of_b.home.clone() }] {
+        impostor.home = home;
+        let identity = impostor.clone();
+        let refused = as_user(A, async move || identity.try_connect().await.map(drop));
+        assert!(
+            matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::InstanceOfOtherUser),
+            "{refused:?}"
+        );
+    }
+    let mut cli = Command::new(program(&host));
+    let output =
+        cli.args(["status", "--json", "--socket"]).arg(host.socket()).uid(A).gid(A).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("NOT_AUTHORISED"), "{output:?}");
+    let stranger = of_a.clone();
+    let refused = as_user(RUNS_A, async move || stranger.try_connect().await.map(drop));
+    assert!(
+        matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::NotAuthorised),
+        "{refused:?}"
+    );
+    // It never knew.
+    assert_eq!(
+        b.call(Request::Input { lease_id, seq: 1, bytes: b"y".to_vec() }),
+        Ok(Reply::Written { seq: 1 })
+    );
+    assert!(runs(pid));
+    let log = host.log();
+    let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    let foreign = format!("of={}", of_b.id);
+    assert_eq!(
+        log.lines().filter(|l| l.contains("another gateway") && l.contains(&foreign)).count(),
+        8,
+        "{log}"
+    );
+    assert!(count("belongs to another user") >= 2, "{log}");
+    assert!(
+        count("may not administer this supervisor") >= 1 && count("may not connect a gateway") >= 1,
+        "{log}"
+    );
+    assert!(count("only the admin CLI may do this") >= 2, "{log}");
+}
+
+/// A copy of the supervisor's program that every user can run.
+fn program(host: &Host) -> PathBuf {
+    let path = host.dir.path().join("pub/acp-supervisor");
+    if !path.exists() {
+        std::fs::copy(env!("CARGO_BIN_EXE_acp-supervisor"), &path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    path
+}
+
+fn home_of(base: &Path, name: &str, uid: u32) -> PathBuf {
+    let dir = base.join(name);
+    std::fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(uid), Some(uid)).unwrap();
+    dir
+}
+
+/// Whether this kernel can confine writes; else it says what it saw.
+fn landlock() -> bool {
+    use landlock::{Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let made =
+        ruleset.handle_access(AccessFs::from_all(landlock::ABI::V3)).and_then(|ruleset| ruleset.create());
+    if let Err(error) = &made {
+        println!("probe: no Landlock that confines writes: {error}: its part is left out");
+    }
+    made.is_ok()
+}
+
+/// An agent that runs as another user, and writes only where its session works.
+#[test]
+fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
+    if !as_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let open = place.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let (work_a, work_b) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "b", RUNS_B));
+    let confined = landlock();
+    let switch = if confined { "on" } else { "off" };
+    let tenant = |uid: u32, runs: u32, work: &Path| {
+        let work = work.display();
+        format!(
+            "[[tenant]]\nuid = {uid}\nrun_as_user = {runs}\nrun_as_group = {runs}\nroots = [\"{work}\"]\n\
+             temp_dir = \"{work}\"\nlandlock = \"{switch}\"\numask = 0o077\nleases_max = 2\n\
+             rlimits = {{ open_files = [64, 128] }}\nenv_allow = [\"PATH\", \"SHOWN\"]\n"
+        )
+    };
+    let host = Host::public(&format!("{}{}", tenant(A, RUNS_A, &work_a), tenant(B, RUNS_B, &work_b)));
+    let (mut a, mut b) = (Tenant::connect(&host.gateway(), A), Tenant::connect(&host.gateway(), B));
+    let within = |spec: Spawn, work: &Path| {
+        let work = work.to_str().unwrap().to_owned();
+        let mut spec = Spawn { cwd: work.clone(), roots: vec![work], ..spec };
+        spec.env.push(("SHOWN".into(), "yes".into()));
+        spec.env.push(("HIDDEN".into(), "no".into()));
+        spec
+    };
+    let victim = within(agent(&["cat"]), &work_b);
+    let victim_pid = b.spawn(&victim);
+    let wrapper_pid = status(victim_pid, "PPid:")[0].clone();
+    let probe = [
+        "set +e; try() { name=$1; shift; if \"$@\" >/dev/null 2>&1; then echo \"$name yes\"; else echo \"$name no\"; fi; }",
+        "try own_root touch inside",
+        "try null sh -c 'echo x > /dev/null'",
+        &format!("try outside touch {}/outside", open.display()),
+        &format!("try other_root touch {}/x", work_b.display()),
+        &format!("try state_dir ls {}", host.state_dir().display()),
+        &format!("try secret cat {}", host.state_dir().join("secret").display()),
+        &format!("try environ cat /proc/{victim_pid}/environ"),
+        &format!("try wrapper_environ cat /proc/{wrapper_pid}/environ"),
+        &format!("try own_wrapper_environ cat /proc/$PPID/environ"),
+        &format!("try supervisor_environ cat /proc/{}/environ", host.pid()),
+        &format!("try kill_supervisor kill -0 {}", host.pid()),
+        &format!("try kill_other kill -0 {victim_pid}"),
+        "try kill_wrapper kill -0 $PPID",
+        &format!("try socket {} status --socket {}", program(&host).display(), host.socket().display()),
+        "echo \"uid $(id -u) gid $(id -g) groups $(id -G)\"",
+        "echo \"umask $(umask) files $(ulimit -Sn) $(ulimit -Hn)\"",
+        "echo \"shown $SHOWN hidden $HIDDEN tmp $TMPDIR\"",
+        "echo \"nnp $(grep NoNewPrivs /proc/self/status)\"",
+        "exec ls /proc/self/fd",
+    ]
+    .join("\n");
+    let spec = within(script(&probe), &work_a);
+    a.spawn(&spec);
+    let said = a.output(&spec);
+    for (name, want) in [
+        ("own_root", "yes"),
+        ("null", "yes"),
+        ("outside", if confined { "no" } else { "yes" }),
+        ("other_root", "no"),
+        ("state_dir", "no"),
+        ("secret", "no"),
+        ("environ", "no"),
+        ("wrapper_environ", "no"),
+        ("own_wrapper_environ", "no"),
+        ("supervisor_environ", "no"),
+        ("kill_supervisor", "no"),
+        ("kill_other", "no"),
+        ("kill_wrapper", "no"),
+        ("socket", "no"),
+    ] {
+        let line = format!("{name} {want}");
+        assert!(said.lines().any(|l| l == line), "{line}:\n{said}");
+    }
+    assert!(said.contains(&format!("uid {RUNS_A} gid {RUNS_A} groups {RUNS_A}\n")), "{said}");
+    assert!(said.contains("umask 0077 files 64 128\n"), "{said}");
+    assert!(said.contains(&format!("shown yes hidden  tmp {}\n", work_a.display())), "{said}");
+    assert!(said.contains("NoNewPrivs:\t1"), "{said}");
+    assert_eq!(std::fs::metadata(work_a.join("inside")).unwrap().uid(), RUNS_A);
+    // Its three streams and the directory that `ls` reads: nothing leaked.
+    assert!(said.ends_with("\n0\n1\n2\n3\n"), "{said}");
+    // Elsewhere it does not even start; nor does more than is its share.
+    let astray = within(agent(&["cat"]), &work_b);
+    assert_eq!(a.call(Request::Spawn(astray)).unwrap_err().code, RefusalCode::NotAuthorised);
+    let link = work_a.join("link");
+    std::os::unix::fs::symlink(&work_b, &link).unwrap();
+    let astray = Spawn { cwd: link.to_str().unwrap().into(), ..within(agent(&["cat"]), &work_a) };
+    assert_eq!(a.call(Request::Spawn(astray)).unwrap_err().code, RefusalCode::NotAuthorised);
+    b.spawn(&within(agent(&["cat", "-"]), &work_b));
+    let third = b.call(Request::Spawn(within(agent(&["cat"]), &work_b))).unwrap_err();
+    assert_eq!(third.code, RefusalCode::QuotaExceeded);
+    assert!(third.message.contains("[[tenant]]") && third.retry_after_ms.is_some(), "{third}");
+    // The wrapper kept the power to end it.
+    let reason = "test".to_owned();
+    assert!(b.call(Request::CloseLease { lease_id: victim.lease_id, reason }).is_ok());
+    eventually("the agent of another user is ended", || !runs(victim_pid));
+}
+
+/// The state of a supervisor is for its user alone, whatever the umask was.
+#[test]
+fn what_it_keeps_is_private() {
+    let host = Host::new();
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let state = host.state_dir();
+    for dir in ["", "wrappers", "wrappers/versions", "spool"] {
+        assert_eq!(mode(state.join(dir)), 0o700, "{dir}");
+    }
+    for file in ["secret", "supervisor.sock", "lock"] {
+        assert_eq!(mode(state.join(file)), 0o600, "{file}");
+    }
+}
+
+/// A tenant with a secret of its own: who does not know it is refused, and told what to do.
+#[test]
+fn a_tenant_must_know_its_secret() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("secret");
+    std::fs::write(&file, "0123456789abcdef0123456789abcdef\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    let host = Host::with_config(&format!("[[tenant]]\nuid = {uid}\nsecret_file = \"{}\"", file.display()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut identity = host.gateway();
+    for secret in [place.path().join("none"), identity.secret.clone()] {
+        identity.secret = secret;
+        match runtime.block_on(identity.try_connect()).map(drop) {
+            Err(ConnError::Refused(refusal)) => {
+                assert_eq!(refusal.code, RefusalCode::NotAuthorised);
+                assert!(refusal.message.contains("supervisor.secret_file"), "{refusal}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    identity.secret = file;
+    drop(runtime.block_on(identity.connect()));
+}
+
+/// A user that makes gateways all day fills no table; those in use are never forgotten.
+#[test]
+fn the_gateways_of_a_user_are_bounded() {
+    let host = Host::with_config("gateways_per_user_max = 2");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second, third) = (host.gateway(), host.gateway(), host.gateway());
+    let mut kept = runtime.block_on(first.connect());
+    runtime.block_on(kept.spawn(&agent(&["cat"])));
+    drop(kept);
+    let open = runtime.block_on(second.connect());
+    match runtime.block_on(third.try_connect()).map(drop) {
+        Err(ConnError::Refused(refusal)) => {
+            assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
+            assert!(refusal.message.contains("gateways_per_user_max"), "{refusal}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(open);
+    eventually("the second one makes room", || runtime.block_on(third.try_connect()).is_ok());
+    let mut copy = Identity { epoch: 2, ..first };
+    copy.home.ino += 1;
+    let refused = runtime.block_on(copy.try_connect()).map(drop);
+    assert!(
+        matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::CloneDetected),
+        "{refused:?}"
+    );
+}
+
+/// An agent that dies at once is not started over and over.
+#[test]
+fn an_agent_that_keeps_crashing_is_held_back() {
+    let host = Host::with_config("crash_backoff_ms = 60000");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut gateway = runtime.block_on(host.gateway().connect());
+    runtime.block_on(async {
+        let missing = agent(&["/nonexistent/agent"]);
+        assert_eq!(gateway.call(Request::Spawn(missing)).await.unwrap_err().code, RefusalCode::SpawnFailed);
+        for _ in 0..2 {
+            let spec = script("exit 3");
+            gateway.spawn(&spec).await;
+            gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+        }
+        let refusal = gateway.call(Request::Spawn(script("exit 3"))).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::CrashLoop);
+        assert!(refusal.retry_after_ms.is_some_and(|ms| ms > 1_000 && ms <= 60_000), "{refusal:?}");
+        assert!(refusal.message.contains("crashed 2 times in a row"), "{refusal}");
+        // Another agent is another matter, and one that is closed in order is none.
+        for _ in 0..3 {
+            let other = agent(&["cat"]);
+            gateway.spawn(&other).await;
+            gateway.close(other.lease_id).await;
+            gateway.state(other.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+        }
+    });
+    let status = host.json(&["status"]);
+    assert!(status["warnings"].to_string().contains("crashed 2 times in a row"), "{status}");
+}

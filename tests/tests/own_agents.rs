@@ -1,0 +1,33 @@
+//! An agent has the user of its gateway and of its supervisor, and finds both sockets; it commands neither (H9).
+
+use acp_tests::house::{GATEWAY, House};
+use std::process::Command;
+
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| format!("'{}'", word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// What a shell line of the agent printed.
+fn tool(house: &House, key: &str, command: &str) -> String {
+    let events = house.prompt(key, &format!("tool run {command}"));
+    events.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn h9_an_agent_commands_neither_its_gateway_nor_its_supervisor() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let before = house.verb(&["sessions", "list"]);
+    let list = line(&house.world.gateway_verb(GATEWAY, &["sessions", "list", "--json"]));
+    let close = line(&house.world.gateway_verb(GATEWAY, &["sessions", "close", &key]));
+    let out = house.world.path("said");
+    let escaped = format!("(setsid env -i {list} > {0} 2>&1 &) & wait; sleep 1; cat {0}", out.display());
+    for command in [format!("{list} 2>&1"), format!("{close} 2>&1"), escaped] {
+        let said = tool(&house, &key, &command);
+        assert!(said.contains("does not take orders from the agents"), "{command}\n{said}");
+    }
+    // A person of the same user is served, and nothing was changed.
+    assert_eq!(house.verb(&["sessions", "list"])[0]["session_key"], before[0]["session_key"]);
+    house.end();
+}
