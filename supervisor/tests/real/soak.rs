@@ -15,7 +15,8 @@ use acp_shared::protocol::LeaseState;
 use fleet::{End, Fleet, Gateway};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use watch::{Size, Watch, marked_of};
+pub(crate) use watch::Size;
+use watch::{Watch, marked_of};
 
 const SECONDS: u64 = 60;
 /// So many agents are the least of ten minutes; a shorter run has its share of it.
@@ -89,7 +90,8 @@ async fn heavy_soak_of_three_gateways() {
     let seconds = std::env::var("ACP_SOAK_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
     let time = Duration::from_secs(seconds);
     let began = Instant::now();
-    let host = Host::with_config(CONFIG);
+    let mut host = Host::idle(CONFIG);
+    start(&mut host);
     let gateways: Vec<Gateway> = (0..GATEWAYS).map(|_| Gateway::new(host.gateway())).collect();
     let watch = Watch::new(gateways.iter().map(|gateway| gateway.identity.id).collect());
     let fleet = Fleet { gateways, tally: Tally::default() };
@@ -108,6 +110,13 @@ async fn heavy_soak_of_three_gateways() {
         soak.rest().await;
     }
     soak.finish(seconds);
+}
+
+/// Wrappers that are killed are what it warns of.
+fn start(host: &mut Host) {
+    let mut command = host.command();
+    command.env("RUST_LOG", "error");
+    host.start_as(command);
 }
 
 impl Soak {
@@ -170,7 +179,7 @@ impl Soak {
             }
         }
         let known = self.fleet.supervisor_died();
-        self.host.start();
+        start(&mut self.host);
         for lease in &known {
             assert_eq!(marked_of(&self.watch.ours(), *lease), [0; 0], "an orphan outlives the start");
         }

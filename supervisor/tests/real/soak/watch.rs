@@ -1,7 +1,7 @@
 //! What must hold at every moment, read from the processes of the machine.
 
 use super::fleet::Fleet;
-use crate::common::runs;
+use crate::common::{eventually, runs};
 use crate::crash::Decoy;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -115,10 +115,12 @@ impl Watch {
         }
         for (lease, wrapper, adapter) in fleet.living() {
             let pids = of.remove(lease.to_string().as_str()).unwrap_or_default();
-            assert!(
-                pids.contains(&wrapper) && pids.contains(&adapter),
-                "{lease} is open; of it runs {pids:?}"
-            );
+            for pid in [wrapper, adapter] {
+                assert!(runs(pid), "{lease} is open; of it runs {pids:?}, not {pid}");
+                // The marks of a program that is being started cannot be read for a moment.
+                let marked = || marks(pid).is_some_and(|one| one.lease == lease.to_string());
+                eventually("it says that it is of its lease", || pids.contains(&pid) || marked());
+            }
         }
         for (lease, pids) in of {
             assert!(fleet.may_have_processes(lease), "{pids:?} are of {lease}, which has ended");
