@@ -68,7 +68,7 @@ impl Watch {
 
     /// One more stranger, of another gateway, with the id of this lease.
     pub(crate) fn disguise(&mut self, lease: LeaseId) {
-        if self.looks % 7 == 0 || self.disguised.is_empty() {
+        if self.looks.is_multiple_of(7) || self.disguised.is_empty() {
             self.strangers_live();
             self.disguised.push_back(Decoy::new(lease, GatewayInstanceId::mint()));
             if self.disguised.len() > DISGUISED_MAX {
