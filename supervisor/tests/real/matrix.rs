@@ -122,7 +122,8 @@ impl Rig {
         let neighbour = Host::new();
         let mut neighbours = neighbour.gateway().connect().await;
         let theirs = neighbours.spawn(&agent(&["sleep", "300"])).await;
-        let host = Host::idle("reap_term_ms = 100\nreap_kill_ms = 2000\ncrash_backoff_ms = 0\ncrashes_max = 0");
+        let host =
+            Host::idle("reap_term_ms = 100\nreap_kill_ms = 2000\ncrash_backoff_ms = 0\ncrashes_max = 0");
         let identity = host.gateway();
         Self { host, identity, supervisor: None, _neighbour: neighbour, theirs, neighbours }
     }
