@@ -480,13 +480,7 @@ pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// There is none.
 pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: a call that only looks whether the number is in use.
-    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the number is in use, was so before this program opened anything, and is meant for it alone.
-    let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    let fd = adopt(number)?;
     let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
     if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Ok(fd);
@@ -506,6 +500,21 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSPIDFD, (&raw const on).cast(), size)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes over a descriptor that an earlier image of this process, or a service manager, left open, and closes it to
+/// all later ones. The caller names each number once, before this program has opened anything of its own.
+///
+/// # Errors
+/// It is not open.
+pub fn adopt(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a number that is not open gives EBADF; the flag of one that is open is all that is changed.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and no value of this image owns it: it was inherited over `execve`, is meant for this
+    // program alone, and the caller takes each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Sends one packet with descriptors.

@@ -421,6 +421,29 @@ impl Client {
         }
     }
 
+    /// The next piece of news; `None` when the connection has ended.
+    pub(crate) async fn try_notice(&mut self) -> Option<Notice> {
+        loop {
+            if let Some(notice) = self.notices.pop_front() {
+                return Some(notice);
+            }
+            let message =
+                tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("news in time");
+            match message {
+                Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
+                Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
+                Ok(Some(ToClient::Welcome(_) | ToClient::Refused(_)) | None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Sends what nobody waits for; a connection that has ended takes nothing.
+    pub(crate) async fn try_send(&mut self, body: Request) {
+        let id = self.next;
+        self.next += 1;
+        drop(self.conn.sender.send(&ToSupervisor::Request { id, body }).await);
+    }
+
     pub(crate) async fn spawn(&mut self, spec: &Spawn) -> LeaseInfo {
         match self.call(Request::Spawn(spec.clone())).await.unwrap() {
             Reply::Spawned(info) => info,
