@@ -20,6 +20,7 @@ use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
 use crate::sys::{OpenProcess, Sys};
 use crate::systemd::Manager;
+use crate::tenants::tenants;
 use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
@@ -300,7 +301,7 @@ struct Begun {
 
 /// Takes the state directory, unless an earlier image of this process has it, and makes ready what is needed there.
 fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppError> {
-    let tenants = options.config.tenants(rustix::process::geteuid().as_raw())?;
+    let tenants = tenants(&options.config, rustix::process::geteuid().as_raw())?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// The largest file of records that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const POLL: Duration = Duration::from_millis(20);
+/// How often a tree that grows is stopped again.
+const STOP_ROUNDS_MAX: u32 = 16;
 
 /// The records of one file, and whose they are.
 #[derive(Debug)]
@@ -113,9 +115,7 @@ fn one<S: Sys>(
     }
     wait(sys, &tree, grace);
     if tree.iter().any(|m| runs(sys, m)) {
-        // Whatever came to the tree meanwhile is found as the rest was.
-        grow(sys, &mut tree, guard)?;
-        let still = verified_again(sys, record, owner, tree, guard);
+        let still = verified_again(sys, record, owner, hold_still(sys, record, owner, tree, guard)?, guard);
         send(sys, &still, Signal::Kill);
         wait(sys, &still, grace.max(Duration::from_secs(1)));
         tree = still;
@@ -159,6 +159,29 @@ fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io
     Ok(())
 }
 
+/// Stops the tree, with whatever came to it meanwhile, until nothing new is found: what is killed one by one could
+/// otherwise start more in between, and that would be known by nothing once its parent is dead.
+fn hold_still<S: Sys>(
+    sys: &S,
+    record: &Record,
+    owner: u32,
+    mut tree: Vec<Member<S::Handle>>,
+    guard: &Guard,
+) -> io::Result<Vec<Member<S::Handle>>> {
+    for _ in 0..STOP_ROUNDS_MAX {
+        let known = tree.len();
+        grow(sys, &mut tree, guard)?;
+        let grown = tree.len() > known;
+        tree = verified_again(sys, record, owner, tree, guard);
+        send(sys, &tree, Signal::Stop);
+        if !grown {
+            break;
+        }
+    }
+    grow(sys, &mut tree, guard)?;
+    Ok(tree)
+}
+
 /// The members that are still what they were. A child whose parent has ended meanwhile is known by its handle, which
 /// no other process can get.
 fn verified_again<S: Sys>(
@@ -168,7 +191,7 @@ fn verified_again<S: Sys>(
     tree: Vec<Member<S::Handle>>,
     guard: &Guard,
 ) -> Vec<Member<S::Handle>> {
-    let root = tree.first().map(|m| m.pid);
+    let root = record.pid.and_then(|pid| i32::try_from(pid).ok());
     let again = |member: Member<S::Handle>| {
         let evidence = sys.evidence(&member.handle);
         let verdict = if Some(member.pid) == root {

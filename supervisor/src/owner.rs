@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::core::admit::{Installation, Policy};
-use crate::core::backoff::{Agent, Backoff, Outcome};
+use crate::core::backoff::{self, Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
 use crate::core::verify::Guard;
 use crate::handle;
@@ -213,7 +213,7 @@ impl Owner {
             )
         };
         Self {
-            backoff: Backoff::new(context.config.backoff()),
+            backoff: Backoff::new(backoff::Limits::of(&context.config)),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,

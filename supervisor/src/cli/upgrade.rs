@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::handover::check::Proof;
 use crate::handover::image;
 use crate::store::Store;
+use crate::tenants::tenants;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LastUpgrade, Reply, Request};
 use clap::{CommandFactory, FromArgMatches};
@@ -95,7 +96,7 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
         return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
     };
     let own_uid = rustix::process::geteuid().as_raw();
-    Config::load(config.as_deref())?.tenants(own_uid).map_err(crate::app::AppError::from)?;
+    tenants(&Config::load(config.as_deref())?, own_uid).map_err(crate::app::AppError::from)?;
     Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
     let proof = serde_json::to_value(Proof::of(summary)).map_err(std::io::Error::from)?;
     Ok(out.json_line(&proof)?)

@@ -131,6 +131,9 @@ pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
     false
 }
 
+/// Agents of tests may crash as often as they like.
+const PATIENT: &str = "crash_backoff_ms = 0\ncrashes_max = 0\n";
+
 impl Host {
     pub(crate) fn new() -> Self {
         Self::with_config("reap_term_ms = 300")
@@ -144,7 +147,7 @@ impl Host {
 
     /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
     pub(crate) fn on(rung: &str) -> Option<Self> {
-        let mut host = Self::idle(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        let mut host = Self::idle(&format!("{PATIENT}reap_term_ms = 300\nrung = \"{rung}\""));
         if rung == "R1" && host.group.is_none() {
             return None;
         }
