@@ -22,6 +22,8 @@ mod relay;
 mod rig_groups;
 mod schema;
 mod service;
+mod siege;
+mod soak;
 mod spawn;
 mod stop;
 mod store;
