@@ -1,6 +1,5 @@
 //! The signals that end a supervisor.
 
-use crate::app::AppError;
 use crate::context::Context;
 use crate::owner::Event;
 use nix::sys::signal::{SIGHUP, SIGINT, SIGTERM, SigSet};
@@ -25,9 +24,9 @@ fn ending() -> SigSet {
 /// Blocks the signals that end a supervisor, before there is a thread that could take one.
 ///
 /// # Errors
-/// [`AppError::Signals`].
-pub(crate) fn hold() -> Result<(), AppError> {
-    ending().thread_block().map_err(|errno| AppError::Signals(errno.into()))
+/// The kernel refuses.
+pub(crate) fn hold() -> io::Result<()> {
+    Ok(ending().thread_block()?)
 }
 
 impl Signals {

@@ -192,7 +192,7 @@ pub(crate) fn main() -> ExitCode {
 fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
     let workers = matches!(cli.verb, Verb::Serve { .. });
     if workers {
-        crate::signals::hold()?;
+        crate::signals::hold().map_err(crate::app::AppError::Signals)?;
     }
     let mut builder = if workers {
         tokio::runtime::Builder::new_multi_thread()

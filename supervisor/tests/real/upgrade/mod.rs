@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod broken;
+mod kept;
 
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, script, terminal};
 use acp_shared::launch::ExitStatus;
