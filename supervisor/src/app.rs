@@ -166,7 +166,7 @@ pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), Ap
     let (path, to_remove) = (socket.path.clone(), socket.to_remove());
     let mut tasks = vec![
         tokio::spawn(Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&context))),
-        tokio::spawn(server::serve(Arc::clone(&context), socket.listener)),
+        tokio::spawn(server::serve(Arc::clone(&context), socket.listener, policy)),
     ];
     if !read_only {
         tasks.push(tokio::spawn(strays::watch(Arc::clone(&context))));
@@ -235,6 +235,11 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
         context.store.post_lease(&lease);
     }
+    // What a crash left of leases that had ended: their environment is in there.
+    for lease in loaded.leases.iter().filter(|l| l.state.is_ended() && !l.is_quarantined()) {
+        context.wrapper_root.remove(lease.gateway, lease.lease_id);
+    }
+    context.wrapper_root.remove_empty();
     let known: HashSet<LeaseId> = loaded.leases.iter().map(|l| l.lease_id).collect();
     let forgotten: Vec<String> = context
         .wrapper_root

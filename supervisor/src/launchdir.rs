@@ -6,10 +6,11 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{Confine, LAUNCH_FILE, LAUNCH_VERSION, Launch, WRAPPER_FILE};
+use nix::libc;
 use sha2::{Digest, Sha256};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -76,7 +77,13 @@ fn prepare<T>(path: &Path, result: io::Result<T>) -> Result<T, LaunchDirError> {
 /// It cannot be made, or belongs to another user.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+    // Root may change the mode of everybody's directory; its owner could still put other files there.
+    let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
+    if dir.metadata()?.uid() != rustix::process::geteuid().as_raw() {
+        let why = "it belongs to another user; choose another directory, or give it to this user";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    dir.set_permissions(std::fs::Permissions::from_mode(0o700))
 }
 
 impl WrapperRoot {
@@ -191,6 +198,16 @@ impl WrapperRoot {
         Ok(LaunchDir { dir, wrapper })
     }
 
+    /// Removes the directories of gateways that have no lease in them. Nothing is started meanwhile.
+    pub fn remove_empty(&self) {
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(|name| GatewayInstanceId::parse(name).is_ok()) {
+                // It fails for one that is not empty.
+                drop(std::fs::remove_dir(entry.path()));
+            }
+        }
+    }
+
     /// Removes a lease's directory.
     pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
         let dir = self.dir(gateway, lease_id);
@@ -258,6 +275,17 @@ mod tests {
         root.remove(launch.gateway_instance_id, launch.lease_id);
         assert!(!made.dir.exists());
         WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(4242), None).unwrap();
+        assert_eq!(private_dir(dir.path()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(WrapperRoot::prepare(dir.path(), Path::new("/bin/true")).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::core::tree::descendants;
 use crate::core::verify::legacy::{Record, verify_legacy, verify_legacy_child};
 use crate::core::verify::{Evidence, Guard, Verdict, Verified};
 use crate::sweep::look;
-use crate::sys::{Signal, SignalError, Sys};
+use crate::sys::{OpenProcess, Signal, SignalError, Sys};
 use serde::Serialize;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -35,6 +35,10 @@ pub fn read(path: &Path) -> io::Result<Records> {
     let meta = file.metadata()?;
     if meta.len() > FILE_BYTES_MAX {
         return Err(io::Error::other("it is too large"));
+    }
+    if meta.mode() & 0o022 != 0 {
+        // Then it does not speak for its owner.
+        return Err(io::Error::other("others than its owner can write it; take that away (chmod go-w)"));
     }
     let value: serde_json::Value = serde_json::from_reader(file)?;
     let under = ["records", "sessions", "leases"].into_iter().find_map(|key| value.get(key));
@@ -112,15 +116,17 @@ fn one<S: Sys>(
         send(sys, &tree, signal);
     }
     wait(sys, &tree, grace);
-    if tree.iter().any(|m| runs(sys, m)) {
+    if tree.iter().any(|m| runs(sys, &m.handle)) {
         // Whatever came to the tree meanwhile is found as the rest was.
         grow(sys, &mut tree, guard)?;
-        let still = verified_again(sys, record, owner, tree, guard);
+        let (still, left) = verified_again(sys, record, owner, tree, guard);
         send(sys, &still, Signal::Kill);
         wait(sys, &still, grace.max(Duration::from_secs(1)));
+        // What cannot be verified any more got no SIGKILL; it was of the tree all the same.
+        line.survivors = left.into_iter().filter(|handle| runs(sys, handle)).map(|h| h.pid()).collect();
         tree = still;
     }
-    line.survivors = tree.iter().filter(|m| runs(sys, m)).map(|m| m.pid).collect();
+    line.survivors.extend(tree.iter().filter(|m| runs(sys, &m.handle)).map(|m| m.pid));
     Ok(line)
 }
 
@@ -159,7 +165,7 @@ fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io
     Ok(())
 }
 
-/// The members that are still what they were. A child whose parent has ended meanwhile is known by its handle, which
+/// The members that are still what they were, and the handles of the others. A child whose parent has ended meanwhile is known by its handle, which
 /// no other process can get.
 fn verified_again<S: Sys>(
     sys: &S,
@@ -167,9 +173,10 @@ fn verified_again<S: Sys>(
     owner: u32,
     tree: Vec<Member<S::Handle>>,
     guard: &Guard,
-) -> Vec<Member<S::Handle>> {
+) -> (Vec<Member<S::Handle>>, Vec<Arc<S::Handle>>) {
     let root = tree.first().map(|m| m.pid);
-    let again = |member: Member<S::Handle>| {
+    let (mut still, mut left) = (Vec::new(), Vec::new());
+    for member in tree {
         let evidence = sys.evidence(&member.handle);
         let verdict = if Some(member.pid) == root {
             judge(sys, record, owner, Some(&member.handle), &evidence, guard)
@@ -177,11 +184,11 @@ fn verified_again<S: Sys>(
             verify_legacy_child(evidence.ppid.unwrap_or_default(), &evidence, guard)
         };
         match verdict {
-            Verdict::Owned(proof) => Some(Member { proof, ..member }),
-            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => None,
+            Verdict::Owned(proof) => still.push(Member { proof, ..member }),
+            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => left.push(member.handle),
         }
-    };
-    tree.into_iter().filter_map(again).collect()
+    }
+    (still, left)
 }
 
 fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
@@ -193,14 +200,14 @@ fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
     }
 }
 
-fn runs<S: Sys>(sys: &S, member: &Member<S::Handle>) -> bool {
+fn runs<S: Sys>(sys: &S, handle: &S::Handle) -> bool {
     use crate::core::verify::Life;
-    matches!(sys.evidence(&member.handle).life, Life::Running | Life::Unreadable)
+    matches!(sys.evidence(handle).life, Life::Running | Life::Unreadable)
 }
 
 fn wait<S: Sys>(sys: &S, tree: &[Member<S::Handle>], at_most: Duration) {
     let until = Instant::now() + at_most;
-    while Instant::now() < until && tree.iter().any(|m| runs(sys, m)) {
+    while Instant::now() < until && tree.iter().any(|m| runs(sys, &m.handle)) {
         std::thread::sleep(POLL);
     }
 }

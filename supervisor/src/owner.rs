@@ -2,7 +2,7 @@
 //! nothing in here waits: work goes to the tasks of leases and relays, and comes back as an event.
 
 use crate::context::Context;
-use crate::core::admit::{Admitted, Installation, Living, Policy, admit};
+use crate::core::admit::{Admitted, Installation, Living, Policy, admit, other_user};
 use crate::core::backoff::{Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
 use crate::core::tenant::tenant_of;
@@ -264,6 +264,11 @@ impl Owner {
         if self.stopping {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
         }
+        // Whom the lists do not name is not looked at any further: that takes time.
+        match &hello.role {
+            Role::Admin => self.policy.admin(peer.uid, peer.gid)?,
+            Role::Gateway { .. } => self.policy.gateway(peer.uid, peer.gid)?,
+        }
         if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
             // An agent has its supervisor's user, but must not end or drive what is supervised here (H9).
             return Err(Refusal::new(
@@ -273,12 +278,10 @@ impl Owner {
         }
         let (who, epoch) = match &hello.role {
             Role::Admin => {
-                self.policy.admin(peer.uid, peer.gid)?;
                 self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
                 (Who::Admin, 0)
             }
             Role::Gateway { instance_id, epoch, home } => {
-                self.policy.gateway(peer.uid, peer.gid)?;
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
                 self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
@@ -321,6 +324,11 @@ impl Owner {
                 |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
             )?;
         if known.is_none() {
+            // What is known of it may not have been written down; its leases were.
+            if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
+                tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                return Err(other_user(gateway));
+            }
             self.make_room_for_gateway(uid)?;
         }
         if self.installations.get(&gateway) != Some(&installation) {
@@ -402,6 +410,10 @@ impl Owner {
         let (id, gateway, state) = (lease.lease_id, lease.gateway, lease.state);
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
+        if entry.lease.state.is_ended() {
+            // An end is final: this is of one who looked before it.
+            return;
+        }
         let news = entry.lease.state != state;
         if news
             && entry.lease.state == LeaseState::Open

@@ -17,7 +17,6 @@ pub(super) struct Stderr {
     window: Instant,
     lines: u32,
     suppressed: u64,
-    total: u64,
 }
 
 impl Stderr {
@@ -29,13 +28,11 @@ impl Stderr {
             window: Instant::now(),
             lines: 0,
             suppressed: 0,
-            total: 0,
         }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.tail.push(bytes);
-        self.total += bytes.len() as u64;
         for byte in bytes {
             if *byte == b'\n' {
                 self.end_line();
@@ -43,11 +40,6 @@ impl Stderr {
                 self.line.push(*byte);
             }
         }
-    }
-
-    /// How many bytes there were.
-    pub(super) const fn total(&self) -> u64 {
-        self.total
     }
 
     /// The last bytes as text.
