@@ -18,6 +18,7 @@ use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
 use crate::sys::{OpenProcess, Sys};
 use crate::systemd::Manager;
+use crate::tenants::tenants;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
 use std::collections::HashSet;
@@ -139,7 +140,7 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
 /// [`AppError`]; nothing was started.
 pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), AppError> {
     let own_uid = rustix::process::geteuid().as_raw();
-    let tenants = options.config.tenants(own_uid)?;
+    let tenants = tenants(&options.config, own_uid)?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;

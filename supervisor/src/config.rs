@@ -4,8 +4,6 @@ mod tenant;
 
 pub use tenant::{Id, Limit, Switch, TenantConfig, Unlimited};
 
-use crate::core::backoff;
-use crate::core::tenant::Tenant;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -325,40 +323,15 @@ impl Config {
         u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok().filter(|mode| *mode <= 0o777)
     }
 
-    /// The tenants, with their users, groups, directories and secrets looked up on this machine.
-    ///
-    /// # Errors
-    /// [`ConfigError::Tenant`]: one of them does not hold for a supervisor of this user.
-    pub fn tenants(&self, own_uid: u32) -> Result<Vec<Tenant>, ConfigError> {
-        let tenants = self.each_tenant(|tenant| tenant.resolve(own_uid))?;
-        let whom = |t: &Tenant| (t.uid, t.instance_id);
-        let again = |(at, t): &(usize, &Tenant)| tenants.iter().take(*at).any(|other| whom(other) == whom(t));
-        match tenants.iter().enumerate().find(again) {
-            Some((at, _)) => {
-                let why = "is about the same gateways as an earlier one; make one of both".to_owned();
-                Err(ConfigError::Tenant { number: at + 1, why })
-            }
-            None => Ok(tenants),
-        }
-    }
-
-    fn each_tenant<T>(&self, f: impl Fn(&TenantConfig) -> Result<T, String>) -> Result<Vec<T>, ConfigError> {
+    /// Does something with each tenant; what is wrong with one is said with its number.
+    pub(crate) fn each_tenant<T>(
+        &self,
+        f: impl Fn(&TenantConfig) -> Result<T, String>,
+    ) -> Result<Vec<T>, ConfigError> {
         let numbered = self.tenant.iter().enumerate();
         numbered
             .map(|(at, tenant)| f(tenant).map_err(|why| ConfigError::Tenant { number: at + 1, why }))
             .collect()
-    }
-
-    /// How patient it is with agents that crash.
-    #[must_use]
-    pub const fn backoff(&self) -> backoff::Limits {
-        backoff::Limits {
-            base_ms: self.crash_backoff_ms,
-            cap_ms: self.crash_backoff_max_ms,
-            window_ms: self.crash_window_ms,
-            crashes_max: self.crashes_max,
-            stable_ms: self.stable_after_ms,
-        }
     }
 }
 
@@ -439,43 +412,6 @@ mod tests {
         let written = toml::Table::try_from(&config.tenant[0]).unwrap();
         let mut missing = tenant::KEYS.iter().filter(|key| !written.contains_key(**key));
         assert_eq!((missing.next(), missing.next()), (Some(&"user"), None));
-    }
-
-    #[test]
-    fn tenants_that_are_refused() {
-        let own_uid = rustix::process::geteuid().as_raw();
-        for (tenant, want) in [
-            ("", "names nobody; give uid, user or instance_id"),
-            ("uid = 1\nuser = \"a\"", "has both uid and user"),
-            ("uid = 1\nrun_as_group = 1", "without run_as_user"),
-            ("uid = 1\numask = 0o1000", "umask over 0o777"),
-            ("uid = 1\noom_score_adj = 1001", "oom_score_adj"),
-            ("uid = 1\ncpu_weight = 0", "cpu_weight"),
-            ("uid = 1\nleases_max = 0", "a limit of 0"),
-            ("uid = 1\nrlimits = { open_files = [2, 1] }", "over the one it may be raised to"),
-            ("uid = 1\nenv_allow = [\"A*B\"]", "a beginning with one * at its end"),
-            ("uid = 1\nroots = [\"here\"]", "not absolute"),
-            ("uid = 1\nroots = [\"/nonexistent/dir\"]", "cannot be used"),
-            ("uid = 1\nsecret_file = \"/nonexistent/file\"", "cannot be read"),
-            ("user = \"no-such-user-here\"", "create the user"),
-            ("uid = 1\nrun_as_user = \"no-such-user-here\"", "create the user"),
-            ("uid = 1\nrun_as_user = 4000000001", "give run_as_group too"),
-            ("uid = 1\n[[tenant]]\nuid = 1", "the same gateways as an earlier one"),
-        ] {
-            let text = format!("[[tenant]]\n{tenant}");
-            let error = Config::parse(&text).and_then(|config| config.tenants(own_uid)).unwrap_err();
-            assert!(error.to_string().contains(want), "{tenant}: {error}");
-        }
-        let text = "[[tenant]]\nuid = 1\nrun_as_user = 7\nrun_as_group = 7";
-        let config = Config::parse(text).unwrap();
-        assert!(config.tenants(12345).unwrap_err().to_string().contains("start it as root"));
-        let tenants = config.tenants(0).unwrap();
-        assert_eq!(tenants[0].run_as.as_ref().map(|account| (account.uid, account.gid)), Some((7, 7)));
-        let text = "[[tenant]]\nuid = 1\nrun_as_user = \"root\"";
-        let error = Config::parse(text).unwrap().tenants(0).unwrap_err();
-        assert!(error.to_string().contains("allow_root = true"), "{error}");
-        let error = Config::parse("[[tenant]]\nrun_as_usr = 1").unwrap_err().to_string();
-        assert_eq!(error, r#"the configuration has no key "tenant.run_as_usr"; did you mean "run_as_user"?"#);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::core::tree::descendants;
 use crate::core::verify::legacy::{Record, verify_legacy, verify_legacy_child};
 use crate::core::verify::{Evidence, Guard, Verdict, Verified};
 use crate::sweep::look;
-use crate::sys::{OpenProcess, Signal, SignalError, Sys};
+use crate::sys::{Signal, SignalError, Sys};
 use serde::Serialize;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// The largest file of records that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const POLL: Duration = Duration::from_millis(20);
+/// How often a tree that grows is stopped again.
+const STOP_ROUNDS_MAX: u32 = 16;
 
 /// The records of one file, and whose they are.
 #[derive(Debug)]
@@ -116,17 +118,19 @@ fn one<S: Sys>(
         send(sys, &tree, signal);
     }
     wait(sys, &tree, grace);
-    if tree.iter().any(|m| runs(sys, &m.handle)) {
-        // Whatever came to the tree meanwhile is found as the rest was.
-        grow(sys, &mut tree, guard)?;
-        let (still, left) = verified_again(sys, record, owner, tree, guard);
+    if tree.iter().any(|m| runs(sys, m)) {
+        // What cannot be verified any more gets no SIGKILL; it was of the tree all the same.
+        let mut left = Vec::new();
+        let still = hold_still(sys, record, owner, tree, guard, &mut left)?;
+        let still = verified_again(sys, record, owner, still, guard, &mut left);
         send(sys, &still, Signal::Kill);
+        // It may have been stopped above.
+        send(sys, &left, Signal::Cont);
         wait(sys, &still, grace.max(Duration::from_secs(1)));
-        // What cannot be verified any more got no SIGKILL; it was of the tree all the same.
-        line.survivors = left.into_iter().filter(|handle| runs(sys, handle)).map(|h| h.pid()).collect();
         tree = still;
+        tree.append(&mut left);
     }
-    line.survivors.extend(tree.iter().filter(|m| runs(sys, &m.handle)).map(|m| m.pid));
+    line.survivors = tree.iter().filter(|m| runs(sys, m)).map(|m| m.pid).collect();
     Ok(line)
 }
 
@@ -165,17 +169,49 @@ fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io
     Ok(())
 }
 
-/// The members that are still what they were, and the handles of the others. A child whose parent has ended meanwhile is known by its handle, which
-/// no other process can get.
+/// Stops the tree, with whatever came to it meanwhile, until nothing new is found: what is killed one by one could
+/// otherwise start more in between, and that would be known by nothing once its parent is dead.
+fn hold_still<S: Sys>(
+    sys: &S,
+    record: &Record,
+    owner: u32,
+    mut tree: Vec<Member<S::Handle>>,
+    guard: &Guard,
+    left: &mut Vec<Member<S::Handle>>,
+) -> io::Result<Vec<Member<S::Handle>>> {
+    grow(sys, &mut tree, guard)?;
+    for _ in 0..STOP_ROUNDS_MAX {
+        let known = tree.len();
+        if let Err(error) = grow(sys, &mut tree, guard) {
+            // What is stopped does not stay so for it: it is ended as far as it is known.
+            tracing::warn!(%error, "the process list cannot be read any more");
+            break;
+        }
+        let grown = tree.len() > known;
+        tree = verified_again(sys, record, owner, tree, guard, left);
+        send(sys, &tree, Signal::Stop);
+        if !grown {
+            break;
+        }
+    }
+    if let Err(error) = grow(sys, &mut tree, guard) {
+        tracing::warn!(%error, "the process list cannot be read any more");
+    }
+    Ok(tree)
+}
+
+/// The members that are still what they were; the others are `left`. A child whose parent has ended meanwhile is known
+/// by its handle, which no other process can get.
 fn verified_again<S: Sys>(
     sys: &S,
     record: &Record,
     owner: u32,
     tree: Vec<Member<S::Handle>>,
     guard: &Guard,
-) -> (Vec<Member<S::Handle>>, Vec<Arc<S::Handle>>) {
-    let root = tree.first().map(|m| m.pid);
-    let (mut still, mut left) = (Vec::new(), Vec::new());
+    left: &mut Vec<Member<S::Handle>>,
+) -> Vec<Member<S::Handle>> {
+    let root = record.pid.and_then(|pid| i32::try_from(pid).ok());
+    let mut still = Vec::new();
     for member in tree {
         let evidence = sys.evidence(&member.handle);
         let verdict = if Some(member.pid) == root {
@@ -185,10 +221,10 @@ fn verified_again<S: Sys>(
         };
         match verdict {
             Verdict::Owned(proof) => still.push(Member { proof, ..member }),
-            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => left.push(member.handle),
+            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => left.push(member),
         }
     }
-    (still, left)
+    still
 }
 
 fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
@@ -200,14 +236,14 @@ fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
     }
 }
 
-fn runs<S: Sys>(sys: &S, handle: &S::Handle) -> bool {
+fn runs<S: Sys>(sys: &S, member: &Member<S::Handle>) -> bool {
     use crate::core::verify::Life;
-    matches!(sys.evidence(handle).life, Life::Running | Life::Unreadable)
+    matches!(sys.evidence(&member.handle).life, Life::Running | Life::Unreadable)
 }
 
 fn wait<S: Sys>(sys: &S, tree: &[Member<S::Handle>], at_most: Duration) {
     let until = Instant::now() + at_most;
-    while Instant::now() < until && tree.iter().any(|m| runs(sys, &m.handle)) {
+    while Instant::now() < until && tree.iter().any(|m| runs(sys, m)) {
         std::thread::sleep(POLL);
     }
 }

@@ -28,6 +28,7 @@ pub mod strays;
 pub mod sweep;
 pub mod sys;
 pub mod systemd;
+pub mod tenants;
 mod upkeep;
 
 use std::process::ExitCode;

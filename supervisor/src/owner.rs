@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::core::admit::{Admitted, Installation, Living, Policy, admit, other_user};
-use crate::core::backoff::{Agent, Backoff, Outcome};
+use crate::core::backoff::{self, Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
 use crate::core::tenant::tenant_of;
 use crate::core::verify::Guard;
@@ -198,7 +198,7 @@ impl Owner {
             )
         };
         Self {
-            backoff: Backoff::new(context.config.backoff()),
+            backoff: Backoff::new(backoff::Limits::of(&context.config)),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,

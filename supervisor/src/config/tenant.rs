@@ -1,17 +1,11 @@
-//! `[[tenant]]`: some gateways, and how their agents run. Names are looked up when the supervisor starts, so that a
-//! user that does not exist is found then and not at the first start of an agent.
+//! `[[tenant]]`: some gateways, and how their agents run, as it is written.
 
 use super::{ConfigError, nearest};
-use crate::core::ladder::Limits;
-use crate::core::tenant::{Account, Tenant};
-use crate::sys::people;
 use acp_shared::ids::GatewayInstanceId;
-use acp_shared::launch::{Resource, ResourceLimit};
-use acp_shared::redact::Secret;
+use acp_shared::launch::Resource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A user or group, by number or by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,139 +185,4 @@ impl TenantConfig {
             .find(|dir| !dir.is_absolute())
             .map_or(Ok(()), |dir| Err(format!("has the path {}, which is not absolute", dir.display())))
     }
-
-    /// Looks up users, groups, directories and the secret.
-    pub(super) fn resolve(&self, own_uid: u32) -> Result<Tenant, String> {
-        let uid = match &self.user {
-            Some(user) => Some(self.user_named(&Id::Name(user.clone()))?.uid),
-            None => self.uid,
-        };
-        let run_as = self.run_as_user.as_ref().map(|user| self.account(user, own_uid)).transpose()?;
-        let limits = self.rlimits.iter().map(|(resource, limit)| {
-            let (soft, hard) = match *limit {
-                Limit::Both(both) => (both, both),
-                Limit::Pair([soft, hard]) => (soft, hard),
-                Limit::Word(Unlimited::Unlimited) => (u64::MAX, u64::MAX),
-            };
-            ResourceLimit { resource: *resource, soft, hard }
-        });
-        Ok(Tenant {
-            uid,
-            instance_id: self.instance_id,
-            run_as,
-            allow_root: self.allow_root,
-            no_new_privs: self.no_new_privs,
-            umask: self.umask,
-            limits: limits.collect(),
-            oom_score_adj: self.oom_score_adj,
-            env_allow: self.env_allow.clone(),
-            landlock: self.landlock == Switch::On,
-            temp_dir: self.temp_dir.as_deref().map(directory).transpose()?,
-            write_dirs: self.write_dirs.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?,
-            roots: self.roots.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?,
-            leases_max: self.leases_max,
-            caps: Limits {
-                memory_bytes_max: self.memory_max_bytes,
-                pids_max: self.pids_max,
-                cpu_weight: self.cpu_weight,
-            },
-            secret: self.secret_file.as_deref().map(|file| secret(file, own_uid, uid)).transpose()?,
-        })
-    }
-
-    fn user_named(&self, user: &Id) -> Result<Account, String> {
-        let account = match user {
-            Id::Number(uid) => people::account(*uid),
-            Id::Name(name) => match name.parse::<u32>() {
-                Ok(uid) => people::account(uid),
-                Err(_) => people::account_named(name),
-            },
-        };
-        match (account, user) {
-            (Ok(Some(account)), _) => Ok(account),
-            (Ok(None), Id::Number(uid)) if self.run_as_group.is_some() => {
-                Ok(Account { uid: *uid, gid: *uid, groups: Vec::new(), entry: None })
-            }
-            (Ok(None), Id::Number(uid)) => Err(format!(
-                "names user {uid}, who has no entry on this machine; add one, or give run_as_group too"
-            )),
-            (Ok(None), Id::Name(name)) => {
-                Err(format!("names user {name:?}, who does not exist; create the user, or correct the name"))
-            }
-            (Err(error), _) => Err(format!("names user {user}, who cannot be looked up: {error}")),
-        }
-    }
-
-    fn account(&self, user: &Id, own_uid: u32) -> Result<Account, String> {
-        let mut account = self.user_named(user)?;
-        if own_uid != 0 {
-            return Err(format!(
-                "has run_as_user = {user}, and this supervisor does not run as root; start it as root, or remove it"
-            ));
-        }
-        if account.uid == 0 && !self.allow_root {
-            return Err("has run_as_user = root; choose another user, or say allow_root = true".into());
-        }
-        if let Some(group) = &self.run_as_group {
-            account.gid = group_id(group)?;
-        }
-        if let Some(groups) = &self.groups {
-            account.groups = groups.iter().map(group_id).collect::<Result<_, _>>()?;
-        }
-        Ok(account)
-    }
-}
-
-fn group_id(group: &Id) -> Result<u32, String> {
-    let name = match group {
-        Id::Number(gid) => return Ok(*gid),
-        Id::Name(name) => name,
-    };
-    if let Ok(gid) = name.parse() {
-        return Ok(gid);
-    }
-    match people::group_named(name) {
-        Ok(Some(gid)) => Ok(gid),
-        Ok(None) => {
-            Err(format!("names group {name:?}, which does not exist; create the group, or correct the name"))
-        }
-        Err(error) => Err(format!("names group {name:?}, which cannot be looked up: {error}")),
-    }
-}
-
-/// The directory itself, whatever links lead there: sessions are compared with it.
-fn directory(path: &Path) -> Result<String, String> {
-    let found = std::fs::canonicalize(path).and_then(|found| {
-        if found.is_dir() { Ok(found) } else { Err(std::io::ErrorKind::NotADirectory.into()) }
-    });
-    match found.map(|found| found.into_os_string().into_string()) {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(_)) => Err(format!("has the directory {}, whose name is no text", path.display())),
-        Err(error) => Err(format!("has the directory {}, which cannot be used: {error}", path.display())),
-    }
-}
-
-/// A secret that others can read is none.
-fn secret(path: &Path, own_uid: u32, uid: Option<u32>) -> Result<Secret, String> {
-    let cannot = |error: std::io::Error| {
-        format!("has the secret_file {}, which cannot be read: {error}", path.display())
-    };
-    let meta = std::fs::metadata(path).map_err(cannot)?;
-    let trusted = meta.uid() == 0 || meta.uid() == own_uid || Some(meta.uid()) == uid;
-    if !trusted || meta.mode() & 0o007 != 0 || meta.mode() & 0o020 != 0 {
-        return Err(format!(
-            "has the secret_file {}, which others can read or change; give it to the gateway's user with mode 0600",
-            path.display()
-        ));
-    }
-    let text = std::fs::read_to_string(path).map_err(cannot)?;
-    let text = text.trim();
-    if text.len() < crate::secret::TEXT_BYTES_MIN {
-        return Err(format!(
-            "has the secret_file {}, which holds less than {} characters; write 64 random ones",
-            path.display(),
-            crate::secret::TEXT_BYTES_MIN
-        ));
-    }
-    Ok(Secret::new(text.to_owned()))
 }

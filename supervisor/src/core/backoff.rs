@@ -8,6 +8,7 @@
 //!
 //! All of it is in memory. A supervisor that was started anew knows of no crash, as it holds no agent.
 
+use crate::config::Config;
 use crate::core::lease::Lease;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::LeaseKind;
@@ -26,6 +27,20 @@ pub struct Limits {
     pub crashes_max: u64,
     /// An agent that ran for so long was well.
     pub stable_ms: u64,
+}
+
+impl Limits {
+    /// As configured.
+    #[must_use]
+    pub const fn of(config: &Config) -> Self {
+        Self {
+            base_ms: config.crash_backoff_ms,
+            cap_ms: config.crash_backoff_max_ms,
+            window_ms: config.crash_window_ms,
+            crashes_max: config.crashes_max,
+            stable_ms: config.stable_after_ms,
+        }
+    }
 }
 
 /// Which agent: the same argv under the same gateway.

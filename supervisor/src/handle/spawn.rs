@@ -167,11 +167,14 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether a lease counts for a cap.
+type Counts<'a> = &'a dyn Fn(&Lease) -> bool;
+
 fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32) -> Result<(), Refusal> {
     let (config, tenants) = (&owner.context.config, &owner.context.tenants);
     let tenant = tenant_of(tenants, uid, gateway);
     let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
-    let caps: [(u64, &str, &str, &dyn Fn(&Lease) -> bool); 4] = [
+    let caps: [(u64, &str, &str, Counts<'_>); 4] = [
         (config.leases_max, "here", "leases_max", &|_| true),
         (config.leases_per_gateway_max, "under this gateway", "leases_per_gateway_max", &|l| {
             l.gateway == gateway

@@ -165,6 +165,7 @@ const fn number(signal: Signal) -> libc::c_int {
     match signal {
         Signal::Term => libc::SIGTERM,
         Signal::Cont => libc::SIGCONT,
+        Signal::Stop => libc::SIGSTOP,
         Signal::Kill => libc::SIGKILL,
     }
 }

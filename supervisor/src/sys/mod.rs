@@ -29,6 +29,8 @@ pub enum Signal {
     Term,
     /// Go on, so that a stopped process can take its SIGTERM.
     Cont,
+    /// Do nothing until you are ended: a tree that stands still cannot grow.
+    Stop,
     /// End.
     Kill,
 }

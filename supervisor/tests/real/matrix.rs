@@ -220,8 +220,9 @@ impl Rig {
     /// I2: who runs is a wrapper, or an adapter before exec, which can do nothing but end; or a lease names its tree.
     fn check_named(&self, lease_id: LeaseId, decoys: &[Decoy], at: &Instance) {
         let is_inert = |pid: &i32| {
-            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            exe.to_string_lossy().contains("/acp-wrapper")
+            // One that is just ending has no program any more.
+            std::fs::read_link(format!("/proc/{pid}/exe"))
+                .map_or(true, |exe| exe.to_string_lossy().contains("/acp-wrapper"))
         };
         let living = marked(lease_id).into_iter().filter(|pid| !decoys.iter().any(|d| d.pid() == *pid));
         let active: Vec<i32> = living.filter(|pid| !is_inert(pid) && runs(*pid)).collect();

@@ -236,7 +236,7 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
         &format!("try secret cat {}", host.state_dir().join("secret").display()),
         &format!("try environ cat /proc/{victim_pid}/environ"),
         &format!("try wrapper_environ cat /proc/{wrapper_pid}/environ"),
-        &format!("try own_wrapper_environ cat /proc/$PPID/environ"),
+        "try own_wrapper_environ cat /proc/$PPID/environ",
         &format!("try supervisor_environ cat /proc/{}/environ", host.pid()),
         &format!("try kill_supervisor kill -0 {}", host.pid()),
         &format!("try kill_other kill -0 {victim_pid}"),

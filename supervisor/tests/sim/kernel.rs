@@ -436,7 +436,8 @@ impl Kernel {
             }
             (State::Stopped | State::Running, Signal::Kill) => self.exit(pid, ExitStatus::Signaled(9)),
             (State::Stopped, Signal::Cont) => self.resume(pid),
-            (State::Running, Signal::Cont) => {}
+            (State::Running, Signal::Stop) => self.edit(pid, |t| t.state = State::Stopped),
+            (State::Running, Signal::Cont) | (State::Stopped, Signal::Stop) => {}
             (State::Running, Signal::Term) => match task.on_term {
                 OnTerm::Dies => self.exit(pid, ExitStatus::Signaled(15)),
                 OnTerm::Ignores => {}
