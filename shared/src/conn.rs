@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
@@ -178,11 +179,20 @@ impl Listener {
         Ok(Self(listener))
     }
 
+    /// Another descriptor of the socket: who connects while nobody accepts waits, as long as one is open.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let LocalListener::UdSocket(listener) = &self.0;
+        listener.as_fd().try_clone_to_owned()
+    }
+
     /// Listens on a socket that another program made and handed over.
     ///
     /// # Errors
     /// The socket cannot be waited for.
-    pub fn inherited(socket: std::os::fd::OwnedFd) -> io::Result<Self> {
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self(LocalListener::UdSocket(socket.try_into()?)))
     }
 

@@ -503,6 +503,25 @@ pub struct Status {
     pub read_only: Option<String>,
     /// When leases that no task holds were last looked at, milliseconds since the Unix epoch.
     pub swept_at_ms: Option<u64>,
+    /// What became of the last upgrade, if there was one.
+    pub last_upgrade: Option<LastUpgrade>,
+}
+
+/// What became of an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastUpgrade {
+    /// When this image took up its work, milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The version that was to be left.
+    pub from_version: String,
+    /// The version that was to take over; empty when it did not say.
+    pub to_version: String,
+    /// Process trees that were handed over.
+    pub leases: u64,
+    /// How long nobody read or wrote, in milliseconds.
+    pub pause_ms: u64,
+    /// Why the old program goes on, if that is so.
+    pub error: Option<String>,
 }
 
 /// News about a lease.

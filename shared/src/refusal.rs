@@ -97,6 +97,8 @@ refusal_codes! {
     Internal = "INTERNAL",
     /// Process trees cannot be held on this machine: nothing is started.
     RungUnavailable = "RUNG_UNAVAILABLE",
+    /// Another program cannot take over: this one goes on.
+    UpgradeFailed = "UPGRADE_FAILED",
 }
 
 impl std::fmt::Display for RefusalCode {

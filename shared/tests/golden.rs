@@ -134,6 +134,14 @@ fn status() -> Status {
         warnings: vec!["w".into()],
         read_only: Some("r".into()),
         swept_at_ms: Some(12),
+        last_upgrade: Some(LastUpgrade {
+            at_ms: 5,
+            from_version: "1".into(),
+            to_version: "2".into(),
+            leases: 6,
+            pause_ms: 7,
+            error: Some("e".into()),
+        }),
     }
 }
 

@@ -6,19 +6,22 @@ use crate::core::admit::Policy;
 use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
 use crate::core::tenant::Tenant;
-use crate::ground::{GroundError, look_around};
+use crate::ground::{self, GroundError};
+use crate::handover::{Footing, Handover, Standing, Thawing, go_back, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
-use crate::owner::{Event, Owner};
+use crate::owner::{Event, Leave, Owner};
 use crate::reaper;
 use crate::relay::spools::Spools;
 use crate::secret::{self, SECRET_FILE};
 use crate::server;
+use crate::signals::Signals;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
 use crate::sys::{OpenProcess, Sys};
 use crate::systemd::Manager;
 use crate::tenants::tenants;
+use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
 use std::collections::HashSet;
@@ -26,8 +29,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -72,6 +75,9 @@ pub enum AppError {
     /// The system does not give or say what is needed.
     #[error(transparent)]
     Ground(#[from] GroundError),
+    /// What an earlier image handed over is not what it should be.
+    #[error("cannot go on where the earlier program was")]
+    Resume(#[from] crate::handover::ResumeError),
     /// The service manager cannot be told anything.
     #[error("cannot use what the service manager put into the environment")]
     Manager(#[source] io::Error),
@@ -134,72 +140,203 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
     now
 }
 
-/// Runs a supervisor until it is asked to end. `ready` is called once, with the socket's path, when it accepts.
+/// The limit on open files as wrappers get it: an earlier image has raised its own already.
+fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
+    let Some(handover) = handover else { return raise_descriptor_limit() };
+    let (current, maximum) = handover.head.descriptors;
+    rustix::process::Rlimit { current, maximum }
+}
+
+/// Everything that stays the same until this image ends.
+struct House {
+    context: Arc<Context>,
+    policy: Policy,
+    /// Numbers connections.
+    links: Arc<AtomicU64>,
+    program: PathBuf,
+}
+
+impl House {
+    /// Opens the doors: connections and signals come in.
+    fn open(&self, owner: &mut Owner, standing: Standing) -> Result<(), AppError> {
+        let accepts = standing.listener.try_clone().and_then(Listener::inherited);
+        let accepts = file(&self.context.state_dir.join(SOCKET_FILE), accepts)?;
+        let server =
+            server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
+        let signals = Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&self.context));
+        owner.manager = Manager::from_env().map_err(AppError::Manager)?;
+        let read_only = self.context.store.read_only().is_some();
+        owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
+        owner.stand(Footing {
+            standing,
+            doors: vec![tokio::spawn(server), tokio::spawn(signals)],
+            program: self.program.clone(),
+            args: plain(std::env::args_os().skip(1)),
+        });
+        Ok(())
+    }
+
+    /// Goes on where an owner was frozen.
+    fn thaw(&self, thawing: Thawing) -> Result<Owner, AppError> {
+        let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
+        let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
+        self.open(&mut owner, standing)?;
+        Ok(owner)
+    }
+
+    /// Starts with what the store holds.
+    async fn found(
+        &self,
+        Fresh { lock, socket }: Fresh,
+        (mut loaded, mut warnings): (Loaded, Vec<String>),
+        ready: impl FnOnce(&Path),
+    ) -> Result<Owner, AppError> {
+        let context = &self.context;
+        if let Some(why) = context.store.read_only() {
+            tracing::error!(why, "nothing is signalled and nothing is started");
+        } else {
+            warnings.extend(put_in_order(context, &mut loaded));
+            let manager = Manager::from_env().map_err(AppError::Manager)?;
+            manager.say("STATUS=looking at what an earlier supervisor left behind");
+            if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
+                tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
+                warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
+            }
+            tidy_groups(context, &loaded.leases);
+        }
+        let (leases, installations) = (loaded.leases, loaded.installations);
+        let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
+        let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
+        let listener = file(&socket.path, socket.listener.descriptor())?;
+        let standing = Standing { lock: lock.into(), listener, to_remove: socket.to_remove() };
+        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
+        self.open(&mut owner, standing)?;
+        ready(&socket.path);
+        Ok(owner)
+    }
+
+    /// Lives until the end, however often it fails to leave for another program. Returns what it stood on.
+    async fn live(
+        &self,
+        mut owner: Owner,
+        queue: &mut mpsc::Receiver<Event>,
+    ) -> Result<Option<Standing>, AppError> {
+        let watches = self.context.store.read_only().is_none();
+        let strays = watches.then(|| tokio::spawn(strays::watch(Arc::clone(&self.context))));
+        let standing = loop {
+            match owner.run(queue).await {
+                Leave::Ended(standing) => break standing,
+                Leave::Frozen(frozen) => owner = self.thaw(frozen.leave(&self.context).await)?,
+            }
+        };
+        if let Some(task) = strays {
+            task.abort();
+            drop(task.await);
+        }
+        Ok(standing)
+    }
+}
+
+/// Runs a supervisor until it is asked to end: from what is on disk, or from what an earlier image of this process
+/// handed over (H14). `ready` is called with the socket's path when the first image accepts.
 ///
 /// # Errors
 /// [`AppError`]; nothing was started.
-pub async fn serve(options: Options, ready: impl FnOnce(&Path)) -> Result<(), AppError> {
-    let own_uid = rustix::process::geteuid().as_raw();
-    let tenants = tenants(&options.config, own_uid)?;
-    let state_dir = options.state_dir.clone();
-    file(&state_dir, private_dir(&state_dir))?;
-    let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
-    let manager = Manager::from_env().map_err(AppError::Manager)?;
-    let lock = lock(&state_dir)?;
-    let socket = options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE));
-    let policy = policy(&options.config, &tenants, &state_dir)?;
-    let (context, queue, mut loaded, mut warnings, writer) = prepare(options, state_dir, tenants)?;
-    let read_only = context.store.read_only().is_some();
-    if read_only {
-        tracing::error!(why = context.store.read_only(), "nothing is signalled and nothing is started");
-    } else {
-        warnings.extend(put_in_order(&context, &mut loaded));
-        manager.say("STATUS=looking at what an earlier supervisor left behind");
-        if let Err(error) = reap_at_start(&context, &mut loaded.leases).await {
-            tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
-            warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
+pub(crate) async fn serve(
+    options: Options,
+    handover: Option<Handover>,
+    ready: impl FnOnce(&Path),
+) -> Result<(), AppError> {
+    let program = program::own();
+    let (begun, handover) = match (begin(options, handover.as_ref()), handover) {
+        (Ok(begun), handover) => (begun, handover),
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(handover)) => return Err(give_back(handover, error)),
+    };
+    let Begun { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
+    let links = Arc::new(AtomicU64::new(1));
+    let house = House { context: Arc::clone(&context), policy, links, program };
+    let owner = match (handover, fresh) {
+        (Some(handover), _) => {
+            let mut owner = house.thaw(handover.arrived(loaded.leases))?;
+            owner.warnings.extend(warnings);
+            owner.outlast();
+            owner
         }
-        tidy_groups(&context, &loaded.leases);
-    }
-    let mut owner =
-        Owner::new(Arc::clone(&context), policy.clone(), loaded.leases, loaded.installations, warnings);
-    let socket = file(&socket, Socket::open(socket.clone(), &context.config, &policy))?;
-    let (path, to_remove) = (socket.path.clone(), socket.to_remove());
-    let mut tasks = vec![
-        tokio::spawn(Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&context))),
-        tokio::spawn(server::serve(Arc::clone(&context), socket.listener, policy)),
-    ];
-    if !read_only {
-        tasks.push(tokio::spawn(strays::watch(Arc::clone(&context))));
-    }
-    tracing::info!(socket = %path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
-    ready(&path);
-    manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
-    owner.manager = manager;
-    owner.run(queue).await;
-    for task in tasks {
-        task.abort();
-        drop(task.await);
-    }
-    drop(to_remove.map(std::fs::remove_file));
+        (None, Some(fresh)) => house.found(fresh, (loaded, warnings), ready).await?,
+        (None, None) => return Ok(()),
+    };
+    let standing = house.live(owner, &mut queue).await?;
+    drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
     give_back_groups(&context);
     // What was posted is on disk when this is.
     let flushed = context.store.flush().await;
-    drop((writer, lock));
+    drop((writer, standing));
     Ok(flushed?)
+}
+
+/// Has the program before go on, when this one cannot begin.
+/// Returns only when that one cannot either.
+pub(crate) fn give_back<E: std::error::Error>(handover: Handover, error: E) -> E {
+    let failed = go_back(handover, &error);
+    tracing::error!(error = %failed, "nor does the program before");
+    error
+}
+
+/// What a first image takes, and hands over to the next ones.
+struct Fresh {
+    lock: File,
+    socket: PathBuf,
+}
+
+/// Everything that is there before there is an owner.
+struct Begun {
+    context: Arc<Context>,
+    policy: Policy,
+    queue: mpsc::Receiver<Event>,
+    loaded: Loaded,
+    warnings: Vec<String>,
+    writer: Writer,
+    fresh: Option<Fresh>,
+}
+
+/// Takes the state directory, unless an earlier image of this process has it, and makes ready what is needed there.
+fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppError> {
+    let tenants = tenants(&options.config, rustix::process::geteuid().as_raw())?;
+    let state_dir = options.state_dir.clone();
+    file(&state_dir, private_dir(&state_dir))?;
+    let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
+    let fresh = match handover {
+        Some(_) => None,
+        None => Some(Fresh {
+            lock: lock(&state_dir)?,
+            socket: options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE)),
+        }),
+    };
+    let policy = policy(&options.config, &tenants, &state_dir)?;
+    let (context, queue, loaded, warnings, writer) = prepare(options, state_dir, tenants, handover)?;
+    Ok(Begun { context, policy, queue, loaded, warnings, writer, fresh })
 }
 
 type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
 /// Looks around, opens the store and makes what everything else needs.
-fn prepare(options: Options, state_dir: PathBuf, tenants: Vec<Tenant>) -> Result<Prepared, AppError> {
-    let descriptors = raise_descriptor_limit();
+fn prepare(
+    options: Options,
+    state_dir: PathBuf,
+    tenants: Vec<Tenant>,
+    handover: Option<&Handover>,
+) -> Result<Prepared, AppError> {
+    let descriptors = descriptors(handover);
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
-    let mut ground = look_around(&options.config, &state_dir, &wrapper_root)?;
+    let mut ground = match handover {
+        Some(handover) => ground::go_on(handover.head.abilities, handover.head.holding.clone()),
+        None => ground::look_around(&options.config, &state_dir, &wrapper_root),
+    }?;
     ground.warnings.append(&mut loaded.warnings);
     let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
     spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
@@ -223,7 +360,7 @@ fn prepare(options: Options, state_dir: PathBuf, tenants: Vec<Tenant>) -> Result
         descriptors,
         events,
         looks: Semaphore::new(LOOKS_MAX),
-        started: Instant::now(),
+        started: handover.map_or_else(Instant::now, Handover::started),
     });
     Ok((context, queue, loaded, ground.warnings, writer))
 }
@@ -292,37 +429,6 @@ fn tidy_groups(context: &Context, leases: &[Lease]) {
 fn give_back_groups(context: &Context) {
     if let Some(tree) = context.sys.groups() {
         tree.give_back(&context.holding.subtree);
-    }
-}
-
-/// The signals that end a supervisor.
-struct Signals {
-    term: Signal,
-    int: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn watch(mut self, context: Arc<Context>) {
-        loop {
-            let more = tokio::select! {
-                more = self.term.recv() => more,
-                more = self.int.recv() => more,
-                more = self.hangup.recv() => more,
-            };
-            if more.is_none() {
-                return;
-            }
-            context.tell(Event::Stop).await;
-        }
     }
 }
 

@@ -141,6 +141,11 @@ impl<S: Sys> Context<S> {
         Ok(pid)
     }
 
+    /// A child that an earlier image of this process started is under care here.
+    pub fn keep_child(&self, pid: i32) {
+        self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(pid);
+    }
+
     /// A child was collected, or nobody holds it any more.
     pub fn forget_child(&self, pid: i32) {
         self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);

@@ -99,8 +99,7 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
     let rung = choose(&abilities, config.rung)?;
     let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
-    let scope = sys.here().ok_or(GroundError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(GroundError::Blind("when this process started"))?;
+    let (me, scope) = who_and_where(&sys)?;
     let (limits, mut warnings) = limits(rung, &abilities, config);
     // Where it cannot be told whether there are children, there may be.
     let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
@@ -124,4 +123,21 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     tracing::info!(rung = rung.as_str(), groups = abilities.groups.why(), "how trees are held");
     let holding = Holding { rung, subtree, limits };
     Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings })
+}
+
+/// Goes on where an earlier image of this process was. The part of the subreaper and the control groups stay over
+/// `execve`: nothing is tried, made or removed, and what is less than it should be has been said.
+///
+/// # Errors
+/// [`GroundError::Blind`].
+pub(crate) fn go_on(abilities: Abilities, holding: Holding) -> Result<Ground, GroundError> {
+    let sys = if holding.rung == Rung::R3 { Linux::without_pidfds() } else { Linux::new() };
+    let (me, scope) = who_and_where(&sys)?;
+    Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings: Vec::new() })
+}
+
+fn who_and_where(sys: &Linux) -> Result<(ProcessRecord, Scope), GroundError> {
+    let scope = sys.here().ok_or(GroundError::Blind("its boot id and pid namespace"))?;
+    let me = sys.myself().ok_or(GroundError::Blind("when this process started"))?;
+    Ok((me, scope))
 }

@@ -5,6 +5,7 @@ use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent};
 use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
 use crate::core::verify::{Verdict, verify};
+use crate::handover::{Passed, Pause, TaskState};
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
 use crate::spawn::{self, SpawnError, Started};
@@ -17,7 +18,7 @@ use acp_shared::protocol::{LeaseState, Refusal, Spawn};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Rounds of one kill; the next one follows after [`crate::core::stop::SWEEP_MS`].
 const KILL_ROUNDS_MAX: u32 = 8;
@@ -34,6 +35,8 @@ pub enum LeaseCmd {
     },
     /// End it without any more grace.
     Hurry,
+    /// Do nothing, until it is decided whether the task turns into a value (H14).
+    Pause(Pause),
 }
 
 /// Why the wrapper's control socket is silent.
@@ -46,11 +49,10 @@ struct Task<S: Sys = Linux> {
     context: Arc<Context<S>>,
     lease: Lease,
     relay: Relay,
-    child: Child<S>,
+    /// The wrapper, until it has ended and was reaped.
+    child: Option<Child<S>>,
     control: Option<Control>,
     stop: Stop,
-    /// The wrapper has ended and was reaped.
-    wrapper_gone: bool,
     /// The wrapper told that it was done before it ended.
     done: bool,
     /// The wrapper ended silently while nobody had asked for an end.
@@ -78,14 +80,47 @@ pub async fn run<S: Sys>(
         context,
         lease,
         relay,
-        child,
+        child: Some(child),
         control: Some(control),
         stop,
-        wrapper_gone: false,
         done: false,
         vanished: false,
     };
-    task.live(&mut commands).await;
+    if let Some(to) = task.live(&mut commands).await {
+        drop(to.send(task.freeze(commands)));
+    }
+}
+
+/// Goes on with a lease where its task was frozen.
+pub(crate) async fn resume<S: Sys>(
+    context: Arc<Context<S>>,
+    (lease, state): (Lease, TaskState),
+    relay: Relay,
+    mut commands: mpsc::Receiver<LeaseCmd>,
+) {
+    let control = state.control.and_then(|control| {
+        let opened = control.take().and_then(Control::new);
+        opened.inspect_err(|error| tracing::error!(lease_id = %lease.lease_id, %error, "a control socket did not survive the handover")).ok()
+    });
+    let (stop, done, vanished) = (state.stop, state.done, state.vanished);
+    let mut task = Task { context, lease, relay, child: None, control, stop, done, vanished };
+    let mut inputs = Vec::new();
+    if !state.wrapper_gone && !task.reopen() {
+        inputs.extend(task.on_wrapper_ended(ExitStatus::Unknown).await);
+    }
+    if let Some(reason) = state.asked {
+        task.begin_close(&reason).await;
+        inputs.push(Input::Begin);
+    }
+    inputs.extend(state.hurried.then_some(Input::Hurry));
+    for input in inputs {
+        if task.step(input).await {
+            return;
+        }
+    }
+    if let Some(to) = task.live(&mut commands).await {
+        drop(to.send(task.freeze(commands)));
+    }
 }
 
 /// A start that failed: nothing of it may stay.
@@ -127,6 +162,11 @@ async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: R
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
     context.store.record(&lease, "the closing of a lease").await;
     context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal), crashed }).await;
+    until_gone(context, lease).await;
+}
+
+/// Kills what is left of a tree that has no task of its own until nothing is.
+pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease) {
     while !tree_gone(context, &mut lease).await.unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
     }
@@ -185,6 +225,14 @@ fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
     }
 }
 
+/// Waits for the end of the wrapper, while there is one.
+async fn ended<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
+    match child {
+        Some(child) => child.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn hear(control: Option<&Control>) -> Said {
     let Some(control) = control else { return std::future::pending().await };
     match control.recv().await {
@@ -198,21 +246,81 @@ async fn hear(control: Option<&Control>) -> Said {
 }
 
 impl<S: Sys> Task<S> {
-    async fn live(&mut self, commands: &mut mpsc::Receiver<LeaseCmd>) {
+    /// Lives until the lease is over, or until somebody wants the task as a value: then it says who.
+    async fn live(
+        &mut self,
+        commands: &mut mpsc::Receiver<LeaseCmd>,
+    ) -> Option<oneshot::Sender<(Lease, TaskState)>> {
         loop {
             let wake = self.stop.wake_at_ms().map(|at| self.context.instant(at));
             let input = tokio::select! {
                 said = hear(self.control.as_ref()) => self.on_said(said).await,
-                status = self.child.ended(), if !self.wrapper_gone => self.on_wrapper_ended(status).await,
-                command = commands.recv() => self.on_command(command).await,
+                status = ended(self.child.as_mut()) => self.on_wrapper_ended(status).await,
+                command = commands.recv() => match command {
+                    Some(LeaseCmd::Pause(pause)) => match pause.wait().await {
+                        Some(to) => return Some(to),
+                        None => None,
+                    },
+                    command => self.on_command(command).await,
+                },
                 () = sleep_until(wake) => Some(Input::Tick),
             };
             if let Some(input) = input
                 && self.step(input).await
             {
-                return;
+                return None;
             }
         }
+    }
+
+    /// Everything as a value, what it was told and had not begun too.
+    fn freeze(self, mut commands: mpsc::Receiver<LeaseCmd>) -> (Lease, TaskState) {
+        commands.close();
+        let (mut asked, mut hurried) = (None, false);
+        while let Ok(command) = commands.try_recv() {
+            match command {
+                LeaseCmd::Close { reason } => asked = Some(reason),
+                LeaseCmd::Hurry => hurried = true,
+                LeaseCmd::Pause(_) => {}
+            }
+        }
+        let control = self.control.and_then(|control| {
+            let fd = control.into_fd();
+            fd.inspect_err(|error| tracing::error!(lease_id = %self.lease.lease_id, %error, "a control socket cannot be handed over")).ok()
+        });
+        let state = TaskState {
+            stop: self.stop,
+            control: control.map(Passed::new),
+            wrapper_gone: self.child.is_none(),
+            done: self.done,
+            vanished: self.vanished,
+            asked,
+            hurried,
+        };
+        (self.lease, state)
+    }
+
+    /// Opens the wrapper once more: an own child that was not reaped, so its number is its own. Whether it is there
+    /// and is the recorded one; what was seen goes on record.
+    fn reopen(&mut self) -> bool {
+        let Some(bound) = self.lease.bound else { return false };
+        let opened = self.context.sys.open_child(bound.wrapper.pid);
+        let handle = opened.inspect_err(|error| {
+            tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper did not survive the handover");
+        });
+        let Ok(handle) = handle else { return false };
+        let (found, evidence) = (handle.record(), self.context.sys.evidence(&handle));
+        let same = found == Some(bound.wrapper);
+        let seen = serde_json::json!({ "at_ms": wall_ms(), "resumed": same, "life": format!("{:?}", evidence.life) });
+        self.lease.last_evidence_json = Some(seen.to_string());
+        self.context.store.post_lease(&self.lease);
+        if !same {
+            tracing::error!(lease_id = %self.lease.lease_id, recorded = ?bound.wrapper, ?found, "another process has its wrapper's number");
+            return false;
+        }
+        let child = Child::new(Arc::clone(&self.context.sys), handle);
+        self.child = child.inspect_err(|error| tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper cannot be watched")).ok();
+        self.child.is_some()
     }
 
     async fn on_command(&mut self, command: Option<LeaseCmd>) -> Option<Input> {
@@ -221,6 +329,7 @@ impl<S: Sys> Task<S> {
                 self.begin_close(&reason).await;
                 Some(Input::Begin)
             }
+            Some(LeaseCmd::Pause(_)) => None,
             // The owner is gone: so are we, soon.
             Some(LeaseCmd::Hurry) | None => {
                 self.begin_close("the supervisor ends").await;
@@ -265,10 +374,7 @@ impl<S: Sys> Task<S> {
     }
 
     async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
-        self.wrapper_gone = true;
-        self.context.forget_child(self.child.handle().pid());
-        // Collected, it leaves its number to others.
-        self.context.remove_root(self.child.handle().pid());
+        self.forget_wrapper();
         // Its last words may still lie in the socket.
         let words = self.control.take().map(|control| control.last_words());
         for message in words.unwrap_or_default() {
@@ -281,6 +387,16 @@ impl<S: Sys> Task<S> {
         self.adapter_ended(ExitStatus::Unknown).await;
         self.begin_close(&format!("its wrapper ended without a word ({status})")).await;
         Some(Input::WrapperGone)
+    }
+
+    /// The wrapper has ended and was reaped: its number is nobody's any more.
+    fn forget_wrapper(&mut self) {
+        self.child = None;
+        if let Some(bound) = self.lease.bound {
+            self.context.forget_child(bound.wrapper.pid);
+            // Collected, it leaves its number to others.
+            self.context.remove_root(bound.wrapper.pid);
+        }
     }
 
     /// The row says so before anything is done to the tree; where the store fails it is done all the same.
@@ -320,8 +436,8 @@ impl<S: Sys> Task<S> {
 
     /// SIGTERM to the wrapper, which passes it on to the whole tree.
     fn terminate(&self) {
-        let Some(bound) = self.lease.bound else { return };
-        let handle = self.child.handle();
+        let (Some(bound), Some(child)) = (self.lease.bound, &self.child) else { return };
+        let handle = child.handle();
         let target = Target::of(&self.lease, &self.context.holding.subtree);
         let claim = target.claim(bound.wrapper);
         for signal in [Signal::Term, Signal::Cont] {
@@ -345,21 +461,20 @@ impl<S: Sys> Task<S> {
             Ok(gone) => gone,
             Err(_) => {
                 // Without a list nobody else can be told; the own child can, by its handle.
-                if !self.wrapper_gone {
-                    kill_child(&self.context, &self.lease, &self.child);
+                if let Some(child) = &self.child {
+                    kill_child(&self.context, &self.lease, child);
                 }
                 false
             }
         };
-        if gone && !self.wrapper_gone {
+        if gone && let Some(child) = &mut self.child {
             // It was killed just now: collect it.
-            let collected = tokio::time::timeout(Duration::from_millis(200), self.child.ended()).await;
-            self.wrapper_gone = collected.is_ok();
-            if self.wrapper_gone {
-                self.context.forget_child(self.child.handle().pid());
+            let collected = tokio::time::timeout(Duration::from_millis(200), child.ended()).await;
+            if collected.is_ok() {
+                self.forget_wrapper();
             }
         }
-        gone && self.wrapper_gone
+        gone && self.child.is_none()
     }
 
     async fn name_survivors(&mut self) {

@@ -4,6 +4,7 @@
 //! was decided. Every process tree belongs to a durable lease ([`core::lease`]), nothing is signalled without a
 //! [`core::verify::Verified`], and output is never dropped before it is acknowledged ([`relay`]).
 
+mod admission;
 pub mod app;
 mod cli;
 pub mod config;
@@ -12,6 +13,7 @@ pub mod context;
 pub mod core;
 pub mod ground;
 mod handle;
+mod handover;
 pub mod launchdir;
 pub mod lease_task;
 pub mod legacy;
@@ -21,6 +23,7 @@ pub mod reaper;
 pub mod relay;
 pub mod secret;
 pub mod server;
+mod signals;
 mod socket;
 pub mod spawn;
 pub mod store;

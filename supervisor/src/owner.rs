@@ -2,22 +2,22 @@
 //! nothing in here waits: work goes to the tasks of leases and relays, and comes back as an event.
 
 use crate::context::Context;
-use crate::core::admit::{Admitted, Installation, Living, Policy, admit, other_user};
+use crate::core::admit::{Installation, Policy};
 use crate::core::backoff::{self, Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
-use crate::core::tenant::tenant_of;
 use crate::core::verify::Guard;
 use crate::handle;
+use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
 use crate::lease_task::LeaseCmd;
 use crate::link::{Link, LinkId, Responder};
 use crate::relay::{self, Relay};
-use crate::sys::Sys;
 use crate::sys::linux::Handle;
 use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Role, ToClient, Welcome,
+    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient,
+    Welcome,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -74,6 +74,8 @@ pub enum Event {
         /// What.
         notice: Notice,
     },
+    /// A new program was tried (H14).
+    Tried(Tried),
     /// The supervisor is to end; a second one leaves no grace.
     Stop,
 }
@@ -134,15 +136,13 @@ pub(crate) struct Connected {
     pub(crate) link: Link,
     pub(crate) who: Who,
     pub(crate) uid: u32,
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// Its process, if the kernel says which it is.
-    process: Option<(i32, Arc<Handle>)>,
+    pub(crate) process: Option<(i32, Arc<Handle>)>,
 }
 
 /// How long connections may take to read the last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// The longest machine id; systemd's have 33 bytes.
-const MACHINE_ID_BYTES_MAX: usize = 256;
 /// The deadline of an end that the lease's task was told of: the owner has nothing more to do about it.
 pub(crate) const TOLD: u64 = u64::MAX;
 /// How long an agent's end waits for its terminals beyond their own graces, in milliseconds.
@@ -159,7 +159,7 @@ pub struct Owner {
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
     pub(crate) stopping: bool,
-    hurried: bool,
+    pub(crate) hurried: bool,
     /// When leases that no task holds are looked at again, and whether that is being done.
     pub(crate) sweep_at_ms: u64,
     /// When that was done last, milliseconds since the Unix epoch.
@@ -171,6 +171,21 @@ pub struct Owner {
     pub(crate) warnings: Vec<String>,
     /// Agents that crashed lately.
     pub(crate) backoff: Backoff,
+    /// What it stands on; it cannot leave without.
+    pub(crate) ground: Option<Footing>,
+    /// The upgrade under way, and that it has come so far that nobody is let in.
+    pub(crate) upgrade: Option<Upgrade>,
+    pub(crate) leaving: bool,
+    pub(crate) last_upgrade: Option<LastUpgrade>,
+}
+
+/// How an owner's time is over.
+#[derive(Debug)]
+pub(crate) enum Leave {
+    /// Every tree is gone or named. What it stood on is held until everything is on disk.
+    Ended(Option<Standing>),
+    /// It is to go on in another program.
+    Frozen(Box<Frozen>),
 }
 
 impl Owner {
@@ -214,11 +229,16 @@ impl Owner {
             wake_at_ms: Some(0),
             manager: Manager::default(),
             warnings,
+            ground: None,
+            upgrade: None,
+            leaving: false,
+            last_upgrade: None,
         }
     }
 
-    /// Takes events until the supervisor has ended: asked to stop, and every tree gone or named.
-    pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    /// Takes events until the supervisor has ended (asked to stop, and every tree gone or named), or is to go on in
+    /// another program.
+    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Leave {
         loop {
             let event = match tokio::time::timeout_at(self.wake_at(), events.recv()).await {
                 Ok(Some(event)) => Some(event),
@@ -235,6 +255,11 @@ impl Owner {
             if self.stopping && self.leases.values().all(|e| e.commands.is_none() || e.stuck) {
                 break;
             }
+            if self.may_freeze()
+                && let Some(frozen) = self.freeze(events).await
+            {
+                return Leave::Frozen(Box::new(frozen));
+            }
         }
         let ending = Refusal::new(RefusalCode::ShuttingDown, "the supervisor has ended");
         for connected in self.links.values() {
@@ -243,9 +268,14 @@ impl Owner {
         // The last words, among them the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
         drop(tokio::time::timeout(LAST_WORDS, said).await);
+        let ground = self.ground.take();
+        for door in ground.iter().flat_map(|ground| &ground.doors) {
+            door.abort();
+        }
+        Leave::Ended(ground.map(|ground| ground.standing))
     }
 
-    fn on(&mut self, event: Event) {
+    pub(crate) fn on(&mut self, event: Event) {
         match event {
             Event::Hello { hello, version, peer, link, answer } => {
                 // A client that went away in the meantime is noticed by its own task.
@@ -256,105 +286,9 @@ impl Owner {
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::News { gateway, notice } => self.tell(gateway, notice),
+            Event::Tried(tried) => self.tried(tried),
             Event::Stop => self.stop(),
         }
-    }
-
-    fn hello(&mut self, hello: &Hello, version: u16, peer: Peer, link: Link) -> Result<Welcome, Refusal> {
-        if self.stopping {
-            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
-        }
-        // Whom the lists do not name is not looked at any further: that takes time.
-        match &hello.role {
-            Role::Admin => self.policy.admin(peer.uid, peer.gid)?,
-            Role::Gateway { .. } => self.policy.gateway(peer.uid, peer.gid)?,
-        }
-        if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
-            // An agent has its supervisor's user, but must not end or drive what is supervised here (H9).
-            return Err(Refusal::new(
-                RefusalCode::NotAuthorised,
-                "the supervisor does not take orders from the trees in its care",
-            ));
-        }
-        let (who, epoch) = match &hello.role {
-            Role::Admin => {
-                self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
-                (Who::Admin, 0)
-            }
-            Role::Gateway { instance_id, epoch, home } => {
-                let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
-                self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
-                if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
-                    return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
-                }
-                self.admit_gateway(*instance_id, *epoch, home, peer)?;
-                (Who::Gateway(*instance_id), *epoch)
-            }
-        };
-        tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
-        // Opened after the peer connected: should its number be another's by now, the connection has ended.
-        let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
-        self.links.insert(link.id(), Connected { link, who, uid: peer.uid, epoch, process });
-        Ok(Welcome {
-            version,
-            features: Vec::new(),
-            pid: self.context.me.pid,
-            supervisor_id: self.supervisor_id.clone(),
-            credit_bytes: self.context.config.credit_bytes,
-        })
-    }
-
-    fn admit_gateway(
-        &mut self,
-        gateway: GatewayInstanceId,
-        epoch: u64,
-        home: &acp_shared::protocol::Home,
-        peer: Peer,
-    ) -> Result<(), Refusal> {
-        let uid = peer.uid;
-        let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
-        let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
-            let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
-            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.holds_number(process));
-            Living { epoch: c.epoch, elsewhere }
-        });
-        let known = self.installations.get(&gateway);
-        let Admitted { installation, supersedes } = admit(known, living, gateway, uid, home, epoch)
-            .inspect_err(
-                |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
-            )?;
-        if known.is_none() {
-            // What is known of it may not have been written down; its leases were.
-            if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
-                tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
-                return Err(other_user(gateway));
-            }
-            self.make_room_for_gateway(uid)?;
-        }
-        if self.installations.get(&gateway) != Some(&installation) {
-            let (store, row) = (self.context.store.clone(), installation.clone());
-            tokio::spawn(async move {
-                if let Err(error) = store.save_installation(&row).await {
-                    tracing::error!(%error, gateway = %row.gateway, "what is known of a gateway is not recorded");
-                }
-            });
-            self.installations.insert(gateway, installation);
-        }
-        self.detached_at_ms.remove(&gateway);
-        let old: Vec<LinkId> =
-            self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
-        for id in old {
-            // Its unread frames are nobody's any more: the link is no longer known (H5).
-            if let Some(connected) = self.links.remove(&id)
-                && supersedes
-            {
-                connected.link.refuse(Refusal::new(
-                    RefusalCode::EpochStale,
-                    "a newer connection of this gateway took over",
-                ));
-            }
-        }
-        Ok(())
     }
 
     fn request(&mut self, body: Request, to: Responder) {
@@ -529,6 +463,7 @@ impl Owner {
             self.manager.say("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
+        self.give_up("it is to end");
         self.close_all(|_| true, "the supervisor ends");
     }
 

@@ -53,12 +53,11 @@ impl Drop for Place {
     }
 }
 
-/// Accepts connections for as long as the program runs.
-pub async fn serve(context: Arc<Context>, listener: Listener, policy: Policy) {
+/// Accepts connections for as long as it is let. `ids` numbers them, over all who accept.
+pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, Policy)) {
     let slots = Arc::new(Semaphore::new(crate::config::size(context.config.connections_max)));
     let per_user_max = crate::config::size(context.config.connections_per_user_max);
     let users = Users::default();
-    let next = AtomicU64::new(1);
     loop {
         let client = match listener.accept::<ToSupervisor, ToClient>().await {
             Ok(client) => client,
@@ -80,7 +79,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, policy: Policy) {
             tracing::warn!(uid = client.peer.uid, "too many connections of this user");
             continue;
         };
-        let (context, id) = (Arc::clone(&context), LinkId(next.fetch_add(1, Ordering::Relaxed)));
+        let (context, id) = (Arc::clone(&context), LinkId(ids.fetch_add(1, Ordering::Relaxed)));
         tokio::spawn(async move {
             if let Err(error) = connection(&context, id, client).await {
                 tracing::debug!(link = id.0, error = &error as &dyn std::error::Error, "connection ended");

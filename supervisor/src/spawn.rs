@@ -403,6 +403,17 @@ fn verify<S: Sys>(
     Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
 }
 
+/// Tells a gateway of the end of its terminal, wherever it is connected then.
+pub(crate) fn news_of_exit(
+    events: tokio::sync::mpsc::Sender<crate::owner::Event>,
+    gateway: acp_shared::ids::GatewayInstanceId,
+) -> relay::terminal::OnExit {
+    Box::new(move |notice| {
+        let news = crate::owner::Event::News { gateway, notice };
+        tokio::spawn(async move { drop(events.send(news).await) });
+    })
+}
+
 impl<S: Sys> Started<S> {
     /// The adapter runs: its streams get their relay, and our copies of its ends are closed.
     #[must_use]
@@ -417,11 +428,7 @@ impl<S: Sys> Started<S> {
                     LeaseKind::Agent => 0,
                 };
                 let bytes_max = crate::config::size(asked.min(context.config.terminal_bytes_max));
-                let (events, gateway) = (context.events.clone(), lease.gateway);
-                let on_exit = Box::new(move |notice| {
-                    let news = crate::owner::Event::News { gateway, notice };
-                    tokio::spawn(async move { drop(events.send(news).await) });
-                });
+                let on_exit = news_of_exit(context.events.clone(), lease.gateway);
                 relay::terminal::start(lease.lease_id, output, bytes_max, on_exit)
             }
         };

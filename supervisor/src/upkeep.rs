@@ -4,6 +4,7 @@
 use crate::core::lease::Lease;
 use crate::core::wake::{Deadlines, next_wake};
 use crate::handle;
+use crate::handover::Upgrade;
 use crate::owner::{Entry, Owner, TOLD, Who};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -38,6 +39,7 @@ impl Owner {
             self.expire();
             self.sweep(now);
         }
+        self.check_upgrade(now);
         self.manager.alive(now);
         self.wake_at_ms = next_wake(now, &self.deadlines(now));
     }
@@ -88,6 +90,7 @@ impl Owner {
             expiry: self.leases.values().filter_map(kept).min().filter(|_| writes),
             sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),
             watchdog: self.manager.next_ms(),
+            upgrade: self.upgrade.as_ref().and_then(Upgrade::deadline_ms),
         }
     }
 

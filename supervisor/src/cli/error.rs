@@ -63,6 +63,12 @@ pub(super) enum CliError {
     App(#[from] AppError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
+    #[error("the supervisor was not upgraded and goes on as it was: {0}")]
+    FellBack(String),
+    #[error("the handover cannot be taken over: {0}")]
+    Handover(String),
+    #[error("the new program does not answer; see the log of the supervisor")]
+    NoAnswer,
     #[error("there is no home directory to keep state in; name one with --state-dir")]
     NoHome,
 }
@@ -100,7 +106,8 @@ impl CliError {
             Self::Call(ConnError::Io(_) | ConnError::Closed) => "SUPERVISOR_UNAVAILABLE",
             Self::Usage(_) | Self::NoHome => "USAGE",
             Self::NoLease(_) => "LEASE_UNKNOWN",
-            Self::NotClosed(..) => "TIMEOUT",
+            Self::NotClosed(..) | Self::NoAnswer => "TIMEOUT",
+            Self::FellBack(_) | Self::Handover(_) => "UPGRADE_FAILED",
             Self::Ended(_) => "ENDED",
             Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
@@ -132,6 +139,9 @@ impl CliError {
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
             | Self::NoLease(_)
             | Self::NotClosed(..)
+            | Self::FellBack(_)
+            | Self::Handover(_)
+            | Self::NoAnswer
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }

@@ -2,7 +2,7 @@
 //! the real output against it.
 
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::{EvidenceReport, LeaseInfo, LeaseKind, ReapLine, Status};
+use acp_shared::protocol::{EvidenceReport, LastUpgrade, LeaseInfo, LeaseKind, ReapLine, Status};
 use serde_json::{Map, Value, json};
 
 fn exit(exit: ExitStatus) -> Value {
@@ -101,6 +101,19 @@ pub(super) fn status(status: &Status) -> Value {
         "buffered_bytes": status.buffered_bytes,
         "read_only": status.read_only,
         "swept_at_ms": status.swept_at_ms,
+        "last_upgrade": status.last_upgrade.as_ref().map(upgrade),
         "warnings": status.warnings,
+    })
+}
+
+/// What became of an upgrade.
+pub(super) fn upgrade(last: &LastUpgrade) -> Value {
+    json!({
+        "at_ms": last.at_ms,
+        "from_version": last.from_version,
+        "to_version": last.to_version,
+        "leases": last.leases,
+        "pause_ms": last.pause_ms,
+        "error": last.error,
     })
 }

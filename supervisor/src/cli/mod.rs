@@ -12,6 +12,7 @@ mod serve;
 mod status;
 mod table;
 mod text;
+mod upgrade;
 mod watch;
 
 use acp_shared::conn::Client;
@@ -37,6 +38,7 @@ Examples:
   acp-supervisor leases watch                      the same, live
   acp-supervisor leases verify ID                  each recorded fact beside what runs now
   acp-supervisor leases reap --dry-run             what would be ended, and why the rest would not
+  acp-supervisor upgrade                           after installing a new version; agents run on
 
 With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}. Texts are
 coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the width.
@@ -121,6 +123,23 @@ enum Verb {
         /// Leave the session of the terminal, so that its Ctrl-C does not reach the supervisor
         #[arg(long)]
         own_session: bool,
+        /// Go on where an earlier image of this process was (internal)
+        #[arg(long, hide = true, value_name = "NUMBER")]
+        resume_from_fd: Option<i32>,
+    },
+    /// Put another version of the program in the place of the running one; no agent ends
+    Upgrade {
+        /// The new program, absolute; nobody but root and the supervisor's user may be able to write it
+        /// [default: the file that the running one was started from]
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+    },
+    /// Say whether the handover on standard input can be taken over (internal)
+    #[command(hide = true)]
+    HandoverCheck {
+        /// What the supervisor would be started with
+        #[arg(last = true)]
+        args: Vec<OsString>,
     },
     /// Show how the supervisor is
     Status,
@@ -169,6 +188,9 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
     let workers = matches!(cli.verb, Verb::Serve { .. });
+    if workers {
+        crate::signals::hold()?;
+    }
     let mut builder = if workers {
         tokio::runtime::Builder::new_multi_thread()
     } else {
@@ -184,15 +206,20 @@ fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
 async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
     let global = cli.global;
     match cli.verb {
-        Verb::Serve { config, wrapper, own_session } => {
+        Verb::Serve { config, wrapper, own_session, resume_from_fd } => {
+            // Before anything else could be opened, or started.
+            let handover = resume_from_fd.map(crate::handover::resume).transpose();
+            let handover = handover.map_err(crate::app::AppError::from)?;
             serve::log(global.log_format);
             if own_session {
                 serve::leave_session();
             }
-            let state_dir = global.state_dir()?;
-            let config = crate::config::Config::load(config.as_deref())?;
-            serve::run(crate::app::Options { state_dir, socket: global.socket, wrapper, config }, out).await
+            serve::run(serve::options(&global, config.as_deref(), wrapper), handover, out).await
         }
+        Verb::Upgrade { program } => {
+            upgrade::run(&global.address()?, &global.state_dir()?, program, out).await
+        }
+        Verb::HandoverCheck { args } => upgrade::check(args, out),
         Verb::Status => status::run(&mut client(&global.address()?).await?, out).await,
         Verb::Doctor(args) => doctor::run(&global, &args, out).await,
         Verb::Legacy(verb) => legacy::run(&verb, out),
@@ -204,6 +231,11 @@ async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
 
 /// Connects as an admin.
 async fn client(address: &Address) -> Result<Client, CliError> {
+    client_within(address, ANSWER).await
+}
+
+/// As [`client`]; each answer comes within `deadline`.
+async fn client_within(address: &Address, deadline: Duration) -> Result<Client, CliError> {
     let hello = Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
@@ -211,7 +243,7 @@ async fn client(address: &Address) -> Result<Client, CliError> {
         role: Role::Admin,
         secret: address.secret(),
     };
-    let opened = Client::open(&address.socket, hello, ANSWER).await;
+    let opened = Client::open(&address.socket, hello, deadline).await;
     opened.map_err(|source| CliError::Connect { socket: address.socket.clone(), source })
 }
 

@@ -1,7 +1,10 @@
 //! `serve`.
 
-use super::{CliError, LogFormat, Output};
+use super::{CliError, Global, LogFormat, Output};
 use crate::app::{self, Options};
+use crate::config::Config;
+use crate::handover::Handover;
+use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 
 /// Sends the log to standard error.
@@ -24,9 +27,28 @@ pub(super) fn leave_session() {
     }
 }
 
-pub(super) async fn run(options: Options, out: &mut Output) -> Result<(), CliError> {
+/// How the supervisor is to run.
+pub(super) fn options(
+    global: &Global,
+    config: Option<&Path>,
+    wrapper: Option<PathBuf>,
+) -> Result<Options, CliError> {
+    let (state_dir, config) = (global.state_dir()?, Config::load(config)?);
+    Ok(Options { state_dir, socket: global.socket.clone(), wrapper, config })
+}
+
+pub(super) async fn run(
+    options: Result<Options, CliError>,
+    handover: Option<Handover>,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let (options, handover) = match (options, handover) {
+        (Ok(options), handover) => (options, handover),
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(handover)) => return Err(app::give_back(handover, error)),
+    };
     let mut printed = Ok(());
-    let served = app::serve(options, |socket| {
+    let served = app::serve(options, handover, |socket| {
         let pid = std::process::id();
         printed = if out.is_json() {
             out.json_line(&serde_json::json!({

@@ -45,6 +45,8 @@ fn rows(status: &Status, now_ms: u64) -> Vec<(&'static str, Cell)> {
     if let Some(why) = &status.read_only {
         rows.push(("read-only", Cell::new(why).tone(Tone::Bad)));
     }
+    let upgraded = |last| ("upgrade", Cell::new(super::upgrade::text(last)));
+    rows.extend(status.last_upgrade.as_ref().map(upgraded));
     rows.extend(status.warnings.iter().map(|warning| ("warning", Cell::new(warning).tone(Tone::Warn))));
     rows
 }

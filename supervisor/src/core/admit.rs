@@ -4,6 +4,7 @@ use crate::core::tenant::Tenant;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Home, Refusal, RefusalCode};
 use acp_shared::redact::Secret;
+use serde::{Deserialize, Serialize};
 
 /// Whose connections are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +119,8 @@ fn same(one: &Secret, other: &Secret) -> bool {
 }
 
 /// What is known about one gateway installation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Installation {
     /// Its id.
     pub gateway: GatewayInstanceId,

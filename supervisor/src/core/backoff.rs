@@ -6,12 +6,14 @@
 //! [`Limits::crashes_max`] of them within [`Limits::window_ms`] are a loop, which waits until the first of those has
 //! left the window. After a whole window without a crash all is forgotten. The waits are exact: one gateway asks for one agent, there is no herd to scatter.
 //!
-//! All of it is in memory. A supervisor that was started anew knows of no crash, as it holds no agent.
+//! All of it is in memory. A supervisor that was started anew knows of no crash, as it holds no agent; one that was
+//! upgraded in place gets it handed over, as it does its agents (H14).
 
 use crate::config::Config;
 use crate::core::lease::Lease;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::LeaseKind;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How patient a supervisor is with an agent. Times in milliseconds.
@@ -44,7 +46,8 @@ impl Limits {
 }
 
 /// Which agent: the same argv under the same gateway.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Agent {
     /// Whose.
     pub gateway: GatewayInstanceId,
@@ -114,12 +117,14 @@ pub struct Backoff {
     crashes: BTreeMap<Agent, Crashes>,
 }
 
-#[derive(Debug, Clone, Default)]
-struct Crashes {
+/// What is known of one agent that crashed lately.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Crashes {
     /// Without a good run in between.
-    in_a_row: u32,
-    /// When, oldest first: as many as make a loop.
-    at_ms: VecDeque<u64>,
+    pub in_a_row: u32,
+    /// When, on the supervisor's clock, oldest first: as many as make a loop.
+    pub at_ms: VecDeque<u64>,
 }
 
 impl Backoff {
@@ -176,6 +181,21 @@ impl Backoff {
     /// The agents that are not started now, for people.
     pub fn held(&self, now_ms: u64) -> impl Iterator<Item = (&Agent, Held)> {
         self.crashes.keys().filter_map(move |agent| Some((agent, self.may_start(now_ms, agent).err()?)))
+    }
+
+    /// Everything that is known, for another image of the same supervisor.
+    #[must_use]
+    pub fn crashes(&self) -> Vec<(Agent, Crashes)> {
+        self.crashes.iter().map(|(agent, crashes)| (agent.clone(), crashes.clone())).collect()
+    }
+
+    /// Takes what an earlier image knew, whatever its limits were.
+    pub fn recall(&mut self, known: Vec<(Agent, Crashes)>) {
+        let keep = self.keep();
+        self.crashes.extend(known.into_iter().map(|(agent, mut crashes)| {
+            crashes.at_ms.drain(..crashes.at_ms.len().saturating_sub(keep));
+            (agent, crashes)
+        }));
     }
 
     fn has_left(&self, now_ms: u64, at_ms: u64) -> bool {
@@ -303,6 +323,30 @@ mod tests {
         }
         assert!(backoff.may_start(1, &a).is_err());
         assert_eq!((backoff.may_start(1, &b), backoff.may_start(1, &elsewhere)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn another_image_knows_what_this_one_knew() {
+        let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
+        for crash in 0..12 {
+            backoff.on(crash, &agent, Outcome::StartFailed);
+        }
+        let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
+        let recalled = |limits| {
+            let mut next = Backoff::new(limits);
+            next.recall(serde_json::from_slice(&told).unwrap_or_default());
+            next
+        };
+        let held = backoff.may_start(13, &agent);
+        assert!(held.is_err());
+        assert_eq!(recalled(LIMITS).may_start(13, &agent), held);
+        // With other limits it answers as if they had held from the beginning.
+        let strict = Limits { crashes_max: 3, ..LIMITS };
+        let mut from_the_beginning = Backoff::new(strict);
+        for crash in 0..12 {
+            from_the_beginning.on(crash, &agent, Outcome::StartFailed);
+        }
+        assert_eq!(recalled(strict).may_start(13, &agent), from_the_beginning.may_start(13, &agent));
     }
 
     #[test]

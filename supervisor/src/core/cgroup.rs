@@ -4,6 +4,7 @@
 use crate::core::lease::Lease;
 use crate::core::verify::Guard;
 use acp_shared::ids::LeaseId;
+use serde::{Deserialize, Serialize};
 
 /// What the name of every subtree of a supervisor begins with.
 const SUBTREE_PREFIX: &str = "acp-supervisor-";
@@ -73,7 +74,8 @@ pub fn of_process(text: &str) -> Option<String> {
 }
 
 /// The part of the tree in which a supervisor makes one group for each lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Subtree {
     /// The group that it lies in.
     base: String,

@@ -8,9 +8,10 @@
 use crate::config::{Config, RungWish};
 use crate::core::cgroup::{Leaf, Subtree};
 use acp_shared::ids::LeaseId;
+use serde::{Deserialize, Serialize};
 
 /// What stands in the way of one control group for each lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Groups {
     /// Nothing: one was made, filled, killed and removed.
     Work,
@@ -61,7 +62,8 @@ impl Groups {
 }
 
 /// What the kernel can do, as probed at start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Abilities {
     /// Signals can be sent through handles, as pidfds and `/proc` directories are.
     pub signals: bool,
@@ -124,7 +126,7 @@ impl Abilities {
 }
 
 /// A rung of the ladder, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Rung {
     /// A control group for each lease.
     R1,
@@ -273,7 +275,7 @@ pub fn choose(abilities: &Abilities, wish: RungWish) -> Result<Rung, NoRung> {
 }
 
 /// One rung, explained.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RungReport {
     /// `R1` … `R4`.
     pub rung: &'static str,
@@ -317,7 +319,8 @@ pub fn explain(abilities: &Abilities, config: &Config) -> Vec<RungReport> {
 }
 
 /// Limits on each lease's group.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// `memory.max`, in bytes.
     pub memory_bytes_max: Option<u64>,
@@ -350,8 +353,9 @@ impl Limits {
     }
 }
 
-/// How a supervisor holds its trees: decided once, at start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a supervisor holds its trees: decided once, at start, and kept over upgrades in place (H14).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Holding {
     /// The rung in use for new leases.
     pub rung: Rung,

@@ -6,6 +6,7 @@
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState};
+use serde::{Deserialize, Serialize};
 
 /// What can happen to a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +61,8 @@ pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Ille
 }
 
 /// What identifies one process on this machine, as it was recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProcessRecord {
     /// Its number.
     pub pid: i32,
@@ -71,7 +73,8 @@ pub struct ProcessRecord {
 }
 
 /// Where process numbers have their meaning.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Scope {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
@@ -82,7 +85,8 @@ pub struct Scope {
 }
 
 /// What tells the first process of a pid namespace from that of another one; what could not be read is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NsInit {
     /// When it started, in clock ticks since boot.
     pub start_ticks: Option<u64>,
@@ -129,7 +133,8 @@ impl Scope {
 }
 
 /// The tree that a bound lease names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Bound {
     /// The wrapper, root of the tree.
     pub wrapper: ProcessRecord,
@@ -142,7 +147,8 @@ pub struct Bound {
 }
 
 /// One row of the lease table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Lease {
     /// The lease.
     pub lease_id: LeaseId,

@@ -52,6 +52,18 @@ impl Ring {
         Self { base: end, bytes: VecDeque::new(), bytes_max: 0 }
     }
 
+    /// A ring that goes on from `base` with these bytes.
+    #[must_use]
+    pub fn with(base: u64, bytes: Vec<u8>, bytes_max: usize) -> Self {
+        Self { base, bytes: bytes.into(), bytes_max }
+    }
+
+    /// Everything it keeps.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes.into()
+    }
+
     /// First offset kept: everything before it is acknowledged.
     #[must_use]
     pub const fn base(&self) -> u64 {

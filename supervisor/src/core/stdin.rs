@@ -3,6 +3,7 @@
 //! The hash of every number is kept, so that a gateway that was restored from an older database and sends other
 //! bytes under a used number is told (H7) instead of having its input swallowed.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A SHA-256.
@@ -28,6 +29,35 @@ pub enum Offer {
     Busy,
     /// The number was written so long ago that its hash is no longer known.
     Forgotten,
+}
+
+/// Everything that a [`Stdin`] knows, to be handed to the next program image (H14).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StdinState {
+    accepted: u64,
+    written: u64,
+    /// Bytes of the first waiting message that are in the pipe already.
+    front_done: usize,
+    /// How many messages wait.
+    waiting: usize,
+    /// Number and hash of each message that is remembered, [`HASHED_BYTES`] each.
+    #[serde(skip)]
+    hashes: Vec<u8>,
+    /// The messages that wait.
+    #[serde(skip)]
+    queue: Vec<Vec<u8>>,
+}
+
+/// A number and its hash.
+const HASHED_BYTES: usize = 8 + size_of::<Hash>();
+
+impl StdinState {
+    /// What is too large for the description, in a fixed order.
+    pub fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
+        self.queue.resize_with(self.waiting, Vec::new);
+        std::iter::once(&mut self.hashes).chain(&mut self.queue).collect()
+    }
 }
 
 /// What is written, what waits, and what was promised.
@@ -63,6 +93,39 @@ impl Stdin {
     pub const fn restore(&mut self, written: u64) {
         self.accepted = written;
         self.written = written;
+    }
+
+    /// Everything it knows.
+    #[must_use]
+    pub fn freeze(self) -> StdinState {
+        let hashed = |(seq, hash): (u64, Hash)| seq.to_be_bytes().into_iter().chain(hash);
+        StdinState {
+            accepted: self.accepted,
+            written: self.written,
+            front_done: self.front_done,
+            waiting: self.queue.len(),
+            hashes: self.hashes.into_iter().flat_map(hashed).collect(),
+            queue: self.queue.into(),
+        }
+    }
+
+    /// Goes on where another one was frozen.
+    #[must_use]
+    pub fn thaw(state: StdinState, queued_bytes_max: usize, hashes_max: usize) -> Self {
+        let hashed = |piece: &[u8]| {
+            let (seq, hash) = piece.split_first_chunk::<8>()?;
+            Some((u64::from_be_bytes(*seq), Hash::try_from(hash).ok()?))
+        };
+        Self {
+            accepted: state.accepted,
+            written: state.written,
+            hashes: state.hashes.chunks(HASHED_BYTES).filter_map(hashed).collect(),
+            queued_bytes: state.queue.iter().map(Vec::len).sum(),
+            queue: state.queue.into(),
+            front_done: state.front_done,
+            queued_bytes_max,
+            hashes_max,
+        }
     }
 
     /// Highest number accepted.
@@ -150,6 +213,18 @@ mod tests {
         [byte; 32]
     }
 
+    /// As it is after a handover: the description as JSON, the bulk beside it.
+    fn carried(mut state: StdinState) -> StdinState {
+        let bulk: Vec<Vec<u8>> = state.bulk().into_iter().map(|bytes| bytes.clone()).collect();
+        let text = serde_json::to_string(&state).unwrap_or_default();
+        let mut read: StdinState = serde_json::from_str(&text).unwrap_or_default();
+        for (to, from) in read.bulk().into_iter().zip(bulk) {
+            *to = from;
+        }
+        assert_eq!(read, state);
+        read
+    }
+
     #[test]
     fn numbers_are_accepted_once() {
         let mut stdin = Stdin::new(10, 2);
@@ -197,13 +272,20 @@ mod tests {
     proptest! {
         /// However a sender repeats, skips and is refused, the bytes written are the accepted ones in order.
         #[test]
-        fn written_is_accepted_in_order(steps in prop::collection::vec((0u64..5, 0usize..7, any::<bool>()), 0..80)) {
+        fn written_is_accepted_in_order(
+            steps in prop::collection::vec((0u64..5, 0usize..7, any::<bool>(), any::<bool>()), 0..80),
+        ) {
             let mut stdin = Stdin::new(16, 1000);
             let mut accepted: Vec<u8> = Vec::new();
             let mut written: Vec<u8> = Vec::new();
-            for (ahead, len, drain) in steps {
+            for (ahead, len, drain, freeze) in steps {
+                if freeze {
+                    stdin = Stdin::thaw(carried(stdin.freeze()), 16, 1000);
+                }
                 let seq = (stdin.accepted() + ahead).saturating_sub(1);
                 let bytes = vec![u8::try_from(seq % 250).unwrap_or(0); len];
+                let known = seq > 0 && seq <= stdin.accepted();
+                prop_assert!(!known || stdin.offer(seq, hash(2), bytes.clone()) == Offer::Conflict);
                 if stdin.offer(seq, hash(1), bytes.clone()) == Offer::Accepted {
                     accepted.extend(bytes);
                 }

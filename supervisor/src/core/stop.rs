@@ -2,6 +2,7 @@
 //! left. The machine only ever escalates.
 
 use acp_shared::protocol::Graces;
+use serde::{Deserialize, Serialize};
 
 /// How much longer than the wrapper's own grace the supervisor waits before it steps in, in milliseconds.
 pub const WRAPPER_HEADSTART_MS: u64 = 400;
@@ -43,7 +44,7 @@ pub enum Action {
 }
 
 /// How far the end has come, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
     /// Nothing was asked for.
     Running,
@@ -65,7 +66,8 @@ impl Phase {
 }
 
 /// The escalation of one lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Stop {
     graces: Graces,
     phase: Phase,

@@ -17,6 +17,21 @@ impl Tail {
         Self { bytes: VecDeque::new(), bytes_max, truncated: false }
     }
 
+    /// A tail that goes on after these bytes; `truncated` says that there were earlier ones.
+    #[must_use]
+    pub fn with(bytes: Vec<u8>, bytes_max: usize, truncated: bool) -> Self {
+        let mut tail = Self::new(bytes_max);
+        tail.push(&bytes);
+        tail.truncated |= truncated;
+        tail
+    }
+
+    /// Everything that is kept, cut characters included.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes.into()
+    }
+
     /// Takes what arrived.
     pub fn push(&mut self, new: &[u8]) {
         let skip = new.len().saturating_sub(self.bytes_max);

@@ -18,13 +18,16 @@ pub struct Deadlines {
     pub sweep: Option<u64>,
     /// The service manager is told that the owner is alive.
     pub watchdog: Option<u64>,
+    /// An upgrade waits no longer for spawns.
+    pub upgrade: Option<u64>,
 }
 
 /// The next instant to wake at, if there is one. What should have happened by now gets a pause first.
 #[must_use]
 pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
     let expiry = due.expiry.map(|at| at.min(now_ms.saturating_add(WALL_SLEEP_MS)));
-    let first = [due.detached, due.closing, expiry, due.sweep, due.watchdog].into_iter().flatten().min()?;
+    let first = [due.detached, due.closing, expiry, due.sweep, due.watchdog, due.upgrade];
+    let first = first.into_iter().flatten().min()?;
     Some(if first <= now_ms { now_ms.saturating_add(AGAIN_MS) } else { first })
 }
 
@@ -42,6 +45,7 @@ mod tests {
             expiry: Some(3_000),
             sweep: Some(2_500),
             watchdog: Some(2_000),
+            upgrade: Some(6_000),
         };
         assert_eq!(next_wake(1_000, &all), Some(2_000));
         assert_eq!(next_wake(2_000, &all), Some(2_000 + AGAIN_MS), "what is overdue does not spin");
@@ -49,6 +53,7 @@ mod tests {
         assert_eq!(next_wake(1_000, &Deadlines { detached: Some(5_000), ..none }), Some(5_000));
         assert_eq!(next_wake(1_000, &Deadlines { sweep: Some(2_500), ..none }), Some(2_500));
         assert_eq!(next_wake(1_000, &Deadlines { expiry: Some(3_000), ..none }), Some(3_000));
+        assert_eq!(next_wake(1_000, &Deadlines { upgrade: Some(6_000), ..none }), Some(6_000));
         let far = Deadlines { expiry: Some(u64::MAX), ..none };
         assert_eq!(next_wake(1_000, &far), Some(1_000 + WALL_SLEEP_MS), "the wall clock may be set");
     }

@@ -9,6 +9,7 @@ mod shutdown;
 pub(crate) mod spawn;
 mod status;
 mod streams;
+mod upgrade;
 pub(crate) mod verify;
 
 use crate::link::Responder;
@@ -35,9 +36,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to:
         Request::Verify { lease_id } => verify::handle(owner, who, lease_id, to),
         Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
         Request::Status => status::handle(owner, who, to),
-        Request::Upgrade { .. } => {
-            to.refuse(RefusalCode::BadRequest, "this supervisor cannot be upgraded in place");
-        }
+        Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
         Request::Shutdown { state_dir } => shutdown::handle(owner, who, uid, &state_dir, to),
     }
 }

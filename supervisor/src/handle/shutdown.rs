@@ -21,18 +21,21 @@ fn check(owner: &Owner, who: Who, uid: u32, state_dir: &str) -> Result<(), Refus
     if uid != owner.policy.own_uid && uid != 0 {
         return Err(Refusal::new(RefusalCode::NotAuthorised, "this supervisor runs as another user"));
     }
-    let same = |a: &Path, b: &Path| std::fs::canonicalize(a).ok() == std::fs::canonicalize(b).ok();
-    if !same(Path::new(state_dir), &owner.context.state_dir) {
-        let here = owner.context.state_dir.display();
-        return Err(Refusal::new(
-            RefusalCode::NotAuthorised,
-            format!("this supervisor's state directory is {here}"),
-        ));
-    }
+    check_state_dir(owner, state_dir)?;
     let others = owner.leases.values().filter(|e| !e.lease.state.is_ended() && e.commands.is_some());
     let others = others.filter(|e| who != Who::Gateway(e.lease.gateway)).count();
     if others > 0 {
         return Err(Refusal::new(RefusalCode::InUse, format!("{others} leases of other gateways live here")));
     }
     Ok(())
+}
+
+/// Whether the caller means this supervisor.
+pub(super) fn check_state_dir(owner: &Owner, state_dir: &str) -> Result<(), Refusal> {
+    let same = |a: &Path, b: &Path| std::fs::canonicalize(a).ok() == std::fs::canonicalize(b).ok();
+    if same(Path::new(state_dir), &owner.context.state_dir) {
+        return Ok(());
+    }
+    let here = owner.context.state_dir.display();
+    Err(Refusal::new(RefusalCode::NotAuthorised, format!("this supervisor's state directory is {here}")))
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 const ARGUMENTS_MAX: usize = 4_096;
-const COMMANDS_QUEUED_MAX: usize = 8;
+pub(crate) const COMMANDS_QUEUED_MAX: usize = 8;
 const QUOTA_RETRY_MS: u64 = 5_000;
 pub(crate) const SESSION_RETRY_MS: u64 = 500;
 
@@ -81,6 +81,9 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
     }
     if owner.context.holding.rung == Rung::R4 {
         return Err(unheld());
+    }
+    if let Some(refusal) = owner.is_full() {
+        return Err(refusal);
     }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
     check_caps(owner, gateway, uid)?;
@@ -167,14 +170,14 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a lease counts for a cap.
-type Counts<'a> = &'a dyn Fn(&Lease) -> bool;
+/// How many leases may live, whose, under which key of the configuration, and which leases count.
+type Cap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
 
 fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32) -> Result<(), Refusal> {
     let (config, tenants) = (&owner.context.config, &owner.context.tenants);
     let tenant = tenant_of(tenants, uid, gateway);
     let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
-    let caps: [(u64, &str, &str, Counts<'_>); 4] = [
+    let caps: [Cap<'_>; 4] = [
         (config.leases_max, "here", "leases_max", &|_| true),
         (config.leases_per_gateway_max, "under this gateway", "leases_per_gateway_max", &|l| {
             l.gateway == gateway

@@ -64,5 +64,6 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),
         swept_at_ms: owner.swept_at_ms,
+        last_upgrade: owner.last_upgrade.clone(),
     })));
 }

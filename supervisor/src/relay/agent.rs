@@ -1,9 +1,10 @@
 //! The relay of an agent: stdout with offsets and back-pressure, numbered stdin, the tail of stderr.
 
 use super::budget::Share;
+use super::frozen::{AgentState, RelayState};
 use super::kept::{Kept, Place, Spool};
 use super::stderr::Stderr;
-use super::{Gauges, Limits, Pipes, Reader, Relay, RelayCmd, Totals, drain, totals_of};
+use super::{Freeze, Gauges, Limits, Pipes, Reader, Relay, RelayCmd, Totals, drain, pass, reopen, totals_of};
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{Offer, Stdin};
@@ -84,6 +85,25 @@ pub fn archive(lease: &Lease, limits: Limits) -> Relay {
     relay
 }
 
+/// Goes on where the relay of an agent was frozen. Its reader has to attach again.
+#[must_use]
+pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, frozen: AgentState) -> Relay {
+    let (relay, queue) = Relay::new();
+    let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max, Arc::clone(&limits.spooled));
+    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept);
+    agent.state = frozen.state;
+    agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
+    agent.stdout = reopen(lease_id, frozen.stdout, pipe::Receiver::from_owned_fd);
+    agent.stderr = reopen(lease_id, frozen.stderr, pipe::Receiver::from_owned_fd);
+    agent.input = Stdin::thaw(frozen.input, agent.limits.stdin_bytes_max, agent.limits.stdin_hashes_max);
+    agent.exit = frozen.exit;
+    agent.said = Stderr::thaw(lease_id, frozen.said, agent.limits.stderr_bytes_max);
+    agent.ended = frozen.ended;
+    agent.publish();
+    tokio::spawn(agent.run(queue));
+    relay
+}
+
 async fn readable(pipe: Option<&pipe::Receiver>) {
     match pipe {
         // An error shows again when the pipe is read.
@@ -154,6 +174,11 @@ impl Agent {
                 // The owner has ended: what is on disk stays for the next supervisor.
                 Wake::Command(None) => return,
                 Wake::Command(Some(RelayCmd::Release)) => break,
+                Wake::Command(Some(RelayCmd::Freeze(Freeze(to)))) => {
+                    // Who asked waits for it.
+                    drop(to.send(self.freeze()));
+                    return;
+                }
                 Wake::Command(Some(command)) => self.on_command(command),
                 Wake::Stdout => self.read_stdout(read),
                 Wake::Stderr => self.read_stderr(),
@@ -169,6 +194,22 @@ impl Agent {
             }
         }
         self.kept.discard();
+    }
+
+    /// Everything as a value. Who waits for an answer asks again on the next connection.
+    fn freeze(self) -> RelayState {
+        let id = self.lease_id;
+        RelayState::Agent(Box::new(AgentState {
+            state: self.state,
+            stdin: pass(id, self.stdin.map(pipe::Sender::into_nonblocking_fd)),
+            stdout: pass(id, self.stdout.map(pipe::Receiver::into_nonblocking_fd)),
+            stderr: pass(id, self.stderr.map(pipe::Receiver::into_nonblocking_fd)),
+            kept: self.kept.freeze(),
+            input: self.input.freeze(),
+            exit: self.exit,
+            said: self.said.freeze(),
+            ended: self.ended,
+        }))
     }
 
     const fn spooled(&self) -> bool {
@@ -333,7 +374,8 @@ impl Agent {
                 // A lease task that went away has no use for the totals; the gauges have them too.
                 let _ = answer.send(self.totals());
             }
-            RelayCmd::Release => {}
+            RelayCmd::Ping(done) => drop(done.send(())),
+            RelayCmd::Release | RelayCmd::Freeze(_) => {}
         }
     }
 

@@ -1,7 +1,9 @@
 //! What is kept of the output: in memory, or in a spool file once the lease is ending (H1).
 
 use super::budget::Budget;
+use super::frozen::{KeptState, SpoolState};
 use crate::core::ring::{Intake, OutOfRange, Ring};
+use crate::handover::Passed;
 use acp_shared::ids::LeaseId;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -93,6 +95,33 @@ pub(super) enum Kept {
 }
 
 impl Kept {
+    /// Everything as a value.
+    pub(super) fn freeze(self) -> KeptState {
+        match self {
+            Self::Memory(ring) => KeptState { base: ring.base(), bytes: ring.into_bytes(), spool: None },
+            Self::Disk(spool) => {
+                let file = Passed::new(spool.file.into());
+                let spooled = SpoolState { path: spool.path, file, start: spool.start, end: spool.end };
+                KeptState { base: spool.base, bytes: Vec::new(), spool: Some(spooled) }
+            }
+        }
+    }
+
+    /// Goes on where another one was frozen.
+    pub(super) fn thaw(frozen: KeptState, bytes_max: usize, total: Arc<Budget>) -> Self {
+        let KeptState { base, bytes, spool } = frozen;
+        let Some(SpoolState { path, file, start, end }) = spool else {
+            return Self::Memory(Ring::with(base, bytes, bytes_max));
+        };
+        match file.take() {
+            Ok(file) => Self::Disk(Spool { path, file: file.into(), start, base, end, total }),
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "a spool did not survive the handover");
+                Self::Memory(Ring::ended_at(end))
+            }
+        }
+    }
+
     pub(super) fn base(&self) -> u64 {
         match self {
             Self::Memory(ring) => ring.base(),

@@ -2,18 +2,24 @@
 
 pub mod agent;
 pub mod budget;
+mod frozen;
 mod kept;
 pub mod spools;
 mod stderr;
 pub mod terminal;
 
+pub(crate) use self::frozen::RelayState;
+
 use self::budget::Budget;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
+use crate::handover::Passed;
 use crate::link::{Link, Responder};
+use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +68,15 @@ pub enum RelayCmd {
     TreeGone(oneshot::Sender<Totals>),
     /// Nothing more is wanted of it.
     Release,
+    /// Say that the commands before this one are done.
+    Ping(oneshot::Sender<()>),
+    /// Turn into a value and end (H14).
+    Freeze(Freeze),
 }
+
+/// Where a relay that turns into a value goes.
+#[derive(Debug)]
+pub struct Freeze(oneshot::Sender<RelayState>);
 
 /// Where the streams of a lease ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -160,6 +174,39 @@ impl Relay {
         self.tell(RelayCmd::TreeGone(totals)).await;
         answer.await.unwrap_or_else(|_| self.totals())
     }
+
+    /// Waits until it has done what it was told before. One that has ended has.
+    pub(crate) async fn ping(&self) {
+        let (done, answer) = oneshot::channel();
+        self.tell(RelayCmd::Ping(done)).await;
+        drop(answer.await);
+    }
+
+    /// Turns it into a value, after everything that it was told before; `None` when it has ended.
+    pub(crate) async fn freeze(&self) -> Option<RelayState> {
+        let (to, state) = oneshot::channel();
+        self.tell(RelayCmd::Freeze(Freeze(to))).await;
+        state.await.ok()
+    }
+}
+
+/// A stream of a handover, put back to work. One that cannot be is said, and is closed.
+fn reopen<T>(
+    lease_id: LeaseId,
+    stream: Option<Passed>,
+    watch: impl FnOnce(OwnedFd) -> io::Result<T>,
+) -> Option<T> {
+    let opened = stream?.take().and_then(watch);
+    opened
+        .inspect_err(|error| tracing::error!(%lease_id, %error, "a stream did not survive the handover"))
+        .ok()
+}
+
+/// A stream on its way into a handover.
+fn pass(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<Passed> {
+    let fd =
+        stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
+    fd.ok().map(Passed::new)
 }
 
 fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
@@ -172,7 +219,9 @@ fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
         | RelayCmd::State(_)
         | RelayCmd::AdapterEnded(_)
         | RelayCmd::TreeGone(_)
-        | RelayCmd::Release => return,
+        | RelayCmd::Release
+        | RelayCmd::Ping(_)
+        | RelayCmd::Freeze(_) => return,
     };
     let refusal = acp_shared::protocol::Refusal::new(code, message);
     to.answer(Err(if code == RefusalCode::Busy { refusal.retry_after(BUSY_RETRY_MS) } else { refusal }));

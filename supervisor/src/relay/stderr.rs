@@ -1,5 +1,6 @@
 //! Standard error of an agent: the last bytes are kept for people, lines go to the log at a bounded rate.
 
+use super::frozen::StderrState;
 use crate::core::tail::{Tail, head};
 use acp_shared::ids::LeaseId;
 use tokio::time::{Duration, Instant};
@@ -28,6 +29,20 @@ impl Stderr {
             window: Instant::now(),
             lines: 0,
             suppressed: 0,
+        }
+    }
+
+    /// Everything as a value.
+    pub(super) fn freeze(self) -> StderrState {
+        StderrState { truncated: self.tail.truncated(), line: self.line, tail: self.tail.into_bytes() }
+    }
+
+    /// Goes on where another one was frozen.
+    pub(super) fn thaw(lease_id: LeaseId, frozen: StderrState, bytes_max: usize) -> Self {
+        Self {
+            tail: Tail::with(frozen.tail, bytes_max, frozen.truncated),
+            line: frozen.line,
+            ..Self::new(lease_id, bytes_max)
         }
     }
 

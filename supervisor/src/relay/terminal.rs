@@ -1,6 +1,7 @@
 //! The relay of a terminal (H16): its one pipe is always drained, the last bytes are kept.
 
-use super::{Gauges, Relay, RelayCmd, Totals, drain};
+use super::frozen::{RelayState, TerminalState};
+use super::{Freeze, Gauges, Relay, RelayCmd, Totals, drain, pass, reopen};
 use crate::core::tail::Tail;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
@@ -24,6 +25,7 @@ struct Terminal {
     exit: Option<ExitStatus>,
     on_exit: Option<OnExit>,
     buffer: Vec<u8>,
+    bytes_max: usize,
 }
 
 /// Starts the relay of a terminal.
@@ -39,7 +41,30 @@ pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exi
         exit: None,
         on_exit: Some(on_exit),
         buffer: vec![0; READ_BYTES],
+        bytes_max,
     };
+    tokio::spawn(terminal.run(queue));
+    relay
+}
+
+/// Goes on where the relay of a terminal was frozen.
+#[must_use]
+pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
+    let (relay, queue) = Relay::new();
+    let output = reopen(lease_id, frozen.output, pipe::Receiver::from_owned_fd);
+    let mut terminal = Terminal {
+        lease_id,
+        gauges: Arc::clone(&relay.gauges),
+        buffer: output.as_ref().map_or_else(Vec::new, |_| vec![0; READ_BYTES]),
+        output,
+        tail: Tail::with(frozen.tail, frozen.bytes_max, frozen.truncated),
+        end: frozen.end,
+        exit: frozen.exit,
+        on_exit: Some(on_exit).filter(|_| !frozen.told),
+        bytes_max: frozen.bytes_max,
+    };
+    terminal.gauges.set(terminal.totals());
+    terminal.tell_exit();
     tokio::spawn(terminal.run(queue));
     relay
 }
@@ -59,12 +84,30 @@ impl Terminal {
             };
             match command {
                 Some(None | Some(RelayCmd::Release)) => return,
+                Some(Some(RelayCmd::Freeze(Freeze(to)))) => {
+                    // Who asked waits for it.
+                    drop(to.send(self.freeze()));
+                    return;
+                }
                 Some(Some(command)) => self.on_command(command),
                 None => drop(self.read()),
             }
             self.gauges.set(self.totals());
             self.tell_exit();
         }
+    }
+
+    /// Everything as a value.
+    fn freeze(self) -> RelayState {
+        RelayState::Terminal(TerminalState {
+            output: pass(self.lease_id, self.output.map(pipe::Receiver::into_nonblocking_fd)),
+            bytes_max: self.bytes_max,
+            truncated: self.tail.truncated(),
+            end: self.end,
+            exit: self.exit,
+            told: self.on_exit.is_none(),
+            tail: self.tail.into_bytes(),
+        })
     }
 
     /// Takes one piece; whether there was one.
@@ -133,7 +176,8 @@ impl Terminal {
                 // A lease task that went away has no use for the totals; the gauges have them too.
                 let _ = answer.send(self.totals());
             }
-            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release => {}
+            RelayCmd::Ping(done) => drop(done.send(())),
+            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release | RelayCmd::Freeze(_) => {}
         }
     }
 }

@@ -173,6 +173,19 @@ impl Store {
             .collect()
     }
 
+    /// Whether this program would open the store of a supervisor that runs. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn check(state_dir: &Path) -> Result<(), StoreError> {
+        match open::newer(state_dir)? {
+            None => Ok(()),
+            Some((_, version)) => {
+                Err(StoreError::ReadOnly(format!("schema {version} is of a newer program")))
+            }
+        }
+    }
+
     /// Writes a whole lease. It is durable when this returns.
     ///
     /// # Errors

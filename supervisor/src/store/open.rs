@@ -105,7 +105,7 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
 
 /// The file of a newer program, open for reading only.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
-fn newer(dir: &Path) -> Result<Option<(Connection, i64)>, StoreError> {
+pub(super) fn newer(dir: &Path) -> Result<Option<(Connection, i64)>, StoreError> {
     let connection = Connection::open_with_flags(file(dir, ""), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.busy_timeout(BUSY_WAIT)?;
     let version: i64 =

@@ -79,8 +79,7 @@ impl Handle {
         rustix::event::poll(&mut [fd], Some(&at_once)).ok().map(|ready| ready > 0)
     }
 
-    /// Whether its directory says that it was reaped. What cannot be read for another reason, out of descriptors for
-    /// example, is no proof.
+    /// Whether its directory says that it was reaped. What is unreadable for another reason is no proof.
     fn is_gone(&self) -> bool {
         let Some(dir) = &self.dir else { return false };
         let stat = read_at(dir.as_fd(), "stat", STAT_BYTES_MAX);
@@ -270,7 +269,6 @@ impl Linux {
         let me = i32::try_from(std::process::id()).ok().and_then(|pid| self.open_as(pid, false).ok());
         let pidfd = me.as_ref().and_then(Handle::pidfd);
         let group = pidfd.map(|fd| raw_signal(fd, 0, PIDFD_SIGNAL_PROCESS_GROUP));
-        // Without this call nothing that was started could be ended again.
         let sent = |fd: BorrowedFd<'_>| raw_signal(fd, 0, 0).is_ok();
         let dir = me.as_ref().and_then(|me| me.dir.as_ref());
         Abilities {
@@ -499,13 +497,7 @@ pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// There is none.
 pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: a call that only looks whether the number is in use.
-    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the number is in use, was so before this program opened anything, and is meant for it alone.
-    let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    let fd = adopt(number)?;
     let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
     if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Ok(fd);
@@ -525,6 +517,21 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSPIDFD, (&raw const on).cast(), size)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes over a descriptor that an earlier image of this process, or a service manager, left open, and closes it to
+/// all later ones. The caller names each number once, before this program has opened anything of its own.
+///
+/// # Errors
+/// It is not open.
+pub fn adopt(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a number that is not open gives EBADF; the flag of one that is open is all that is changed.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and no value of this image owns it: it was inherited over `execve`, is meant for this
+    // program alone, and the caller takes each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Sends one packet with descriptors.

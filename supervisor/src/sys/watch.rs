@@ -101,6 +101,14 @@ impl Control {
         Ok(Self { socket })
     }
 
+    /// The socket, with what waits in it.
+    ///
+    /// # Errors
+    /// The runtime does not let go of it.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        Ok(self.socket.into_std()?.into())
+    }
+
     /// The next message with a pidfd of its sender, where the kernel gives one; `None` when the wrapper has closed
     /// its end. Safe to cancel.
     ///

@@ -131,6 +131,9 @@ pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
     false
 }
 
+/// Agents of tests may crash as often as they like.
+const PATIENT: &str = "crash_backoff_ms = 0\ncrashes_max = 0\n";
+
 impl Host {
     pub(crate) fn new() -> Self {
         Self::with_config("reap_term_ms = 300")
@@ -144,7 +147,7 @@ impl Host {
 
     /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
     pub(crate) fn on(rung: &str) -> Option<Self> {
-        let mut host = Self::idle(&format!("reap_term_ms = 300\nrung = \"{rung}\""));
+        let mut host = Self::idle(&format!("{PATIENT}reap_term_ms = 300\nrung = \"{rung}\""));
         if rung == "R1" && host.group.is_none() {
             return None;
         }
@@ -416,6 +419,29 @@ impl Client {
             }
             self.recv().await;
         }
+    }
+
+    /// The next piece of news; `None` when the connection has ended.
+    pub(crate) async fn try_notice(&mut self) -> Option<Notice> {
+        loop {
+            if let Some(notice) = self.notices.pop_front() {
+                return Some(notice);
+            }
+            let message =
+                tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("news in time");
+            match message {
+                Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
+                Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
+                Ok(Some(ToClient::Welcome(_) | ToClient::Refused(_)) | None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Sends what nobody waits for; a connection that has ended takes nothing.
+    pub(crate) async fn try_send(&mut self, body: Request) {
+        let id = self.next;
+        self.next += 1;
+        drop(self.conn.sender.send(&ToSupervisor::Request { id, body }).await);
     }
 
     pub(crate) async fn spawn(&mut self, spec: &Spawn) -> LeaseInfo {

@@ -16,7 +16,7 @@ pub(crate) struct Decoy(Child);
 impl Decoy {
     pub(crate) fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
         let mut command = Command::new("sleep");
-        command.arg("300").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
+        command.arg("3600").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
         Self(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap())
     }
 

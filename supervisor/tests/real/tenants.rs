@@ -19,7 +19,7 @@ const B: u32 = 65_002;
 const RUNS_A: u32 = 65_003;
 const RUNS_B: u32 = 65_004;
 
-fn as_root() -> bool {
+pub(crate) fn as_root() -> bool {
     let uid = rustix::process::geteuid();
     if !uid.is_root() {
         println!("probe: user {uid:?} is not root and cannot become another user: left out");
@@ -28,7 +28,7 @@ fn as_root() -> bool {
 }
 
 /// Does something on a thread that is this user, as the kernel tells whoever it connects to.
-fn as_user<T: Send + 'static>(uid: u32, work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn as_user<T: Send + 'static>(uid: u32, work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
         set_thread_groups(&[]).unwrap();

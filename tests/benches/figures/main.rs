@@ -4,18 +4,22 @@
 //! output is a table for people and, as the last line, one JSON object with every figure. A limit that is missed
 //! is said, and only `--check` makes it the exit code. Nothing here is a test: no figure decides a suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `wrapper`; none means all), `--check`.
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`; none means
+//! all), `--check`.
 
 mod api;
 mod cli;
 mod cost;
 mod house;
 mod latency;
+mod leases;
+mod orphans;
 mod peers;
 mod pipe;
 mod proc;
 mod report;
 mod stats;
+mod supervisor;
 mod throughput;
 mod turn;
 mod wrapper;
@@ -25,7 +29,9 @@ use report::Report;
 use std::process::ExitCode;
 
 /// The parts, in the order in which they are measured.
-const PARTS: [&str; 4] = ["latency", "throughput", "cost", "wrapper"];
+const PARTS: [&str; 5] = ["latency", "throughput", "cost", "supervisor", "wrapper"];
+/// Those that need a gateway.
+const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -47,7 +53,7 @@ fn main() -> ExitCode {
         wanted = PARTS.to_vec();
     }
     let mut report = Report::start();
-    if wanted.iter().any(|part| *part != "wrapper") {
+    if wanted.iter().any(|part| OF_GATEWAY.contains(part)) {
         let mut house = House::build();
         report.fact("durability", &house.durability());
         report.fact("journal_mode", &house.journal_mode());
@@ -61,6 +67,9 @@ fn main() -> ExitCode {
             }
         }
         house.end();
+    }
+    if wanted.contains(&"supervisor") {
+        supervisor::measure(&mut report);
     }
     if wanted.contains(&"wrapper") {
         wrapper::measure(&mut report);

@@ -38,3 +38,16 @@ fn voluntary(status: &std::path::Path) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     line.trim().parse().ok()
 }
+
+/// CPU that it used so far, user and system, threads that ended included, in ms. The kernel counts in steps of 10 ms.
+///
+/// # Panics
+/// When the process is gone.
+pub(crate) fn cpu_ms(pid: i32) -> f64 {
+    const TICK_MS: f64 = 10.0;
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let after = text.rsplit_once(") ").map_or("", |(_, after)| after);
+    let ticks: u32 = after.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
+    f64::from(ticks) * TICK_MS
+}

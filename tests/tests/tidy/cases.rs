@@ -5,14 +5,11 @@
 mod table;
 
 use crate::source::{Source, sources};
-use acp_tests::world::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use table::{Asked, Case, Kind, List, cases};
 
-/// Cases whose tests are still to be written, one to a line: `c17 S`, `a12`. It may only shrink.
-const NOT_YET: &str = "tests/cases-not-yet.txt";
 const PACKAGES: [&str; 5] = ["shared", "wrapper", "supervisor", "gateway", "tests"];
 
 /// What a name says: which cases are covered, and how.
@@ -153,25 +150,12 @@ fn markdown(covered: &Covered) -> String {
     text
 }
 
-fn not_yet() -> BTreeSet<String> {
-    // The list goes when nothing is left on it.
-    let text = std::fs::read_to_string(repository().join(NOT_YET)).unwrap_or_default();
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(str::to_owned).collect()
-}
-
-fn judge(missing: &BTreeSet<String>, not_yet: &BTreeSet<String>) -> Vec<String> {
-    let lacking = missing.difference(not_yet).map(|case| format!("{case} has no test"));
-    let done =
-        not_yet.difference(missing).map(|case| format!("{case} has its test: remove it from {NOT_YET}"));
-    lacking.chain(done).collect()
-}
-
 #[test]
 fn every_case_has_its_tests() {
     let covered = covered_by(&sources(&PACKAGES));
     println!("{}", markdown(&covered));
-    let mut violations = judge(&missing(&covered), &not_yet());
+    let mut violations: Vec<String> =
+        missing(&covered).iter().map(|case| format!("{case} has no test")).collect();
     violations.extend(unknown(&covered));
     crate::assert_none(
         "a test's name begins with the cases it covers and their kind: c26_c27_a05_r_…",
@@ -204,15 +188,13 @@ fn names_are_read_as_they_are_written() {
 }
 
 #[test]
-fn what_is_not_yet_there_only_shrinks() {
-    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-    for (missing, not_yet, violations) in [
-        (set(&[]), set(&[]), 0),
-        (set(&["c01 S"]), set(&["c01 S"]), 0),
-        (set(&["c01 S"]), set(&[]), 1),
-        (set(&[]), set(&["c01 S"]), 1),
-        (set(&["c01 S"]), set(&["c01 R"]), 2),
-    ] {
-        assert_eq!(judge(&missing, &not_yet).len(), violations, "{missing:?} {not_yet:?}");
+fn a_case_without_its_tests_is_missing() {
+    let all: Covered = covered_by(&sources(&PACKAGES));
+    for (list, number, kind) in all.keys() {
+        let mut without = all.clone();
+        without.retain(|(l, n, k), _| (l, n) != (list, number) || k != kind);
+        let case = cases().into_iter().find(|case| (case.list, case.number) == (*list, *number));
+        let asked = case.is_some_and(|case| matches!(case.asked, Asked::Each(kinds) if kinds.contains(kind)));
+        assert_eq!(missing(&without).is_empty(), !asked, "{number} {}", kind.letter());
     }
 }

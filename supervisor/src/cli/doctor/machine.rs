@@ -248,6 +248,7 @@ mod tests {
             warnings: vec![],
             read_only: None,
             swept_at_ms: None,
+            last_upgrade: None,
         };
         use super::super::Verdict::{Fail, Ok, Warn};
         for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {

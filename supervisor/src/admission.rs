@@ -1,0 +1,119 @@
+//! Who is let in: the owner's part of the handshake. What is decided about it stands in [`crate::core::admit`].
+
+use crate::core::admit::{Admitted, Living, admit, other_user};
+use crate::core::tenant::tenant_of;
+use crate::link::{Link, LinkId};
+use crate::owner::{Connected, Owner, Who};
+use crate::sys::Sys;
+use acp_shared::conn::Peer;
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::protocol::{Hello, Home, Refusal, RefusalCode, Role, Welcome};
+
+/// The longest machine id; systemd's have 33 bytes.
+const MACHINE_ID_BYTES_MAX: usize = 256;
+
+impl Owner {
+    /// Lets a client in, or says why not.
+    pub(crate) fn hello(
+        &mut self,
+        hello: &Hello,
+        version: u16,
+        peer: Peer,
+        link: Link,
+    ) -> Result<Welcome, Refusal> {
+        if self.stopping || self.leaving {
+            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
+        }
+        // Whom the lists do not name is not looked at any further: that takes time.
+        match &hello.role {
+            Role::Admin => self.policy.admin(peer.uid, peer.gid)?,
+            Role::Gateway { .. } => self.policy.gateway(peer.uid, peer.gid)?,
+        }
+        if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
+            // An agent has its supervisor's user, but must not end or drive what is supervised here (H9).
+            return Err(Refusal::new(
+                RefusalCode::NotAuthorised,
+                "the supervisor does not take orders from the trees in its care",
+            ));
+        }
+        let (who, epoch) = match &hello.role {
+            Role::Admin => {
+                self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
+                (Who::Admin, 0)
+            }
+            Role::Gateway { instance_id, epoch, home } => {
+                let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
+                self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
+                if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
+                    return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
+                }
+                self.admit_gateway(*instance_id, *epoch, home, peer)?;
+                (Who::Gateway(*instance_id), *epoch)
+            }
+        };
+        tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
+        // Opened after the peer connected: should its number be another's by now, the connection has ended.
+        let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
+        self.links.insert(link.id(), Connected { link, who, uid: peer.uid, epoch, process });
+        Ok(Welcome {
+            version,
+            features: Vec::new(),
+            pid: self.context.me.pid,
+            supervisor_id: self.supervisor_id.clone(),
+            credit_bytes: self.context.config.credit_bytes,
+        })
+    }
+
+    fn admit_gateway(
+        &mut self,
+        gateway: GatewayInstanceId,
+        epoch: u64,
+        home: &Home,
+        peer: Peer,
+    ) -> Result<(), Refusal> {
+        let uid = peer.uid;
+        let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
+        let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
+            let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
+            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.holds_number(process));
+            Living { epoch: c.epoch, elsewhere }
+        });
+        let known = self.installations.get(&gateway);
+        let Admitted { installation, supersedes } = admit(known, living, gateway, uid, home, epoch)
+            .inspect_err(
+                |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
+            )?;
+        if known.is_none() {
+            // What is known of it may not have been written down; its leases were.
+            if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
+                tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                return Err(other_user(gateway));
+            }
+            self.make_room_for_gateway(uid)?;
+        }
+        if self.installations.get(&gateway) != Some(&installation) {
+            let (store, row) = (self.context.store.clone(), installation.clone());
+            tokio::spawn(async move {
+                if let Err(error) = store.save_installation(&row).await {
+                    tracing::error!(%error, gateway = %row.gateway, "what is known of a gateway is not recorded");
+                }
+            });
+            self.installations.insert(gateway, installation);
+        }
+        self.detached_at_ms.remove(&gateway);
+        let old: Vec<LinkId> =
+            self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
+        for id in old {
+            // Its unread frames are nobody's any more: the link is no longer known (H5).
+            if let Some(connected) = self.links.remove(&id)
+                && supersedes
+            {
+                connected.link.refuse(Refusal::new(
+                    RefusalCode::EpochStale,
+                    "a newer connection of this gateway took over",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! `upgrade`, and the proof that the new program gives.
+
+use super::{Address, Cli, CliError, Output, Verb, client, client_within, json, status};
+use crate::config::Config;
+use crate::handover::check::Proof;
+use crate::handover::image;
+use crate::store::Store;
+use crate::tenants::tenants;
+use acp_shared::conn::ConnError;
+use acp_shared::protocol::{LastUpgrade, Reply, Request};
+use clap::{CommandFactory, FromArgMatches};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the supervisor may take until the new program has proved itself: its trial, the spawns on their way, and
+/// the proof.
+const PROVED: Duration = Duration::from_secs(60);
+/// How long the new program may take until it answers.
+const ANSWERS: Duration = Duration::from_secs(30);
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+pub(super) async fn run(
+    address: &Address,
+    state_dir: &Path,
+    program: Option<PathBuf>,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let before = status::ask(&mut client(address).await?).await?.last_upgrade.map(|last| last.at_ms);
+    let mut connection = client_within(address, PROVED).await?;
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let program = program.map(|path| text(&path));
+    match connection.call(Request::Upgrade { program, state_dir: text(state_dir) }).await {
+        Ok(Reply::Done) => {}
+        Ok(_) => return Err(CliError::OutOfTurn),
+        Err(error) => return Err(error.into()),
+    }
+    let until = Instant::now() + ANSWERS;
+    let last = loop {
+        let asked = async { status::ask(&mut client(address).await?).await };
+        match asked.await.map(|status| status.last_upgrade) {
+            Ok(Some(last)) if Some(last.at_ms) != before => break last,
+            Err(error) if !comes_back(&error) => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        if Instant::now() >= until {
+            return Err(CliError::NoAnswer);
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    };
+    if let Some(why) = last.error {
+        return Err(CliError::FellBack(why));
+    }
+    if out.is_json() {
+        Ok(out.data("upgrade", &json::upgrade(&last))?)
+    } else {
+        Ok(out.line(&self::text(&last))?)
+    }
+}
+
+/// Whether a supervisor that is being upgraded may be behind a failure. Its socket is never gone: who connects waits.
+fn comes_back(error: &CliError) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match error {
+        CliError::Connect { source: ConnError::Io(error), .. } => {
+            !matches!(error.kind(), NotFound | ConnectionRefused)
+        }
+        CliError::Connect { source, .. } | CliError::Call(source) => {
+            matches!(source, ConnError::Closed | ConnError::Io(_) | ConnError::Refused(_))
+        }
+        _ => false,
+    }
+}
+
+/// An upgrade as people see it.
+pub(super) fn text(last: &LastUpgrade) -> String {
+    let LastUpgrade { from_version, to_version, leases, pause_ms, .. } = last;
+    match &last.error {
+        None => format!("{from_version} to {to_version}, {leases} leases went on after {pause_ms} ms"),
+        Some(why) => format!("still {from_version}: {why}"),
+    }
+}
+
+/// Reads the handover on standard input, and says what was read when this program would start with `args` and
+/// go on from it.
+pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliError> {
+    let (_, summary) =
+        image::read(std::io::stdin().as_fd()).map_err(|error| CliError::Handover(chain(&error)))?;
+    let all = std::iter::once(OsString::from("acp-supervisor")).chain(args);
+    let matches = Cli::command().try_get_matches_from(all);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = cli.map_err(|error| CliError::Handover(error.to_string()))?;
+    let Verb::Serve { config, .. } = &cli.verb else {
+        return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
+    };
+    let own_uid = rustix::process::geteuid().as_raw();
+    tenants(&Config::load(config.as_deref())?, own_uid).map_err(crate::app::AppError::from)?;
+    Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
+    let proof = serde_json::to_value(Proof::of(summary)).map_err(std::io::Error::from)?;
+    Ok(out.json_line(&proof)?)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}"));
+    format!("{error}{}", source.unwrap_or_default())
+}

@@ -1,0 +1,15 @@
+//! Upgrade (H14): another program goes on in the place of this one. For the admin, on this state directory.
+
+use super::{admin_only, shutdown};
+use crate::link::Responder;
+use crate::owner::{Owner, Who};
+
+pub(super) fn handle(owner: &mut Owner, who: Who, program: Option<String>, state_dir: &str, to: Responder) {
+    match admin_only(who).and_then(|()| shutdown::check_state_dir(owner, state_dir)) {
+        Ok(()) => owner.upgrade(program, to),
+        Err(refusal) => {
+            tracing::info!(refusal = refusal.message, "upgrade refused");
+            to.answer(Err(refusal));
+        }
+    }
+}

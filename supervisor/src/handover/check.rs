@@ -1,0 +1,173 @@
+//! The proof: the new program runs for a moment beside this one, reads the handover and says what it has read.
+
+use super::image::{HANDOVER_VERSION, Summary};
+use crate::context::Context;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the new program may take.
+const WITHIN: Duration = Duration::from_secs(10);
+/// How long a killed one may take to be gone.
+const KILLED: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const ANSWER_BYTES_MAX: usize = 4_096;
+/// How much of a wrong answer is shown.
+const SHOWN_BYTES: usize = 200;
+
+/// What a program says that has read a handover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Proof {
+    /// The version of handovers that it reads.
+    pub(crate) handover: u32,
+    /// How many leases it found.
+    pub(crate) leases: u32,
+    /// The checksum that it computed.
+    pub(crate) checksum: String,
+    /// Its own version.
+    pub(crate) version: String,
+}
+
+impl Proof {
+    /// What this program says of a handover.
+    pub(crate) fn of(summary: Summary) -> Self {
+        Self {
+            handover: HANDOVER_VERSION,
+            leases: summary.leases,
+            checksum: summary.checksum,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// Has `program` prove that it can read the handover in `image` and would start with `args`. Returns its version.
+/// This blocks.
+///
+/// # Errors
+/// Why it cannot take over, in words.
+pub(crate) fn prove(
+    context: &Context,
+    program: &Path,
+    args: &[OsString],
+    image: &File,
+    want: &Summary,
+) -> Result<String, String> {
+    let shown = program.display();
+    let read = image.try_clone().map_err(|e| format!("no descriptor is left: {e}"))?;
+    let mut command = Command::new(program);
+    command.args(["--json", "handover-check", "--"]).args(args);
+    command.stdin(Stdio::from(read)).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut started = None;
+    let pid = context.start_child(|| {
+        let child = command.spawn()?;
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        started = Some(child);
+        Ok(pid)
+    });
+    let pid = pid.map_err(|e| format!("{shown} cannot be started: {e}"))?;
+    let answer = started.map_or_else(|| Err("was not started".to_owned()), |mut child| hear(&mut child));
+    // From now on nobody waits for it; one that does not die is reaped as a stray.
+    context.forget_child(pid);
+    judge(&answer.map_err(|why| format!("{shown} {why}"))?, want).map_err(|why| format!("{shown} {why}"))
+}
+
+/// Whether an answer proves that the handover was read.
+fn judge(answer: &[u8], want: &Summary) -> Result<String, String> {
+    let proof: Proof = serde_json::from_slice(answer)
+        .map_err(|_| format!("does not understand the handover: {}", shown(answer)))?;
+    let read = Summary { leases: proof.leases, checksum: proof.checksum };
+    if proof.handover != HANDOVER_VERSION || read != *want {
+        return Err(format!("has read something else: {}", shown(answer)));
+    }
+    Ok(proof.version)
+}
+
+/// The beginning of an answer, for people.
+fn shown(answer: &[u8]) -> String {
+    let text = String::from_utf8_lossy(answer);
+    format!("{:?}", crate::core::tail::head(text.trim(), SHOWN_BYTES))
+}
+
+/// What a child prints until it ends well.
+fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
+    let until = Instant::now() + WITHIN;
+    let heard = listen(child, until).and_then(|answer| match end(child, until) {
+        Ok(()) => Ok(answer),
+        Err(why) => Err(format!("{why}: {}", shown(&answer))),
+    });
+    if heard.is_err() {
+        // Our own child that is not reaped: its number is its own.
+        drop(child.kill());
+        drop(end(child, Instant::now() + KILLED));
+    }
+    heard
+}
+
+fn listen(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
+    let mut pipe = child.stdout.take().ok_or("has no output")?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|e| e.to_string())?;
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(format!("does not answer within {WITHIN:?}")),
+            Ok(_) => {}
+            // Children end at any time.
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(format!("cannot be heard: {errno}")),
+        }
+        match pipe.read(&mut piece) {
+            Ok(0) => return Ok(answer),
+            Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("cannot be heard: {error}")),
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err("says more than was asked".to_owned());
+        }
+    }
+}
+
+fn end(child: &mut Child, until: Instant) -> Result<(), String> {
+    loop {
+        match child.try_wait().map_err(|e| format!("cannot be waited for: {e}"))? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(format!("cannot take over: it ended with {status}")),
+            None if Instant::now() >= until => return Err(format!("does not end within {WITHIN:?}")),
+            None => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_answer_is_a_proof() {
+        let want = Summary { leases: 2, checksum: "ab".into() };
+        let say = |handover, leases, checksum: &str| {
+            format!(
+                r#"{{"handover":{handover},"leases":{leases},"checksum":"{checksum}","version":"9"}}{}"#,
+                "\n"
+            )
+        };
+        assert_eq!(judge(say(HANDOVER_VERSION, 2, "ab").as_bytes(), &want), Ok("9".to_owned()));
+        for wrong in [
+            say(HANDOVER_VERSION + 1, 2, "ab"),
+            say(HANDOVER_VERSION, 3, "ab"),
+            say(HANDOVER_VERSION, 2, "ac"),
+            String::new(),
+            "ok".to_owned(),
+        ] {
+            assert!(judge(wrong.as_bytes(), &want).is_err(), "{wrong}");
+        }
+    }
+}

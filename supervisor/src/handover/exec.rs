@@ -1,0 +1,119 @@
+//! Leaving this image for the next one, and arriving in it.
+
+use super::Handover;
+use super::image::{self, ImageError};
+use super::passed::{self, Passed};
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// How a supervisor is told that it goes on where another image was.
+pub(crate) const RESUME_FLAG: &str = "--resume-from-fd";
+
+/// Why an image cannot go on where another one was.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// A descriptor is not what was handed over.
+    #[error("a descriptor was not handed over")]
+    Descriptor(#[source] io::Error),
+    /// The handover is damaged or of another version.
+    #[error(transparent)]
+    Image(#[from] Box<dyn std::error::Error + Send + Sync>),
+    /// Another process wrote it.
+    #[error("this handover is of process {0}")]
+    Process(i32),
+}
+
+impl From<ImageError> for ResumeError {
+    fn from(error: ImageError) -> Self {
+        Self::Image(Box::new(error))
+    }
+}
+
+/// Takes over from an earlier image of this process. From here on nothing that it left open reaches a child.
+///
+/// # Errors
+/// [`ResumeError`].
+pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
+    let file = crate::sys::linux::adopt(number).map_err(ResumeError::Descriptor)?;
+    let (mut handover, _) = image::read(file.as_fd())?;
+    if u32::try_from(handover.head.pid) != Ok(std::process::id()) {
+        return Err(ResumeError::Process(handover.head.pid));
+    }
+    passed::adopt(handover.passed()).map_err(ResumeError::Descriptor)?;
+    Ok(handover)
+}
+
+/// Gives everything back to the program that was left, since this one cannot begin. Returns only when that failed too,
+/// or was tried before.
+pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
+    if handover.head.failed.is_some() {
+        return io::Error::other("the program before could not begin either");
+    }
+    let mut text = why.to_string();
+    let mut source = why.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    tracing::error!(why = text, "this program cannot begin; the one before goes on");
+    handover.head.failed = Some(text);
+    let program = format!("/proc/self/fd/{}", handover.head.left.number());
+    match image::write(&mut handover) {
+        Ok((file, _)) => leave(Path::new(&program), &plain(std::env::args_os().skip(1)), file, &mut handover),
+        Err(error) => error,
+    }
+}
+
+/// Arguments of this program without those of a handover.
+pub(crate) fn plain(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let of_handover = |arg: &OsString| arg.to_string_lossy().starts_with(RESUME_FLAG);
+    args.filter(|arg| !of_handover(arg)).collect()
+}
+
+/// Puts `program` in the place of this one. Returns only when that failed, and then everything is as before.
+pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
+    let mut image = Passed::new(OwnedFd::from(image));
+    let argv = strings(program, args, &image);
+    let mut all = handover.passed();
+    all.push(&mut image);
+    let failed = match argv {
+        Ok((path, argv, environment)) => {
+            let opened = all.iter().try_for_each(|passed| passed.inherit(true));
+            opened.err().unwrap_or_else(|| {
+                // A copied list of names and values: nothing of the new image lives in this one.
+                match nix::unistd::execve(&path, &argv, &environment) {
+                    Ok(never) => match never {},
+                    Err(errno) => errno.into(),
+                }
+            })
+        }
+        Err(error) => error,
+    };
+    for passed in all {
+        if let Err(error) = passed.inherit(false) {
+            tracing::error!(%error, "a descriptor stays open to children");
+        }
+    }
+    failed
+}
+
+type Strings = (CString, Vec<CString>, Vec<CString>);
+
+fn strings(program: &Path, args: &[OsString], image: &Passed) -> io::Result<Strings> {
+    let text = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
+    let path = text(program.as_os_str().to_owned().into_vec())?;
+    let mut argv = vec![path.clone()];
+    for arg in args {
+        argv.push(text(arg.clone().into_vec())?);
+    }
+    argv.push(text(format!("{RESUME_FLAG}={}", image.number()).into_bytes())?);
+    let pair = |(name, value): (OsString, OsString)| {
+        text([name.into_vec(), b"=".to_vec(), value.into_vec()].concat())
+    };
+    let environment = std::env::vars_os().map(pair).collect::<io::Result<Vec<_>>>()?;
+    Ok((path, argv, environment))
+}

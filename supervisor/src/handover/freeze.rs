@@ -1,0 +1,420 @@
+//! The way out: an upgrade is asked for, tried, waits for spawns, and turns the supervisor into a value.
+
+use super::check;
+use super::exec;
+use super::image;
+use super::program;
+use super::{EntryState, Handover, Head, Passed, Standing, TaskState, Thawing};
+use crate::context::{Context, wall_ms};
+use crate::core::lease::Lease;
+use crate::lease_task::LeaseCmd;
+use crate::link::{Link, Responder};
+use crate::owner::{Event, Owner, Who};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{LastUpgrade, LeaseState, Refusal, RefusalCode, Reply};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// How long spawns that are on their way are waited for beyond their own limit, in milliseconds.
+const DRAIN_SLACK_MS: u64 = 5_000;
+/// How long the tasks of all leases may take until they pause.
+const PAUSE: Duration = Duration::from_secs(5);
+/// How long clients may take to read that they are let go.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the store may take until everything is on disk. What is not is in the handover too.
+const FLUSH: Duration = Duration::from_secs(5);
+/// When a refused spawn, or a second upgrade, should come again, in milliseconds.
+pub(crate) const RETRY_MS: u64 = 250;
+
+/// A request to a lease's task to do nothing until it is decided what becomes of it.
+#[derive(Debug)]
+pub struct Pause {
+    paused: oneshot::Sender<()>,
+    verdict: oneshot::Receiver<oneshot::Sender<(Lease, TaskState)>>,
+}
+
+impl Pause {
+    /// Waits for the decision: who wants the task as a value, or that it goes on.
+    pub(crate) async fn wait(self) -> Option<oneshot::Sender<(Lease, TaskState)>> {
+        // Who asked and went away has decided.
+        let _ = self.paused.send(());
+        self.verdict.await.ok()
+    }
+}
+
+/// The tasks that pause. They go on when this is dropped.
+type Paused = HashMap<LeaseId, oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>>;
+
+/// An upgrade under way.
+#[derive(Debug)]
+pub(crate) struct Upgrade {
+    program: PathBuf,
+    asker: Responder,
+    /// The new program has passed the trial: until when spawns are waited for.
+    drain_until_ms: Option<u64>,
+}
+
+impl Upgrade {
+    /// Until when spawns are waited for.
+    pub(crate) const fn deadline_ms(&self) -> Option<u64> {
+        self.drain_until_ms
+    }
+}
+
+/// What came of the trial of a program: its version, or why it cannot take over.
+#[derive(Debug)]
+pub struct Tried(Result<String, String>);
+
+/// What a supervisor stands on that is not in its tables.
+#[derive(Debug)]
+pub(crate) struct Footing {
+    /// What stays from image to image.
+    pub(crate) standing: Standing,
+    /// What takes connections and signals. Whoever comes after its end waits in the kernel.
+    pub(crate) doors: Vec<JoinHandle<()>>,
+    /// Where this program was started from.
+    pub(crate) program: PathBuf,
+    /// The arguments it was started with.
+    pub(crate) args: Vec<OsString>,
+}
+
+/// A supervisor as a value.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    handover: Handover,
+    /// Leases that have ended and have no streams: they are in the store.
+    ended: Vec<Lease>,
+    program: PathBuf,
+    args: Vec<OsString>,
+    asker: Responder,
+}
+
+fn failed(why: &str) -> Refusal {
+    Refusal::new(RefusalCode::UpgradeFailed, format!("this supervisor goes on as it is: {why}"))
+}
+
+fn busy(why: &str) -> Refusal {
+    Refusal::new(RefusalCode::Busy, why).retry_after(RETRY_MS)
+}
+
+impl Owner {
+    /// Begins an upgrade: the new program is tried while everything goes on.
+    pub(crate) fn upgrade(&mut self, program: Option<String>, to: Responder) {
+        let Some(ground) = &self.ground else {
+            return to.answer(Err(busy("this supervisor is just starting")));
+        };
+        if self.stopping {
+            return to.refuse(RefusalCode::ShuttingDown, "the supervisor is ending");
+        }
+        if self.upgrade.is_some() {
+            return to.answer(Err(busy("another upgrade is under way")));
+        }
+        let program = program.map_or_else(|| ground.program.clone(), PathBuf::from);
+        if let Err(why) = program::check(&program) {
+            return to.answer(Err(failed(&why)));
+        }
+        tracing::info!(program = %program.display(), "an upgrade was asked for");
+        let head = self.head(Passed::nothing(), Passed::nothing(), ground.standing.to_remove.clone());
+        let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
+        tokio::spawn(async move {
+            let trial = Handover { head, entries: Vec::new() };
+            let tried = prove(&context, trial, &path, args).await.1;
+            context.tell(Event::Tried(Tried(tried.map(|(_, version)| version)))).await;
+        });
+        self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
+    }
+
+    /// The trial is over.
+    pub(crate) fn tried(&mut self, Tried(result): Tried) {
+        match (result, &mut self.upgrade) {
+            (Ok(version), Some(upgrade)) => {
+                tracing::info!(version, "the new program can take over; no more spawns are taken");
+                let within = self.context.config.spawn_ms.saturating_add(DRAIN_SLACK_MS);
+                upgrade.drain_until_ms = Some(self.context.now_ms().saturating_add(within));
+                self.wake_anew();
+            }
+            (Err(why), _) => self.give_up(&why),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Why no spawn is taken now, if that is so.
+    pub(crate) fn is_full(&self) -> Option<Refusal> {
+        let drains = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some());
+        (drains || self.leaving).then(|| busy("the supervisor is being upgraded; spawn again in a moment"))
+    }
+
+    /// Ends an upgrade that is not to be; everything goes on.
+    pub(crate) fn give_up(&mut self, why: &str) {
+        let Some(upgrade) = self.upgrade.take() else { return };
+        tracing::warn!(why, "no upgrade");
+        upgrade.asker.answer(Err(failed(why)));
+    }
+
+    /// Gives up an upgrade whose spawns do not end.
+    pub(crate) fn check_upgrade(&mut self, now_ms: u64) {
+        let until = self.upgrade.as_ref().and_then(|upgrade| upgrade.drain_until_ms);
+        if until.is_some_and(|until| now_ms >= until) {
+            self.give_up("a spawn that is on its way does not end");
+        }
+    }
+
+    /// Whether nothing is left to wait for.
+    pub(crate) fn may_freeze(&self) -> bool {
+        let spawning =
+            |e: &crate::owner::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
+        self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some())
+            && !self.leases.values().any(spawning)
+    }
+
+    /// Turns the supervisor into a value; `None` when that cannot be, and everything goes on.
+    pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<Frozen> {
+        let paused = match self.pause(events).await {
+            Ok(paused) if !self.stopping => paused,
+            Ok(_) => {
+                self.give_up("it is to end");
+                return None;
+            }
+            Err(why) => {
+                self.give_up(why);
+                return None;
+            }
+        };
+        let (Some(Upgrade { program, asker, .. }), Some(ground)) = (self.upgrade.take(), self.ground.take())
+        else {
+            return None;
+        };
+        let left = match Passed::this_program() {
+            Ok(left) => left,
+            Err(error) => {
+                self.ground = Some(ground);
+                asker.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
+                return None;
+            }
+        };
+        self.leaving = true;
+        for door in ground.doors {
+            door.abort();
+            drop(door.await);
+        }
+        self.let_go(asker.link(), events).await;
+        let mut tasks = HashMap::new();
+        for (id, verdict) in paused {
+            let (to, state) = oneshot::channel();
+            if verdict.send(to).is_ok()
+                && let Ok(state) = state.await
+            {
+                tasks.insert(id, state);
+            }
+        }
+        // What the tasks said last comes before what they have become.
+        while let Ok(event) = events.try_recv() {
+            self.on(event);
+        }
+        let Standing { lock, listener, to_remove } = ground.standing;
+        let mut head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
+        head.left = left;
+        let (entries, ended) = self.entries(tasks).await;
+        let handover = Handover { head, entries };
+        Some(Frozen { handover, ended, program, args: ground.args, asker })
+    }
+
+    /// Has every task of a lease pause. Events are taken meanwhile: the tasks may wait for that.
+    async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<Paused, &'static str> {
+        let (mut paused, mut waits) = (Paused::new(), Vec::new());
+        for (id, commands) in self.leases.iter().filter_map(|(id, e)| Some((id, e.commands.clone()?))) {
+            let ((ready, is_ready), (verdict, decided)) = (oneshot::channel(), oneshot::channel());
+            waits.push(async move {
+                let told = commands.send(LeaseCmd::Pause(Pause { paused: ready, verdict: decided })).await;
+                if told.is_ok() {
+                    // A task that ends instead has nothing to hand over.
+                    drop(is_ready.await);
+                }
+            });
+            paused.insert(*id, verdict);
+        }
+        let relays: Vec<_> = self.leases.values().filter_map(|e| e.relay.clone()).collect();
+        let all = async {
+            for wait in waits {
+                wait.await;
+            }
+            for relay in relays {
+                relay.ping().await;
+            }
+        };
+        let all = tokio::time::timeout(PAUSE, all);
+        tokio::pin!(all);
+        loop {
+            tokio::select! {
+                done = &mut all => {
+                    return done.map(|()| paused).map_err(|_| "the end of a process tree takes all its time");
+                }
+                Some(event) = events.recv() => self.on(event),
+            }
+        }
+    }
+
+    /// Lets every client go, save the one that waits for the outcome.
+    async fn let_go(&mut self, asker: &Link, events: &mut mpsc::Receiver<Event>) {
+        let now = self.context.now_ms();
+        let leave =
+            Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
+        let mut ends = Vec::new();
+        for (id, connected) in std::mem::take(&mut self.links) {
+            if let Who::Gateway(gateway) = connected.who {
+                self.detached_at_ms.insert(gateway, now);
+            }
+            if id != asker.id() {
+                connected.link.refuse(leave.clone());
+                ends.push(connected.link.end().clone());
+            }
+        }
+        {
+            let all = async {
+                for end in &ends {
+                    end.cancelled().await;
+                }
+            };
+            let all = tokio::time::timeout(LAST_WORDS, all);
+            tokio::pin!(all);
+            loop {
+                tokio::select! {
+                    _ = &mut all => break,
+                    Some(event) = events.recv() => self.on(event),
+                }
+            }
+        }
+        for end in ends {
+            end.cancel();
+        }
+    }
+
+    fn head(&self, lock: Passed, listener: Passed, to_remove: Option<PathBuf>) -> Head {
+        let context = &self.context;
+        let now = super::thaw::monotonic_ns();
+        let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Head {
+            pid: context.me.pid,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            supervisor_id: self.supervisor_id.clone(),
+            started_ns: now.saturating_sub(run),
+            frozen_ns: now,
+            abilities: context.abilities,
+            holding: context.holding.clone(),
+            descriptors: (context.descriptors.current, context.descriptors.maximum),
+            warnings: self.warnings.clone(),
+            lock,
+            listener,
+            to_remove,
+            left: Passed::nothing(),
+            failed: None,
+            installations: self.installations.values().cloned().collect(),
+            detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
+            crashes: self.backoff.crashes(),
+            stops: u32::from(self.stopping) + u32::from(self.hurried),
+        }
+    }
+
+    /// The table as values: what lives or has streams, and the rest.
+    async fn entries(
+        &mut self,
+        mut tasks: HashMap<LeaseId, (Lease, TaskState)>,
+    ) -> (Vec<EntryState>, Vec<Lease>) {
+        let (mut entries, mut ended) = (Vec::new(), Vec::new());
+        for (id, entry) in std::mem::take(&mut self.leases) {
+            let (lease, task) = match tasks.remove(&id) {
+                Some((lease, task)) => (lease, Some(task)),
+                None => (entry.lease, None),
+            };
+            let relay = match entry.relay {
+                Some(relay) => relay.freeze().await,
+                None => None,
+            };
+            if task.is_none() && relay.is_none() && lease.state.is_ended() {
+                ended.push(lease);
+            } else {
+                let (stuck, close_at_ms, open_since_ms) =
+                    (entry.stuck, entry.close_at_ms, entry.open_since_ms);
+                entries.push(EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay });
+            }
+        }
+        (entries, ended)
+    }
+}
+
+type Proved = Result<(std::fs::File, String), String>;
+
+/// Writes a handover, and has a program prove that it can read it.
+async fn prove(
+    context: &Arc<Context>,
+    mut handover: Handover,
+    program: &Path,
+    args: Vec<OsString>,
+) -> (Handover, Proved) {
+    let written = image::write(&mut handover);
+    let (at, program) = (Arc::clone(context), program.to_owned());
+    let proved = match written {
+        Ok((file, want)) => {
+            let proved = context.blocking(move |_| {
+                let version = check::prove(&at, &program, &args, &file, &want);
+                Ok(version.map(|version| (file, version)))
+            });
+            proved.await.unwrap_or_else(|e| Err(e.to_string()))
+        }
+        Err(error) => Err(format!("the handover cannot be written: {error}")),
+    };
+    (handover, proved)
+}
+
+impl Frozen {
+    /// Goes on in the new program. Returns only when that failed, with everything as it was.
+    pub(crate) async fn leave(self, context: &Arc<Context>) -> Thawing {
+        let Self { handover, ended, program, args, asker } = self;
+        if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
+            tracing::error!("the lease store is behind at an upgrade; the rows go with the handover");
+        }
+        let (mut handover, proved) = prove(context, handover, &program, args.clone()).await;
+        let link = asker.link().clone();
+        let (why, to_version) = match proved {
+            Ok((image, version)) => {
+                asker.answer(Ok(Reply::Done));
+                say_goodbye(&link).await;
+                tracing::info!(program = %program.display(), version, leases = handover.living(), "handing over");
+                let error = exec::leave(&program, &args, image, &mut handover);
+                (format!("{} cannot be executed: {error}", program.display()), version)
+            }
+            Err(why) => {
+                asker.answer(Err(failed(&why)));
+                say_goodbye(&link).await;
+                (why, String::new())
+            }
+        };
+        tracing::error!(why, "no upgrade; this image goes on");
+        let last = LastUpgrade {
+            at_ms: wall_ms(),
+            from_version: handover.head.version.clone(),
+            to_version,
+            leases: handover.living() as u64,
+            pause_ms: super::thaw::since_ms(handover.head.frozen_ns),
+            error: Some(why),
+        };
+        Thawing { handover, ended, last }
+    }
+}
+
+/// What was answered is read, and the connection ends.
+async fn say_goodbye(link: &Link) {
+    link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again"));
+    drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
+    link.end().cancel();
+}
+
+/// Leases of failed starts whose remains a task of the earlier image looked after.
+pub(crate) fn outlasting(lease: &Lease, me: crate::core::lease::ProcessRecord) -> bool {
+    lease.state == LeaseState::Closing && lease.supervisor == me
+}

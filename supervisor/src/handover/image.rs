@@ -1,0 +1,196 @@
+//! The handover as bytes in a sealed memory file: a header, the head, then each lease with its bulk.
+//!
+//! ```text
+//! magic[8] version:u32 leases:u32 body:u64 sha256[32] | { length:u64 JSON, { length:u64 bytes }* }*
+//! ```
+
+use super::{EntryState, Handover, Head};
+use crate::relay::RelayState;
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+
+/// Grows with every change that an older reader would misread instead of refusing.
+pub(crate) const HANDOVER_VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"ACPHAND\n";
+const HEADER_BYTES: usize = 56;
+const SEALS: SealFlags =
+    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
+
+/// Why a handover cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageError {
+    /// The file cannot be read.
+    #[error("the handover cannot be read")]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("this is no handover: {0}")]
+    Foreign(&'static str),
+    /// Another version wrote it.
+    #[error("the handover has version {found}, this program reads {HANDOVER_VERSION}")]
+    Version {
+        /// What it says.
+        found: u32,
+    },
+    /// A part of it makes no sense to this program.
+    #[error("the handover cannot be understood")]
+    Record(#[from] serde_json::Error),
+}
+
+/// What two programs compare to be sure that they mean the same handover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Leases in it.
+    pub(crate) leases: u32,
+    /// SHA-256 of its body, in hex.
+    pub(crate) checksum: String,
+}
+
+/// Counts and hashes what passes through to the file.
+struct Hashing<W> {
+    inner: W,
+    hash: Sha256,
+    count: u64,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.hash.update(bytes.get(..count).unwrap_or_default());
+        self.count += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn put(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(&(bytes.len() as u64).to_be_bytes())?;
+    to.write_all(bytes)
+}
+
+fn put_record(to: &mut impl Write, record: &impl Serialize) -> io::Result<()> {
+    put(to, &serde_json::to_vec(record)?)
+}
+
+fn header(leases: u32, body_bytes: u64, hash: &[u8]) -> Vec<u8> {
+    let parts: [&[u8]; 5] =
+        [&MAGIC, &HANDOVER_VERSION.to_be_bytes(), &leases.to_be_bytes(), &body_bytes.to_be_bytes(), hash];
+    parts.concat()
+}
+
+/// Writes a handover. Its bytes are copied once, piece by piece, into the file.
+///
+/// # Errors
+/// The system is out of memory or descriptors.
+pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know that a memory file may be no program.
+    let made = rustix::fs::memfd_create("acp-handover", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create("acp-handover", flags))?;
+    let file = File::from(made);
+    (&file).write_all(&[0; HEADER_BYTES])?;
+    let mut out = Hashing { inner: BufWriter::new(&file), hash: Sha256::new(), count: 0 };
+    put_record(&mut out, &handover.head)?;
+    for entry in &mut handover.entries {
+        put_record(&mut out, &*entry)?;
+        for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
+            put(&mut out, bulk)?;
+        }
+    }
+    out.flush()?;
+    let (hash, count) = (out.hash.clone().finalize(), out.count);
+    drop(out);
+    let leases = u32::try_from(handover.entries.len()).map_err(io::Error::other)?;
+    file.write_all_at(&header(leases, count, &hash), 0)?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
+    Ok((file, Summary { leases, checksum: format!("{hash:x}") }))
+}
+
+/// Reads from an offset of its own: a duplicate of the descriptor shares the file's.
+struct At<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(bytes, self.offset)?;
+        self.offset += count as u64;
+        Ok(count)
+    }
+}
+
+fn get(from: &mut impl Read, body_bytes: u64) -> Result<Vec<u8>, ImageError> {
+    let mut length = [0; 8];
+    from.read_exact(&mut length)?;
+    let length = u64::from_be_bytes(length);
+    if length > body_bytes {
+        return Err(ImageError::Foreign("a length is larger than the whole"));
+    }
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn get_record<T: DeserializeOwned>(from: &mut impl Read, body_bytes: u64) -> Result<T, ImageError> {
+    Ok(serde_json::from_slice(&get(from, body_bytes)?)?)
+}
+
+fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
+    let mut head = [0; HEADER_BYTES];
+    file.read_exact_at(&mut head, 0)?;
+    let (magic, rest) = head.split_at(8);
+    if magic != MAGIC {
+        return Err(ImageError::Foreign("it begins with something else"));
+    }
+    let word = |at: usize| rest.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
+    if word(0) != HANDOVER_VERSION {
+        return Err(ImageError::Version { found: word(0) });
+    }
+    let body_bytes = (u64::from(word(8)) << 32) | u64::from(word(12));
+    if file.metadata()?.len() != HEADER_BYTES as u64 + body_bytes {
+        return Err(ImageError::Foreign("it is cut off"));
+    }
+    let mut hash = Sha256::new();
+    io::copy(&mut BufReader::new(At { file, offset: HEADER_BYTES as u64 }), &mut hash)?;
+    let hash = hash.finalize();
+    if rest.get(16..) != Some(hash.as_slice()) {
+        return Err(ImageError::Foreign("its checksum does not match"));
+    }
+    Ok((body_bytes, Summary { leases: word(4), checksum: format!("{hash:x}") }))
+}
+
+/// Reads a handover. Its descriptors are numbers until they are adopted.
+///
+/// # Errors
+/// [`ImageError`].
+pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError> {
+    let sealed = rustix::fs::fcntl_get_seals(fd).map_err(|_| ImageError::Foreign("no memory file"))?;
+    if !sealed.contains(SEALS) {
+        return Err(ImageError::Foreign("it is not sealed"));
+    }
+    let file = File::from(fd.try_clone_to_owned()?);
+    let (body_bytes, summary) = check_header(&file)?;
+    let mut from = BufReader::new(At { file: &file, offset: HEADER_BYTES as u64 });
+    let head: Head = get_record(&mut from, body_bytes)?;
+    let mut entries = Vec::new();
+    for _ in 0..summary.leases {
+        let mut entry: EntryState = get_record(&mut from, body_bytes)?;
+        for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
+            *bulk = get(&mut from, body_bytes)?;
+        }
+        entries.push(entry);
+    }
+    if from.read(&mut [0])? != 0 {
+        return Err(ImageError::Foreign("bytes are left over"));
+    }
+    Ok((Handover { head, entries }, summary))
+}

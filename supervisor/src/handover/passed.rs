@@ -1,0 +1,84 @@
+//! Descriptors that stay open over `execve`.
+
+use crate::sys::linux;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// A descriptor on its way through a handover: as a value it is a number, which means something only in the process
+/// that holds it.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    number: i32,
+    held: Option<OwnedFd>,
+}
+
+impl Passed {
+    /// Passes a descriptor on.
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { number: fd.as_raw_fd(), held: Some(fd) }
+    }
+
+    /// Its number.
+    pub(crate) const fn number(&self) -> i32 {
+        self.number
+    }
+
+    /// A number that means nothing, for a trial.
+    pub(crate) const fn nothing() -> Self {
+        Self { number: -1, held: None }
+    }
+
+    /// The program that runs, whatever becomes of its file.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub(crate) fn this_program() -> io::Result<Self> {
+        use rustix::fs::{Mode, OFlags};
+        Ok(Self::new(rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Whether the next image would get it too.
+    pub(crate) fn inherit(&self, inherited: bool) -> io::Result<()> {
+        use rustix::io::{FdFlags, fcntl_setfd};
+        let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
+        let held = self.held.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(fcntl_setfd(held.as_fd(), flags)?)
+    }
+
+    /// The descriptor.
+    ///
+    /// # Errors
+    /// It was not taken over.
+    pub(crate) fn take(self) -> io::Result<OwnedFd> {
+        self.held.ok_or_else(|| io::Error::other("a descriptor of the handover is missing"))
+    }
+}
+
+/// Takes over the descriptors that an earlier image left open, and closes them to all later ones.
+///
+/// # Errors
+/// A number is used twice, is one of the standard streams, or is not open.
+pub(crate) fn adopt(all: Vec<&mut Passed>) -> io::Result<()> {
+    let mut seen = HashSet::new();
+    for passed in all {
+        if passed.number <= 2 || !seen.insert(passed.number) {
+            return Err(io::Error::other(format!("descriptor {} is named twice", passed.number)));
+        }
+        passed.held = Some(linux::adopt(passed.number)?);
+    }
+    Ok(())
+}
+
+impl Serialize for Passed {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_i32(self.number)
+    }
+}
+
+impl<'de> Deserialize<'de> for Passed {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self { number: i32::deserialize(from)?, held: None })
+    }
+}

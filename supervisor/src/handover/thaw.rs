@@ -1,0 +1,155 @@
+//! The way in: the same for the new image and for the old one that could not leave.
+
+use super::freeze::outlasting;
+use super::{EntryState, Footing, Handover, TaskState};
+use crate::context::Context;
+use crate::core::admit::Policy;
+use crate::core::lease::Lease;
+use crate::handle::spawn::COMMANDS_QUEUED_MAX;
+use crate::lease_task;
+use crate::owner::{Entry, Owner};
+use crate::relay::{self, Relay, RelayState};
+use acp_shared::protocol::LastUpgrade;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// A supervisor that is to go on.
+#[derive(Debug)]
+pub(crate) struct Thawing {
+    /// What it was when it was frozen.
+    pub(crate) handover: Handover,
+    /// Leases that have ended and have no streams.
+    pub(crate) ended: Vec<Lease>,
+    /// How it came to this.
+    pub(crate) last: LastUpgrade,
+}
+
+/// What a supervisor holds from its first image to its last.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// The lock of the state directory.
+    pub(crate) lock: OwnedFd,
+    /// The listening socket.
+    pub(crate) listener: OwnedFd,
+    /// Its name, where this program made it.
+    pub(crate) to_remove: Option<PathBuf>,
+}
+
+/// The monotonic clock, which `execve` does not touch, in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// Milliseconds since an instant of [`monotonic_ns`].
+pub(crate) fn since_ms(then_ns: u64) -> u64 {
+    monotonic_ns().saturating_sub(then_ns) / 1_000_000
+}
+
+impl Handover {
+    /// When the supervisor started, for this image.
+    pub(crate) fn started(&self) -> Instant {
+        let run = Duration::from_nanos(monotonic_ns().saturating_sub(self.head.started_ns));
+        Instant::now().checked_sub(run).unwrap_or_else(Instant::now)
+    }
+
+    /// A new image goes on, with what the store holds.
+    pub(crate) fn arrived(self, stored: Vec<Lease>) -> Thawing {
+        let handed = |lease: &Lease| self.entries.iter().any(|entry| entry.lease.lease_id == lease.lease_id);
+        let ended = stored.into_iter().filter(|lease| !handed(lease)).collect();
+        let last = LastUpgrade {
+            at_ms: crate::context::wall_ms(),
+            from_version: self.head.version.clone(),
+            to_version: env!("CARGO_PKG_VERSION").to_owned(),
+            leases: self.living() as u64,
+            pause_ms: since_ms(self.head.frozen_ns),
+            error: self.head.failed.clone(),
+        };
+        Thawing { handover: self, ended, last }
+    }
+}
+
+impl Owner {
+    /// Goes on where another owner was frozen. The lock and the listening socket come with it.
+    ///
+    /// # Errors
+    /// One of the two is missing.
+    pub(crate) fn thaw(
+        context: &Arc<Context>,
+        policy: Policy,
+        thawing: Thawing,
+    ) -> io::Result<(Self, Standing)> {
+        let Thawing { handover: Handover { head, entries }, ended, last } = thawing;
+        let (lock, listener) = (head.lock.take()?, head.listener.take()?);
+        let standing = Standing { lock, listener, to_remove: head.to_remove };
+        let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
+        owner.supervisor_id = head.supervisor_id;
+        owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
+        owner.backoff.recall(head.crashes);
+        for entry in entries {
+            let id = entry.lease.lease_id;
+            owner.leases.insert(id, revive(context, entry));
+        }
+        tracing::info!(leases = last.leases, pause_ms = last.pause_ms, from = last.from_version, "resumed");
+        owner.last_upgrade = Some(last);
+        for _ in 0..head.stops {
+            owner.stop();
+        }
+        Ok((owner, standing))
+    }
+
+    /// Looks after what failed starts left behind, as tasks of the earlier image did.
+    pub(crate) fn outlast(&self) {
+        let alone = self.leases.values().filter(|e| e.commands.is_none());
+        for entry in alone.filter(|e| outlasting(&e.lease, self.context.me)) {
+            let (context, lease) = (Arc::clone(&self.context), entry.lease.clone());
+            tokio::spawn(async move { lease_task::until_gone(&context, lease).await });
+        }
+    }
+
+    /// What it stands on until it leaves.
+    pub(crate) fn stand(&mut self, ground: Footing) {
+        self.ground = Some(ground);
+    }
+}
+
+fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
+    let EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay } = entry;
+    let relay = relay.map(|state| flow(context, &lease, state));
+    let commands = task.zip(relay.clone()).map(|(task, relay)| live(context, &lease, task, relay));
+    Entry { lease, commands, relay, waiting: Vec::new(), stuck, close_at_ms, open_since_ms }
+}
+
+fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {
+    match state {
+        RelayState::Agent(agent) => relay::agent::thaw(lease.lease_id, context.limits(lease.gateway), *agent),
+        RelayState::Terminal(terminal) => {
+            let on_exit = crate::spawn::news_of_exit(context.events.clone(), lease.gateway);
+            relay::terminal::thaw(lease.lease_id, terminal, on_exit)
+        }
+    }
+}
+
+fn live(
+    context: &Arc<Context>,
+    lease: &Lease,
+    task: TaskState,
+    relay: Relay,
+) -> mpsc::Sender<lease_task::LeaseCmd> {
+    if let Some(bound) = lease.bound {
+        context.add_root(bound.wrapper.pid);
+        if !task.wrapper_gone {
+            context.keep_child(bound.wrapper.pid);
+        }
+    }
+    let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
+    tokio::spawn(lease_task::resume(Arc::clone(context), (lease.clone(), task), relay, queue));
+    commands
+}

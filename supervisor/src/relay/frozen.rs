@@ -1,0 +1,108 @@
+//! The streams of a lease as values, to be handed to the next program image (H14).
+
+use crate::core::stdin::StdinState;
+use crate::handover::Passed;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::LeaseState;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// One relay as a value.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) enum RelayState {
+    /// An agent's.
+    Agent(Box<AgentState>),
+    /// A terminal's.
+    Terminal(TerminalState),
+}
+
+/// The relay of an agent as a value.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AgentState {
+    pub(super) state: LeaseState,
+    pub(super) stdin: Option<Passed>,
+    pub(super) stdout: Option<Passed>,
+    pub(super) stderr: Option<Passed>,
+    pub(super) kept: KeptState,
+    pub(super) input: StdinState,
+    pub(super) exit: Option<ExitStatus>,
+    pub(super) said: StderrState,
+    pub(super) ended: bool,
+}
+
+/// Output that is received and not acknowledged.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeptState {
+    /// First offset kept.
+    pub(super) base: u64,
+    /// What is kept in memory, unless it is on disk.
+    #[serde(skip)]
+    pub(super) bytes: Vec<u8>,
+    /// Where it lies on disk.
+    pub(super) spool: Option<SpoolState>,
+}
+
+/// A spool.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SpoolState {
+    pub(super) path: PathBuf,
+    /// The open file: it may have lost its name.
+    pub(super) file: Passed,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// What an agent said on standard error.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StderrState {
+    pub(super) truncated: bool,
+    pub(super) line: Vec<u8>,
+    #[serde(skip)]
+    pub(super) tail: Vec<u8>,
+}
+
+/// The relay of a terminal as a value.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TerminalState {
+    pub(super) output: Option<Passed>,
+    pub(super) bytes_max: usize,
+    pub(super) truncated: bool,
+    pub(super) end: u64,
+    pub(super) exit: Option<ExitStatus>,
+    /// The gateway was told of the end.
+    pub(super) told: bool,
+    #[serde(skip)]
+    pub(super) tail: Vec<u8>,
+}
+
+impl RelayState {
+    /// What is too large for the description, in a fixed order.
+    pub(crate) fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
+        match self {
+            Self::Agent(agent) => {
+                let mut all = agent.input.bulk();
+                all.extend([&mut agent.kept.bytes, &mut agent.said.tail]);
+                all
+            }
+            Self::Terminal(terminal) => vec![&mut terminal.tail],
+        }
+    }
+
+    /// Every descriptor in it.
+    pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
+        match self {
+            Self::Agent(agent) => {
+                let spool = agent.kept.spool.as_mut().map(|spool| &mut spool.file);
+                let pipes = [&mut agent.stdin, &mut agent.stdout, &mut agent.stderr];
+                pipes.into_iter().filter_map(Option::as_mut).chain(spool).collect()
+            }
+            Self::Terminal(terminal) => terminal.output.iter_mut().collect(),
+        }
+    }
+}

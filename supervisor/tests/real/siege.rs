@@ -1,0 +1,281 @@
+//! Hostile clients by the hundred, while an honest gateway is at work: it is served throughout.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{DEADLINE, Host, Identity, agent, eventually, say, script};
+use crate::soak::Size;
+use crate::tenants::{as_root, as_user};
+use acp_shared::conn::ConnError;
+use acp_shared::protocol::{FRAME_BYTES_MAX, RefusalCode, Reply, Request, ToSupervisor};
+use acp_shared::wire;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long one round of honest work may take, on a machine that is busy with other tests.
+const ROUND: Duration = Duration::from_secs(10);
+/// Users of this test alone.
+const HOSTILE: u32 = 65_011;
+const UNKNOWN: u32 = 65_012;
+
+/// A gateway that spawns, says, hears and closes all the time, on a thread of its own.
+struct Honest {
+    rounds: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Honest {
+    fn begin(identity: Identity) -> Self {
+        let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, end) = (Arc::clone(&rounds), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(work(&identity, &count, &end))
+        });
+        let honest = Self { rounds, stop, thread };
+        honest.goes_on();
+        honest
+    }
+
+    /// Waits until it did more work.
+    fn goes_on(&self) {
+        let before = self.rounds.load(Ordering::Relaxed);
+        eventually("the honest gateway is served", || {
+            assert!(!self.thread.is_finished(), "it was not served in time");
+            self.rounds.load(Ordering::Relaxed) >= before + 3
+        });
+    }
+
+    fn end(self, what: &str) {
+        self.goes_on();
+        self.stop.store(true, Ordering::Relaxed);
+        let slowest = self.thread.join().unwrap();
+        let rounds = self.rounds.load(Ordering::Relaxed);
+        say(&format!("{what}: {rounds} rounds of honest work, the slowest took {slowest:?}"));
+    }
+}
+
+/// Returns how long the slowest round took.
+async fn work(identity: &Identity, rounds: &AtomicU64, stop: &AtomicBool) -> Duration {
+    let mut client = identity.connect().await;
+    let mut slowest = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let round = async {
+            let spec = agent(&["cat"]);
+            client.spawn(&spec).await;
+            client.attach(spec.lease_id, 0).await;
+            assert_eq!(client.input(spec.lease_id, 1, b"hello\n").await, Ok(Reply::Written { seq: 1 }));
+            assert_eq!(client.read(spec.lease_id, 0, 6).await, b"hello\n");
+            client.ack(spec.lease_id, 6).await;
+            client.close(spec.lease_id).await;
+        };
+        tokio::time::timeout(ROUND, round).await.unwrap();
+        slowest = slowest.max(began.elapsed());
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    slowest
+}
+
+fn hello(identity: &Identity) -> Vec<u8> {
+    wire::encode_frame(&ToSupervisor::Hello(identity.hello()), FRAME_BYTES_MAX).unwrap()
+}
+
+/// A connection that was welcomed, as bytes.
+fn welcomed(identity: &Identity) -> UnixStream {
+    let mut stream = UnixStream::connect(&identity.socket).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(&hello(identity)).unwrap();
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).unwrap();
+    let mut frame = vec![0; u32::from_be_bytes(header).try_into().unwrap()];
+    stream.read_exact(&mut frame).unwrap();
+    stream
+}
+
+/// Whether the supervisor has closed it.
+fn is_cut_off(stream: &mut UnixStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    loop {
+        match stream.read(&mut [0; 4096]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// The soft limit of descriptors of this process becomes its hard one.
+fn many_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).unwrap();
+    limit.maximum.unwrap_or(u64::MAX)
+}
+
+fn connect(path: &std::path::Path, count: usize) -> Vec<UnixStream> {
+    (0..count).map(|_| UnixStream::connect(path).unwrap()).collect()
+}
+
+/// A thousand, half of them silent, half with garbage, of a user who may connect: others have their places still.
+#[test]
+fn a_thousand_connections_at_once() {
+    const COUNT: usize = 1_000;
+    let limit = many_descriptors();
+    if limit < 2 * COUNT as u64 {
+        println!("probe: {limit} descriptors at most: left out");
+        return;
+    }
+    let root = as_root();
+    let host = Host::public(&format!("allowed_uids = [{HOSTILE}]\nhandshake_ms = 3000"));
+    let before = Size::of(host.pid());
+    let honest = Honest::begin(host.gateway());
+    let path = host.socket();
+    let began = Instant::now();
+    let mut streams = match root {
+        true => as_user(HOSTILE, async move || connect(&path, COUNT)),
+        false => connect(&path, COUNT),
+    };
+    for stream in streams.iter_mut().step_by(2) {
+        // Those over the limit are closed already.
+        let _ = stream.write_all(&[0xff; 64]);
+    }
+    assert!(began.elapsed() < DEADLINE, "they are kept waiting");
+    honest.goes_on();
+    if root {
+        Honest::begin(host.gateway()).end("one that came later");
+        assert!(host.log().contains("too many connections of this user"), "{}", host.log());
+    }
+    // The silent ones have the time of the handshake.
+    eventually("all of them are cut off", || streams.iter_mut().all(is_cut_off));
+    drop(streams);
+    honest.end("a thousand connections");
+    eventually("their descriptors are given back", || Size::of(host.pid()).fds <= before.fds + 2);
+}
+
+/// Byte by byte, each of them in time: what counts is the whole.
+#[test]
+fn a_handshake_byte_by_byte_is_cut_off_in_its_time() {
+    let host = Host::with_config("handshake_ms = 500");
+    let honest = Honest::begin(host.gateway());
+    let bytes = hello(&host.gateway());
+    let mut streams = connect(&host.socket(), 50);
+    let (mut sent, began) = (0, Instant::now());
+    eventually("all of them are cut off", || {
+        let byte = bytes[sent..].first().copied();
+        sent += 1;
+        // Ten milliseconds lie between two of them.
+        streams.retain_mut(|stream| {
+            assert!(byte.is_some(), "a handshake of {:?} was let through", began.elapsed());
+            stream.write_all(&[byte.unwrap_or_default()]).is_ok()
+        });
+        streams.is_empty()
+    });
+    assert!(sent > 1 && sent < bytes.len(), "{sent} bytes");
+    honest.end("slow handshakes");
+}
+
+/// Gateways that were welcomed, and go wrong afterwards.
+#[test]
+fn welcomed_gateways_that_go_wrong_end_themselves_alone() {
+    let host = Host::new();
+    let honest = Honest::begin(host.gateway());
+    let request = ToSupervisor::Request { id: 1, body: Request::Status };
+    let request = wire::encode_frame(&request, FRAME_BYTES_MAX).unwrap();
+    let oversized = u32::try_from(FRAME_BYTES_MAX + 1).unwrap().to_be_bytes();
+    for _ in 0..20 {
+        for bytes in [&[0xff; 4096][..], &oversized, &[0, 0, 0, 1, 0xee]] {
+            let mut stream = welcomed(&host.gateway());
+            // It may close before it has read everything.
+            let _ = stream.write_all(bytes);
+            eventually("it is cut off", || is_cut_off(&mut stream));
+        }
+    }
+    honest.goes_on();
+    // A request that never comes to its end, and the announcement of a large one, hold up nobody.
+    let mut halves: Vec<UnixStream> = (0..40).map(|_| welcomed(&host.gateway())).collect();
+    let large = u32::try_from(FRAME_BYTES_MAX).unwrap().to_be_bytes();
+    for (at, stream) in halves.iter_mut().enumerate() {
+        let part = if at % 2 == 0 { &request[..request.len() / 2] } else { &large };
+        stream.write_all(part).unwrap();
+    }
+    let memory = Size::of(host.pid()).rss_kib;
+    honest.goes_on();
+    assert!(memory < 300 * 1024, "{memory} KiB for what was only announced");
+    assert!(!halves.iter_mut().any(is_cut_off), "they may take their time");
+    honest.end("half frames");
+}
+
+/// Gateways whose agents talk without end, and who neither read nor acknowledge.
+#[tokio::test]
+async fn gateways_that_hear_nothing_hold_up_nobody() {
+    let host = Host::with_config("ring_bytes_max = 65536\ncredit_bytes = 65536\nspool_bytes_max = 1048576");
+    let honest = Honest::begin(host.gateway());
+    let mut deaf = Vec::new();
+    for _ in 0..4 {
+        let mut client = host.gateway().connect().await;
+        let spec = script("yes");
+        client.spawn(&spec).await;
+        client.attach(spec.lease_id, 0).await;
+        for _ in 0..200 {
+            client.send(Request::ListLeases { detail: false }).await;
+        }
+        deaf.push(client);
+    }
+    honest.end("deaf gateways");
+}
+
+fn refusal(error: ConnError) -> RefusalCode {
+    match error {
+        ConnError::Refused(refusal) => refusal.code,
+        other => panic!("{other}"),
+    }
+}
+
+/// H5: what was heard of an earlier handshake is of no use while the gateway is there.
+#[tokio::test]
+async fn h5_replayed_epochs_never_get_in() {
+    let host = Host::new();
+    let honest = Honest::begin(host.gateway());
+    let mut identity = host.gateway();
+    identity.epoch = 10;
+    let mut victim = identity.connect().await;
+    let spec = agent(&["cat"]);
+    victim.spawn(&spec).await;
+    victim.attach(spec.lease_id, 0).await;
+    for round in 0..30 {
+        for epoch in [0, 1, 9, 10] {
+            let replayed = Identity { epoch, ..identity.clone() };
+            let code = refusal(replayed.try_connect().await.err().unwrap());
+            assert_eq!(code, RefusalCode::InstanceBusy, "epoch {epoch}");
+        }
+        let seq = round + 1;
+        assert_eq!(victim.input(spec.lease_id, seq, b"x\n").await, Ok(Reply::Written { seq }));
+        assert_eq!(victim.read(spec.lease_id, round * 2, 2).await, b"x\n");
+    }
+    honest.end("replayed epochs");
+}
+
+/// A user who may not connect, at the door all the time.
+#[test]
+fn a_user_who_may_not_connect_holds_up_nobody() {
+    if !as_root() {
+        return;
+    }
+    let host = Host::public(&format!("allowed_uids = [{HOSTILE}]"));
+    let honest = Honest::begin(host.gateway());
+    let identity = host.gateway();
+    as_user(UNKNOWN, async move || {
+        for _ in 0..300 {
+            let code = refusal(identity.try_connect().await.err().unwrap());
+            assert_eq!(code, RefusalCode::NotAuthorised);
+        }
+    });
+    assert!(host.log().matches("refused").count() >= 300, "each of them is logged");
+    honest.end("a user who may not connect");
+}

@@ -1,0 +1,144 @@
+//! A new program that is none, or fails at any step: the old one goes on and nothing is lost.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::{
+    Reader, again, binary, counting, descriptors, lines, program, settled, tail, try_upgrade, upgrade,
+};
+use crate::common::{Host, agent, eventually, script, terminal};
+use acp_shared::protocol::Reply;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+#[tokio::test]
+async fn c72_r_a_program_that_cannot_take_over_does_not() {
+    let host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.input(spec.lease_id, 1, b"before").await.unwrap();
+    gateway.read(spec.lease_id, 0, 6).await;
+    let plain = host.dir.path().join("plain");
+    std::fs::write(&plain, "no program").unwrap();
+    let garbage = host.dir.path().join("garbage");
+    std::fs::write(&garbage, [0u8, 1, 2, 3]).unwrap();
+    std::fs::set_permissions(&garbage, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let other = r#"cat > /dev/null; echo '{"handover":2,"leases":0,"checksum":"00","version":"9.9.9"}'"#;
+    for (what, path) in [
+        ("not executable", plain),
+        ("is missing", host.dir.path().join("missing")),
+        ("no format that the kernel knows", garbage),
+        ("ends with 1", program(&host, "exit 1")),
+        ("says nothing", program(&host, "exit 0")),
+        ("is another program", PathBuf::from("/bin/echo")),
+        ("has another version", program(&host, other)),
+        ("floods", program(&host, "exec yes")),
+        ("reads and is killed", program(&host, "kill -9 $$")),
+        (
+            "refuses its arguments",
+            program(&host, &format!("exec {} handover-check -- serve --bad", binary().display())),
+        ),
+        ("hangs", program(&host, "trap '' TERM; sleep 600")),
+    ] {
+        let output = try_upgrade(&host, &path);
+        assert_eq!(output.status.code(), Some(1), "{what}: {output:?}");
+        let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(error["code"], "UPGRADE_FAILED", "{what}: {error}");
+        assert!(error["message"].as_str().unwrap().contains("goes on as it is"), "{what}: {error}");
+    }
+    // Nobody was let go, and nothing of those programs is left.
+    assert_eq!(gateway.input(spec.lease_id, 2, b"after").await, Ok(Reply::Written { seq: 2 }));
+    assert_eq!(gateway.read(spec.lease_id, 6, 5).await, b"after");
+    assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
+    eventually("no program is left", || children(&host) == vec![info.wrapper_pid.unwrap()]);
+    upgrade(&host);
+    let mut gateway = again(&identity).await;
+    assert_eq!(gateway.attach(spec.lease_id, 11).await.stdin_written, 2);
+}
+
+fn children(host: &Host) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", host.pid())).unwrap().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
+        .collect()
+}
+
+/// A program that passes the trial and fails afterwards: everything was frozen already.
+#[tokio::test]
+async fn c72_r_what_was_frozen_thaws_in_the_old_program() {
+    let host = Host::new();
+    let identity = host.gateway();
+    let gateway = identity.connect().await;
+    let mut gateway = gateway;
+    let (spec, parent) = (script(&counting(4_000)), agent(&["cat"]));
+    let info = gateway.spawn(&spec).await;
+    gateway.spawn(&parent).await;
+    let running = terminal(&parent, "echo here; sleep 300", 100);
+    gateway.spawn(&running).await;
+    gateway.input(parent.lease_id, 1, b"before").await.unwrap();
+    let before = descriptors(&host);
+    let mut reader = Reader::start(&identity, gateway, spec.lease_id).await;
+    reader.piece().await;
+    let real = binary();
+    let proof = format!("[ -e $0.1 ] && exit 1; touch $0.1; exec {} \"$@\"", real.display());
+    let vanishes = format!("[ -e $0.1 ] && rm $0; touch $0.1; exec {} \"$@\"", real.display());
+    for (text, told) in [(proof, "goes on as it is"), (vanishes, "goes on as it was")] {
+        let (path, state_dir) = (program(&host, &text), host.state_dir());
+        let upgrading = std::thread::spawn(move || {
+            let mut command = std::process::Command::new(binary());
+            command.args(["upgrade", "--json", "--program"]).arg(path).arg("--state-dir").arg(state_dir);
+            command.output().unwrap()
+        });
+        while !upgrading.is_finished() {
+            reader.piece().await;
+        }
+        let output = upgrading.join().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(error["message"].as_str().unwrap().contains(told), "{error}");
+    }
+    while reader.all.len() < 40_000 {
+        reader.piece().await;
+    }
+    assert!(reader.all == lines(1, 4_000));
+    assert!(reader.connections >= 3, "it was frozen twice");
+    let gateway = &mut reader.client;
+    assert_eq!(tail(gateway, running.lease_id).await.bytes, b"here\n");
+    assert_eq!(gateway.attach(parent.lease_id, 0).await.stdin_written, 1);
+    assert!(gateway.leases().await.iter().any(|lease| lease.adapter_pid == info.adapter_pid));
+    assert!(host.json(&["status"])["last_upgrade"]["error"].is_string());
+    settled(&host, before);
+    upgrade(&host);
+}
+
+/// A program that has proved itself and then cannot begin: there is no wrapper beside it.
+#[tokio::test]
+async fn c72_r_a_program_that_cannot_begin_gives_back() {
+    let mut host = Host::new();
+    assert_eq!(host.stop(), Some(0));
+    let command = host.command();
+    let mut plain = std::process::Command::new(binary());
+    plain.args(command.get_args().filter(|arg| *arg != "--wrapper" && *arg != crate::common::wrapper()));
+    host.start_as(plain);
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    let alone = host.dir.path().join("alone");
+    std::fs::copy(binary(), &alone).unwrap();
+    let output = try_upgrade(&host, &alone);
+    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &error["code"]), (Some(1), &"UPGRADE_FAILED".into()), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("there is no wrapper at"), "{error}");
+    let mut gateway = again(&identity).await;
+    gateway.attach(spec.lease_id, 0).await;
+    gateway.input(spec.lease_id, 1, b"still").await.unwrap();
+    assert_eq!(gateway.read(spec.lease_id, 0, 5).await, b"still");
+    assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
+    let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    upgrade(&host);
+}
