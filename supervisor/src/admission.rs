@@ -1,6 +1,6 @@
 //! Who is let in: the owner's part of the handshake. What is decided about it stands in [`crate::core::admit`].
 
-use crate::core::admit::{Admitted, Living, admit};
+use crate::core::admit::{Admitted, Living, admit, other_user};
 use crate::core::tenant::tenant_of;
 use crate::link::{Link, LinkId};
 use crate::owner::{Connected, Owner, Who};
@@ -24,6 +24,11 @@ impl Owner {
         if self.stopping || self.leaving {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
         }
+        // Whom the lists do not name is not looked at any further: that takes time.
+        match &hello.role {
+            Role::Admin => self.policy.admin(peer.uid, peer.gid)?,
+            Role::Gateway { .. } => self.policy.gateway(peer.uid, peer.gid)?,
+        }
         if peer.pid.is_some_and(|pid| self.context.is_under_care(pid)) {
             // An agent has its supervisor's user, but must not end or drive what is supervised here (H9).
             return Err(Refusal::new(
@@ -33,12 +38,10 @@ impl Owner {
         }
         let (who, epoch) = match &hello.role {
             Role::Admin => {
-                self.policy.admin(peer.uid, peer.gid)?;
                 self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
                 (Who::Admin, 0)
             }
             Role::Gateway { instance_id, epoch, home } => {
-                self.policy.gateway(peer.uid, peer.gid)?;
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
                 self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
@@ -81,6 +84,11 @@ impl Owner {
                 |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
             )?;
         if known.is_none() {
+            // What is known of it may not have been written down; its leases were.
+            if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
+                tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                return Err(other_user(gateway));
+            }
             self.make_room_for_gateway(uid)?;
         }
         if self.installations.get(&gateway) != Some(&installation) {

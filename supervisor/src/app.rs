@@ -161,7 +161,8 @@ impl House {
     fn open(&self, owner: &mut Owner, standing: Standing) -> Result<(), AppError> {
         let accepts = standing.listener.try_clone().and_then(Listener::inherited);
         let accepts = file(&self.context.state_dir.join(SOCKET_FILE), accepts)?;
-        let server = server::serve(Arc::clone(&self.context), accepts, Arc::clone(&self.links));
+        let server =
+            server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
         let signals = Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&self.context));
         owner.manager = Manager::from_env().map_err(AppError::Manager)?;
         let read_only = self.context.store.read_only().is_some();
@@ -372,6 +373,11 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
         context.store.post_lease(&lease);
     }
+    // What a crash left of leases that had ended: their environment is in there.
+    for lease in loaded.leases.iter().filter(|l| l.state.is_ended() && !l.is_quarantined()) {
+        context.wrapper_root.remove(lease.gateway, lease.lease_id);
+    }
+    context.wrapper_root.remove_empty();
     let known: HashSet<LeaseId> = loaded.leases.iter().map(|l| l.lease_id).collect();
     let forgotten: Vec<String> = context
         .wrapper_root

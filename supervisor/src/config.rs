@@ -5,6 +5,8 @@ mod tenant;
 pub use tenant::{Id, Limit, Switch, TenantConfig, Unlimited};
 
 use serde::{Deserialize, Serialize};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Why a configuration is not taken.
@@ -225,8 +227,14 @@ impl Config {
     /// [`ConfigError`].
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let read = || {
+            let mut file = std::fs::File::open(path)?;
+            trusted(&file.metadata()?, rustix::process::geteuid().as_raw())?;
+            let mut text = String::new();
+            file.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let text = read().map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text)
     }
 
@@ -327,6 +335,17 @@ impl Config {
     }
 }
 
+/// Whether what the file says was said by this user or root. It names who may connect, and as whom agents run: where
+/// that can be root, not even a group may change it.
+fn trusted(meta: &std::fs::Metadata, own_uid: u32) -> io::Result<()> {
+    let writers = if own_uid == 0 { 0o022 } else { 0o002 };
+    if meta.is_file() && (meta.mode() & writers != 0 || ![0, own_uid].contains(&meta.uid())) {
+        let why = "others can change it; give it to this user or to root, and take their right to write (chmod go-w)";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
+}
+
 /// The key that was meant, in words.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
     let likely = known.map(|k| (strsim::jaro_winkler(k, key), k)).filter(|(likeness, _)| *likeness > 0.7);
@@ -411,6 +430,26 @@ mod tests {
         }
         for text in ["leases_max = \"x\"", "rung = \"R4\"", "rung = \"r1\"", "leases_max = -1", "="] {
             assert!(matches!(Config::parse(text), Err(ConfigError::Parse(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_others_can_change_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (mode, own, other) in
+            [(0o600, true, true), (0o644, true, true), (0o664, false, true), (0o646, false, false)]
+        {
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            let meta = file.as_file().metadata().unwrap();
+            let owned_by_root = meta.uid() == 0;
+            assert_eq!(trusted(&meta, 0).is_ok(), own && owned_by_root, "{mode:o}");
+            assert_eq!(
+                trusted(&meta, meta.uid()).is_ok(),
+                if owned_by_root { own } else { other },
+                "{mode:o}"
+            );
+            assert_eq!(trusted(&meta, 4242).is_ok(), other && owned_by_root, "{mode:o}");
         }
     }
 }

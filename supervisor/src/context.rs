@@ -45,7 +45,7 @@ pub struct Context<S: Sys = Linux> {
     pub me: ProcessRecord,
     /// Where it runs.
     pub scope: Scope,
-    /// This supervisor and its ancestors: never signalled.
+    /// This supervisor and its ancestors, when it started.
     pub own_line: HashSet<i32>,
     /// Roots of the living leases: none of them is signalled for another's sake.
     pub roots: Mutex<HashSet<i32>>,
@@ -100,7 +100,8 @@ impl<S: Sys> Context<S> {
         if let Some(pid) = own {
             other_roots.remove(&pid);
         }
-        Guard { own_line: self.own_line.clone(), other_roots }
+        // Looked up each time: an ancestor that has ended since the start leaves its number to others.
+        Guard { own_line: self.sys.own_line(), other_roots }
     }
 
     /// Whether a process belongs to a tree under care here. One whose line cannot be followed counts as one.

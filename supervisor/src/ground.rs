@@ -101,11 +101,12 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
     let (me, scope) = who_and_where(&sys)?;
     let (limits, mut warnings) = limits(rung, &abilities, config);
-    let children = sys.snapshot().unwrap_or_default().into_iter().filter(|p| p.ppid == me.pid).count();
-    if children > 0 {
+    // Where it cannot be told whether there are children, there may be.
+    let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
+    if !alone || !sys.children().is_empty() {
         // Orphans of strangers would come to us, and could not be told from those of our own trees.
         warnings.push(
-            "started with children of another program: orphans of dead wrappers are found by marker only"
+            "started with children of another program, or it cannot be told: orphans of dead wrappers are found by marker only"
                 .into(),
         );
     } else {

@@ -6,6 +6,7 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{Confine, LAUNCH_FILE, LAUNCH_VERSION, Launch, WRAPPER_FILE};
+use nix::libc;
 use sha2::{Digest, Sha256};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -90,13 +91,15 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
         return Err(io::Error::other("it is there and is no directory; choose another"));
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let (owner, own) = (std::fs::metadata(path)?.uid(), rustix::process::geteuid().as_raw());
+    // Root may change the mode of everybody's directory; its owner could still put other files there.
+    let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
+    let (owner, own) = (dir.metadata()?.uid(), rustix::process::geteuid().as_raw());
     if owner != own {
         let why =
             format!("it belongs to user {owner} and this runs as user {own}; chown it, or choose another");
-        return Err(io::Error::other(why));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+    dir.set_permissions(std::fs::Permissions::from_mode(0o700))
 }
 
 impl WrapperRoot {
@@ -207,6 +210,16 @@ impl WrapperRoot {
         Ok(LaunchDir { dir, wrapper })
     }
 
+    /// Removes the directories of gateways that have no lease in them. Nothing is started meanwhile.
+    pub fn remove_empty(&self) {
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(|name| GatewayInstanceId::parse(name).is_ok()) {
+                // It fails for one that is not empty.
+                drop(std::fs::remove_dir(entry.path()));
+            }
+        }
+    }
+
     /// Removes a lease's directory.
     pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
         let dir = self.dir(gateway, lease_id);
@@ -294,6 +307,17 @@ mod tests {
         root.remove(launch.gateway_instance_id, launch.lease_id);
         assert!(!made.dir.exists());
         WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(4242), None).unwrap();
+        assert_eq!(private_dir(dir.path()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(WrapperRoot::prepare(dir.path(), Path::new("/bin/true")).is_err());
     }
 
     #[test]

@@ -376,11 +376,9 @@ impl<S: Sys> Task<S> {
     async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
         self.forget_wrapper();
         // Its last words may still lie in the socket.
-        while let Some(control) = self.control.take() {
-            if let Said::Message(message) = hear(Some(&control)).await {
-                self.control = Some(control);
-                self.on_said(Said::Message(message)).await;
-            }
+        let words = self.control.take().map(|control| control.last_words());
+        for message in words.unwrap_or_default() {
+            self.on_said(Said::Message(message)).await;
         }
         self.vanished = !self.done && self.lease.state != LeaseState::Closing;
         if !self.done {
@@ -396,6 +394,8 @@ impl<S: Sys> Task<S> {
         self.child = None;
         if let Some(bound) = self.lease.bound {
             self.context.forget_child(bound.wrapper.pid);
+            // Collected, it leaves its number to others.
+            self.context.remove_root(bound.wrapper.pid);
         }
     }
 

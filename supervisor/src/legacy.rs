@@ -38,6 +38,10 @@ pub fn read(path: &Path) -> io::Result<Records> {
     if meta.len() > FILE_BYTES_MAX {
         return Err(io::Error::other("it is too large"));
     }
+    if meta.mode() & 0o022 != 0 {
+        // Then it does not speak for its owner.
+        return Err(io::Error::other("others than its owner can write it; take that away (chmod go-w)"));
+    }
     let value: serde_json::Value = serde_json::from_reader(file)?;
     let under = ["records", "sessions", "leases"].into_iter().find_map(|key| value.get(key));
     let rows = match under.unwrap_or(&value) {
@@ -115,10 +119,16 @@ fn one<S: Sys>(
     }
     wait(sys, &tree, grace);
     if tree.iter().any(|m| runs(sys, m)) {
-        let still = verified_again(sys, record, owner, hold_still(sys, record, owner, tree, guard)?, guard);
+        // What cannot be verified any more gets no SIGKILL; it was of the tree all the same.
+        let mut left = Vec::new();
+        let still = hold_still(sys, record, owner, tree, guard, &mut left)?;
+        let still = verified_again(sys, record, owner, still, guard, &mut left);
         send(sys, &still, Signal::Kill);
+        // It may have been stopped above.
+        send(sys, &left, Signal::Cont);
         wait(sys, &still, grace.max(Duration::from_secs(1)));
         tree = still;
+        tree.append(&mut left);
     }
     line.survivors = tree.iter().filter(|m| runs(sys, m)).map(|m| m.pid).collect();
     Ok(line)
@@ -167,32 +177,42 @@ fn hold_still<S: Sys>(
     owner: u32,
     mut tree: Vec<Member<S::Handle>>,
     guard: &Guard,
+    left: &mut Vec<Member<S::Handle>>,
 ) -> io::Result<Vec<Member<S::Handle>>> {
+    grow(sys, &mut tree, guard)?;
     for _ in 0..STOP_ROUNDS_MAX {
         let known = tree.len();
-        grow(sys, &mut tree, guard)?;
+        if let Err(error) = grow(sys, &mut tree, guard) {
+            // What is stopped does not stay so for it: it is ended as far as it is known.
+            tracing::warn!(%error, "the process list cannot be read any more");
+            break;
+        }
         let grown = tree.len() > known;
-        tree = verified_again(sys, record, owner, tree, guard);
+        tree = verified_again(sys, record, owner, tree, guard, left);
         send(sys, &tree, Signal::Stop);
         if !grown {
             break;
         }
     }
-    grow(sys, &mut tree, guard)?;
+    if let Err(error) = grow(sys, &mut tree, guard) {
+        tracing::warn!(%error, "the process list cannot be read any more");
+    }
     Ok(tree)
 }
 
-/// The members that are still what they were. A child whose parent has ended meanwhile is known by its handle, which
-/// no other process can get.
+/// The members that are still what they were; the others are `left`. A child whose parent has ended meanwhile is known
+/// by its handle, which no other process can get.
 fn verified_again<S: Sys>(
     sys: &S,
     record: &Record,
     owner: u32,
     tree: Vec<Member<S::Handle>>,
     guard: &Guard,
+    left: &mut Vec<Member<S::Handle>>,
 ) -> Vec<Member<S::Handle>> {
     let root = record.pid.and_then(|pid| i32::try_from(pid).ok());
-    let again = |member: Member<S::Handle>| {
+    let mut still = Vec::new();
+    for member in tree {
         let evidence = sys.evidence(&member.handle);
         let verdict = if Some(member.pid) == root {
             judge(sys, record, owner, Some(&member.handle), &evidence, guard)
@@ -200,11 +220,11 @@ fn verified_again<S: Sys>(
             verify_legacy_child(evidence.ppid.unwrap_or_default(), &evidence, guard)
         };
         match verdict {
-            Verdict::Owned(proof) => Some(Member { proof, ..member }),
-            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => None,
+            Verdict::Owned(proof) => still.push(Member { proof, ..member }),
+            Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => left.push(member),
         }
-    };
-    tree.into_iter().filter_map(again).collect()
+    }
+    still
 }
 
 fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {

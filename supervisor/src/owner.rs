@@ -344,6 +344,10 @@ impl Owner {
         let (id, gateway, state) = (lease.lease_id, lease.gateway, lease.state);
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
+        if entry.lease.state.is_ended() {
+            // An end is final: this is of one who looked before it.
+            return;
+        }
         let news = entry.lease.state != state;
         if news
             && entry.lease.state == LeaseState::Open

@@ -3,8 +3,9 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::cgroup::Subtree;
-use crate::core::lease::{Lease, LeaseEvent, Place};
+use crate::core::lease::{Lease, LeaseEvent, Place, REASON_BYTES_MAX};
 use crate::core::reap::{Findings, Plan, Stage, plan};
+use crate::core::tail::head;
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::sweep::{self, Found, Target};
@@ -26,6 +27,8 @@ pub struct Examined<H> {
     pub found: Found<H>,
     /// What to do.
     pub plan: Plan,
+    /// Whether its tree was looked for: what another supervisor holds is none of our business.
+    looked: bool,
     /// Who is not touched by it.
     guard: Guard,
 }
@@ -72,10 +75,10 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene<'_>) -> 
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, guard, &scene.snapshot, marked)
     } else {
-        Found { members: Vec::new(), unknown: None }
+        Found { members: Vec::new(), untold: Vec::new(), unknown: None }
     };
     let findings = Findings { here: sys.here(), holder, owned: found.pids(), unknown: found.unknown };
-    Examined { plan: plan(lease, &findings), found, guard: guard.clone() }
+    Examined { plan: plan(lease, &findings), found, looked: holder == Holder::Dead, guard: guard.clone() }
 }
 
 /// What would be done about each lease.
@@ -157,7 +160,7 @@ async fn round<S: Sys>(
         .await?;
     let mut targets = 0;
     for (lease, one) in leases.iter_mut().zip(&examined) {
-        if !lease.state.is_ended() {
+        if one.looked && !lease.state.is_ended() {
             lease.last_evidence_json = Some(one.found.json(wall_ms()));
         }
         let Plan::Signal(pids) = &one.plan else {
@@ -208,7 +211,8 @@ async fn name_survivors<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease],
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let Plan::Signal(pids) = plan else { continue };
         tracing::error!(lease_id = %lease.lease_id, ?pids, "SIGKILL did not end these");
-        lease.state_reason = format!("an orphan of an earlier supervisor; SIGKILL did not end: {pids:?}");
+        let reason = format!("an orphan of an earlier supervisor; SIGKILL did not end: {pids:?}");
+        lease.state_reason = head(&reason, REASON_BYTES_MAX).to_owned();
         context.store.post_lease(lease);
     }
 }

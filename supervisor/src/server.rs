@@ -2,6 +2,7 @@
 //! waits for writing (H18).
 
 use crate::context::Context;
+use crate::core::admit::Policy;
 use crate::link::{Link, LinkId, Outgoing};
 use crate::owner::Event;
 use acp_shared::conn::{self, Conn, ConnError, Listener, Receiver, Sender};
@@ -20,40 +21,40 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 type Client = Conn<ToSupervisor, ToClient>;
 
 /// How many connections each user has.
-type Users = Arc<Mutex<HashMap<u32, usize>>>;
+type Users = Arc<Mutex<HashMap<Option<u32>, usize>>>;
 
 /// One connection of a user, given back with the value: no user takes all of them.
 struct Place {
     users: Users,
-    uid: u32,
+    user: Option<u32>,
 }
 
 impl Place {
-    fn take(users: &Users, uid: u32, max: usize) -> Option<Self> {
+    fn take(users: &Users, user: Option<u32>, max: usize) -> Option<Self> {
         let mut counts = users.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(uid).or_default();
+        let count = counts.entry(user).or_default();
         if *count >= max {
             return None;
         }
         *count += 1;
-        Some(Self { users: Arc::clone(users), uid })
+        Some(Self { users: Arc::clone(users), user })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut counts = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.uid) {
+        if let Some(count) = counts.get_mut(&self.user) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.uid);
+                counts.remove(&self.user);
             }
         }
     }
 }
 
 /// Accepts connections for as long as it is let. `ids` numbers them, over all who accept.
-pub async fn serve(context: Arc<Context>, listener: Listener, ids: Arc<AtomicU64>) {
+pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, Policy)) {
     let slots = Arc::new(Semaphore::new(crate::config::size(context.config.connections_max)));
     let per_user_max = crate::config::size(context.config.connections_per_user_max);
     let users = Users::default();
@@ -71,7 +72,10 @@ pub async fn serve(context: Arc<Context>, listener: Listener, ids: Arc<AtomicU64
             tracing::warn!(uid = client.peer.uid, "too many connections");
             continue;
         };
-        let Some(place) = Place::take(&users, client.peer.uid, per_user_max) else {
+        // All that nobody knows are one user: they get their refusal, and no more room than that.
+        let known = policy.knows_user(client.peer.uid, client.peer.gid);
+        let user = known.then_some(client.peer.uid);
+        let Some(place) = Place::take(&users, user, per_user_max) else {
             tracing::warn!(uid = client.peer.uid, "too many connections of this user");
             continue;
         };
@@ -207,12 +211,14 @@ mod tests {
     #[test]
     fn no_user_takes_all_connections() {
         let users = Users::default();
-        let (first, second) = (Place::take(&users, 7, 2).unwrap(), Place::take(&users, 7, 2).unwrap());
-        assert!(Place::take(&users, 7, 2).is_none());
-        let other = Place::take(&users, 8, 2).unwrap();
+        let (first, second) =
+            (Place::take(&users, Some(7), 2).unwrap(), Place::take(&users, Some(7), 2).unwrap());
+        assert!(Place::take(&users, Some(7), 2).is_none());
+        let (other, stranger) =
+            (Place::take(&users, Some(8), 2).unwrap(), Place::take(&users, None, 2).unwrap());
         drop(first);
-        let again = Place::take(&users, 7, 2).unwrap();
-        drop((second, other, again));
+        let again = Place::take(&users, Some(7), 2).unwrap();
+        drop((second, other, stranger, again));
         assert!(users.lock().unwrap().is_empty());
     }
 }

@@ -102,6 +102,8 @@ fn last_seen(json: &str) -> Vec<ProcessRecord> {
 pub struct Found<H> {
     /// Verified processes, parents before children.
     pub members: Vec<Member<H>>,
+    /// Processes that were verified before and cannot be told now: they are looked at again, never forgotten.
+    pub untold: Vec<ProcessRecord>,
     /// Why something of it cannot be told, if that is so.
     pub unknown: Option<&'static str>,
 }
@@ -113,6 +115,11 @@ impl<H> Found<H> {
         self.members.iter().rev().map(|m| m.pid).collect()
     }
 
+    /// What the next look has to go by.
+    fn records(&self) -> Vec<ProcessRecord> {
+        self.members.iter().filter_map(|m| m.record).chain(self.untold.iter().copied()).collect()
+    }
+
     /// What was found, as JSON, for the record.
     #[must_use]
     pub fn json(&self, at_ms: u64) -> String {
@@ -122,7 +129,13 @@ impl<H> Found<H> {
             start_ticks: m.record.map(|r| r.start_ticks),
             inode: m.record.and_then(|r| r.inode),
         };
-        let tree: Vec<_> = self.members.iter().map(seen).collect();
+        let untold = |record: &ProcessRecord| Seen {
+            pid: record.pid,
+            name: String::new(),
+            start_ticks: Some(record.start_ticks),
+            inode: record.inode,
+        };
+        let tree: Vec<_> = self.members.iter().map(seen).chain(self.untold.iter().map(untold)).collect();
         serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
     }
 
@@ -185,6 +198,9 @@ impl<S: Sys> Search<'_, S> {
     fn known(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look(self.sys, process.pid);
         let verdict = verify(&self.target.claim(process), &evidence, self.guard);
+        if matches!(verdict, Verdict::Unknown(_)) {
+            self.found.untold.push(process);
+        }
         self.take(&evidence, handle, false, verdict);
     }
 
@@ -261,12 +277,17 @@ pub fn find<S: Sys>(
         target,
         guard,
         names: snapshot.iter().map(|p| (p.pid, p)).collect(),
-        found: Found { members: Vec::new(), unknown: None },
+        found: Found { members: Vec::new(), untold: Vec::new(), unknown: None },
         seen: HashSet::new(),
     };
-    if !sys.here().is_some_and(|here| target.scope.seen_from(&here) == Place::Here) {
+    match sys.here() {
+        Some(here) if target.scope.seen_from(&here) == Place::Here => {}
         // Its numbers mean nothing here: verify says the same of each of them.
-        return search.found;
+        Some(_) => return search.found,
+        None => {
+            search.found.unknown = Some("boot id or pid namespace cannot be read");
+            return search.found;
+        }
     }
     for process in target.bound.iter().flat_map(|b| [b.wrapper, b.adapter]) {
         search.root(process);
@@ -377,7 +398,7 @@ pub fn kill<S: Sys>(
         } else {
             empty = 0;
             // What loses its parent by this is found again.
-            target.known = found.members.iter().filter_map(|m| m.record).collect();
+            target.known = found.records();
             for (pid, why) in signal_all(sys, &found, Signal::Kill) {
                 tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");
             }

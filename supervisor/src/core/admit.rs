@@ -86,6 +86,12 @@ impl Policy {
         knows(&self.secret, said, &self.secret_file)
     }
 
+    /// Whether anybody of this user is let in at all.
+    #[must_use]
+    pub fn knows_user(&self, uid: u32, gid: u32) -> bool {
+        self.gateway(uid, gid).is_ok() || self.admin(uid, gid).is_ok()
+    }
+
     const fn owns(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid
     }
@@ -148,6 +154,14 @@ pub struct Living {
 /// well within it.
 pub const BUSY_RETRY_MS: u64 = 250;
 
+/// The id is bound to another user.
+#[must_use]
+pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
+    let why =
+        format!("gateway {gateway} belongs to another user; give this gateway a state directory of its own");
+    Refusal::new(RefusalCode::InstanceOfOtherUser, why)
+}
+
 /// Decides about a gateway. A newer epoch takes the place of a connection that is dead and not noticed yet, or of
 /// the newcomer's own; never that of another living process, whatever epoch is claimed.
 ///
@@ -164,12 +178,7 @@ pub fn admit(
     let mut installation =
         known.cloned().unwrap_or_else(|| Installation { gateway, uid, home: home.clone(), epoch_max: 0 });
     if installation.uid != uid {
-        return Err(Refusal::new(
-            RefusalCode::InstanceOfOtherUser,
-            format!(
-                "gateway {gateway} belongs to another user; give this gateway a state directory of its own"
-            ),
-        ));
+        return Err(other_user(gateway));
     }
     if installation.home != *home {
         return Err(Refusal::new(

@@ -65,6 +65,8 @@ impl Groups {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Abilities {
+    /// Signals can be sent through handles, as pidfds and `/proc` directories are.
+    pub signals: bool,
     /// `pidfd_open` works.
     pub pidfd: bool,
     /// pidfds have an inode that is unique until the next boot.
@@ -90,6 +92,7 @@ pub struct Abilities {
 impl Abilities {
     /// A machine that can do nothing.
     pub const NONE: Self = Self {
+        signals: false,
         pidfd: false,
         pidfs_inode: false,
         pidfd_group: false,
@@ -239,7 +242,10 @@ pub struct NoRung {
 /// What is in the way of a rung.
 fn missing(rung: Rung, abilities: &Abilities) -> Option<&'static str> {
     const NO_LIST: &str = "/proc does not list processes; mount it";
+    const NO_SIGNALS: &str =
+        "pidfd_send_signal does not work; the kernel is older than 5.1, or a seccomp filter forbids it";
     match rung {
+        Rung::R1 | Rung::R2 | Rung::R3 if !abilities.signals => Some(NO_SIGNALS),
         Rung::R1 if abilities.groups != Groups::Work => Some(abilities.groups.why()),
         Rung::R1 | Rung::R3 => (!abilities.proc_list).then_some(NO_LIST),
         Rung::R2 if !abilities.pidfd => {
@@ -423,6 +429,7 @@ mod tests {
     use super::*;
 
     const ALL: Abilities = Abilities {
+        signals: true,
         pidfd: true,
         pidfs_inode: true,
         pidfd_group: true,
@@ -442,12 +449,14 @@ mod tests {
         let no_pidfd = Abilities { pidfd: false, ..no_groups };
         let only_groups = Abilities { pidfd: false, ..ALL };
         let blind = Abilities { proc_list: false, ..ALL };
+        let mute = Abilities { signals: false, ..ALL };
         for (name, abilities, wish, want) in [
             ("everything", ALL, Auto, Ok("R1")),
             ("no groups", no_groups, Auto, Ok("R2")),
             ("25: no pidfds", no_pidfd, Auto, Ok("R3")),
             ("groups without pidfds", only_groups, Auto, Ok("R1")),
             ("19: no process list", blind, Auto, Ok("R4")),
+            ("25: nothing can be signalled", mute, Auto, Ok("R4")),
             ("nothing", Abilities::NONE, Auto, Ok("R4")),
             ("asked for less", ALL, R2, Ok("R2")),
             ("asked for much less", ALL, R3, Ok("R3")),

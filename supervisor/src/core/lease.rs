@@ -226,10 +226,16 @@ impl Lease {
                 bound.pgid, bound.sid
             ));
         }
-        let reason = format!("quarantined, nothing is signalled for it: {why}");
+        let reason = format!("{QUARANTINED}, nothing is signalled for it: {why}");
         self.state_reason = crate::core::tail::head(&reason, REASON_BYTES_MAX).to_owned();
         self.state = LeaseState::Lost;
         self.ended_at_ms = self.ended_at_ms.or(Some(at_ms));
+    }
+
+    /// Whether it was put out of use without a look at its processes.
+    #[must_use]
+    pub fn is_quarantined(&self) -> bool {
+        self.state == LeaseState::Lost && self.state_reason.starts_with(QUARANTINED)
     }
 
     /// The agent's lease that this terminal belongs to.
@@ -272,6 +278,7 @@ impl Lease {
     }
 }
 
+const QUARANTINED: &str = "quarantined";
 /// The longest reason that is kept, in bytes.
 pub const REASON_BYTES_MAX: usize = 500;
 

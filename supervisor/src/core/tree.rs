@@ -115,12 +115,12 @@ pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
 /// The processes that may carry a lease's marker: running, and not older than the lease's own root.
 #[must_use]
 pub fn may_be_marked(snapshot: &[Proc], not_before_ticks: u64) -> Vec<i32> {
-    let fits =
-        |p: &&Proc| !p.zombie && p.start_ticks >= not_before_ticks && p.ppid != KTHREADD && p.pid != KTHREADD;
+    // Only the first pid namespace has kernel threads; elsewhere the number is anybody's.
+    let kthreadd = snapshot.iter().find(|p| p.pid == 2 && p.ppid == 0 && p.sid == 0 && p.name == "kthreadd");
+    let of_kernel = |p: &Proc| kthreadd.is_some_and(|k| p.pid == k.pid || p.ppid == k.pid);
+    let fits = |p: &&Proc| !p.zombie && p.start_ticks >= not_before_ticks && !of_kernel(p);
     snapshot.iter().filter(fits).map(|p| p.pid).collect()
 }
-
-const KTHREADD: i32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -175,8 +175,13 @@ mod tests {
 
     #[test]
     fn older_and_dead_processes_carry_no_marker() {
-        let snapshot = [proc(5, 4), proc(30, 1), Proc { zombie: true, ..proc(31, 1) }, proc(32, KTHREADD)];
+        let kthreadd = Proc { name: "kthreadd".into(), start_ticks: 20, sid: 0, ..proc(2, 0) };
+        let snapshot =
+            [proc(5, 4), proc(30, 1), Proc { zombie: true, ..proc(31, 1) }, proc(32, 2), kthreadd.clone()];
         assert_eq!(may_be_marked(&snapshot, 10), [30]);
+        // In a container the second process may be one like any other, and even the one that orphans come to.
+        let snapshot = [Proc { ppid: 1, sid: 2, ..kthreadd }, proc(32, 2)];
+        assert_eq!(may_be_marked(&snapshot, 10), [2, 32]);
     }
 
     #[test]

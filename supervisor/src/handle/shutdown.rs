@@ -11,7 +11,10 @@ pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, state_dir: &str, to:
         return to.answer(Err(refusal));
     }
     to.answer(Ok(Reply::Done));
-    owner.stop();
+    // Said again it is no hurry: only who runs the program may cut the graces short, by a second signal.
+    if !owner.stopping {
+        owner.stop();
+    }
 }
 
 fn check(owner: &Owner, who: Who, uid: u32, state_dir: &str) -> Result<(), Refusal> {

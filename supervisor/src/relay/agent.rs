@@ -4,7 +4,7 @@ use super::budget::Share;
 use super::frozen::{AgentState, RelayState};
 use super::kept::{Kept, Place, Spool};
 use super::stderr::Stderr;
-use super::{Freeze, Gauges, Limits, Pipes, Reader, Relay, RelayCmd, Totals, pass, reopen, totals_of};
+use super::{Freeze, Gauges, Limits, Pipes, Reader, Relay, RelayCmd, Totals, drain, pass, reopen, totals_of};
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{Offer, Stdin};
@@ -79,6 +79,7 @@ pub fn archive(lease: &Lease, limits: Limits) -> Relay {
     agent.state = lease.state;
     agent.exit = lease.exit.or(Some(ExitStatus::Unknown));
     agent.ended = true;
+    agent.buffer = Vec::new();
     agent.publish();
     tokio::spawn(agent.run(queue));
     relay
@@ -417,7 +418,12 @@ impl Agent {
                 self.waiting.entry(seq).or_default().push(to);
                 self.write_stdin();
             }
-            Offer::Pending if self.stdin.is_some() => self.waiting.entry(seq).or_default().push(to),
+            Offer::Pending if self.stdin.is_some() => {
+                let waiting = self.waiting.entry(seq).or_default();
+                // A gateway that comes back asks again: its earlier connections wait for nothing.
+                waiting.retain(|earlier| !earlier.link().end().is_cancelled());
+                waiting.push(to);
+            }
             Offer::Pending => {
                 to.refuse(RefusalCode::LeaseEnded, "the adapter ended before this message was written")
             }
@@ -441,25 +447,19 @@ impl Agent {
 
     /// The tree is gone: what is left in the pipes is all there will ever be.
     fn finish(&mut self) {
-        while let Some(pipe) = &self.stdout {
-            // The pipe itself is asked: what the runtime has not noticed yet is there all the same.
-            match rustix::io::read(pipe, &mut self.buffer) {
-                Ok(count) if count > 0 => {
-                    let bytes = self.buffer.get(..count).unwrap_or_default();
-                    if let Err(error) = self.kept.push(bytes) {
-                        self.lose_output(&error);
-                    }
-                }
-                // Still open: held by a process outside of the tree, which is not waited for.
-                Ok(_) | Err(_) => self.stdout = None,
+        if let Some(pipe) = self.stdout.take() {
+            let kept = &mut self.kept;
+            if let Err(error) = drain(&pipe, &mut self.buffer, |bytes| kept.push(bytes)) {
+                self.lose_output(&error);
             }
         }
-        while self.stderr.is_some() {
-            let before = self.said.total();
-            self.read_stderr();
-            if self.said.total() == before {
-                self.stderr = None;
-            }
+        if let Some(pipe) = self.stderr.take() {
+            let said = &mut self.said;
+            // What cannot be read is not there: its tail is for people.
+            let _ = drain(&pipe, &mut self.buffer, |bytes| {
+                said.push(bytes);
+                Ok(())
+            });
         }
         self.close_stdin("the lease has ended");
         self.exit = self.exit.or(Some(ExitStatus::Unknown));
@@ -474,5 +474,30 @@ impl Agent {
             self.kept.spool(&place);
         }
         self.buffer = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::config::Config;
+    use crate::link::LinkId;
+    use crate::relay::budget::Budget;
+
+    #[tokio::test]
+    async fn connections_that_have_ended_wait_for_nothing() {
+        let (config, budget) = (Config::default(), Arc::new(Budget::new(1 << 20)));
+        let limits = Limits::new(&config, "/nonexistent".into(), Arc::clone(&budget), budget);
+        let mut agent = Agent::new(LeaseId::mint(), limits, Arc::default(), Kept::Memory(Ring::new(8)));
+        let (_full, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        while rustix::io::write(&write, &[0; 4096]).is_ok() {}
+        agent.stdin = Some(pipe::Sender::from_owned_fd(write).unwrap());
+        for id in 0..10 {
+            let (link, _outgoing) = Link::new(LinkId(id));
+            agent.on_input(1, b"x".to_vec(), link.begin(1, 1).unwrap());
+            assert_eq!(agent.waiting.values().map(Vec::len).sum::<usize>(), 1, "{id}");
+            link.end().cancel();
+        }
     }
 }

@@ -62,7 +62,6 @@ pub(crate) struct SpoolState {
 pub(crate) struct StderrState {
     pub(super) truncated: bool,
     pub(super) line: Vec<u8>,
-    pub(super) total: u64,
     #[serde(skip)]
     pub(super) tail: Vec<u8>,
 }

@@ -279,11 +279,54 @@ struct Reader {
     told_exit: bool,
 }
 
+/// Takes what lies in a pipe now, and no more: a process outside of the tree may hold its other end and write for
+/// ever. The pipe itself is asked, since what the runtime has not noticed yet is there all the same.
+fn drain(
+    pipe: &pipe::Receiver,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut left = size(rustix::io::ioctl_fionread(pipe)?);
+    while left > 0 {
+        let space = left.min(buffer.len());
+        let count = rustix::io::read(pipe, buffer.get_mut(..space).unwrap_or_default())?;
+        if count == 0 {
+            break;
+        }
+        take(buffer.get(..count).unwrap_or_default())?;
+        left -= count;
+    }
+    Ok(())
+}
+
 /// Where a lease's relay begins: nothing yet, or what its row says.
 fn totals_of(lease: &Lease) -> Totals {
     Totals {
         stdout_base: lease.stdout_base,
         stdout_end: lease.stdout_end,
         stdin_written: lease.stdin_written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[tokio::test]
+    async fn who_goes_on_writing_does_not_hold_up_the_end() {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        rustix::io::write(&write, &[b'a'; 10]).unwrap();
+        let read = pipe::Receiver::from_owned_fd(read).unwrap();
+        let mut taken: Vec<u8> = Vec::new();
+        let piece = |bytes: &[u8]| {
+            assert!(taken.len() < 10, "more than there was");
+            taken.extend(bytes);
+            // A process outside of the tree has the other end, and is never done.
+            rustix::io::write(&write, &[b'b'; 10])?;
+            Ok(())
+        };
+        drain(&read, &mut [0; 4], piece).unwrap();
+        assert_eq!(taken, [b'a'; 10]);
     }
 }

@@ -18,7 +18,6 @@ pub(super) struct Stderr {
     window: Instant,
     lines: u32,
     suppressed: u64,
-    total: u64,
 }
 
 impl Stderr {
@@ -30,18 +29,12 @@ impl Stderr {
             window: Instant::now(),
             lines: 0,
             suppressed: 0,
-            total: 0,
         }
     }
 
     /// Everything as a value.
     pub(super) fn freeze(self) -> StderrState {
-        StderrState {
-            truncated: self.tail.truncated(),
-            line: self.line,
-            total: self.total,
-            tail: self.tail.into_bytes(),
-        }
+        StderrState { truncated: self.tail.truncated(), line: self.line, tail: self.tail.into_bytes() }
     }
 
     /// Goes on where another one was frozen.
@@ -49,14 +42,12 @@ impl Stderr {
         Self {
             tail: Tail::with(frozen.tail, bytes_max, frozen.truncated),
             line: frozen.line,
-            total: frozen.total,
             ..Self::new(lease_id, bytes_max)
         }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.tail.push(bytes);
-        self.total += bytes.len() as u64;
         for byte in bytes {
             if *byte == b'\n' {
                 self.end_line();
@@ -64,11 +55,6 @@ impl Stderr {
                 self.line.push(*byte);
             }
         }
-    }
-
-    /// How many bytes there were.
-    pub(super) const fn total(&self) -> u64 {
-        self.total
     }
 
     /// The last bytes as text.

@@ -1,7 +1,7 @@
 //! The relay of a terminal (H16): its one pipe is always drained, the last bytes are kept.
 
 use super::frozen::{RelayState, TerminalState};
-use super::{Freeze, Gauges, Relay, RelayCmd, Totals, pass, reopen};
+use super::{Freeze, Gauges, Relay, RelayCmd, Totals, drain, pass, reopen};
 use crate::core::tail::Tail;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
@@ -127,14 +127,18 @@ impl Terminal {
         }
     }
 
-    /// Takes one piece once the tree is gone. The pipe itself is asked: what the runtime has not noticed yet is there
-    /// all the same.
-    fn read_last(&mut self) -> bool {
-        let Some(pipe) = &self.output else { return false };
-        let count = rustix::io::read(pipe, &mut self.buffer).unwrap_or(0);
-        self.tail.push(self.buffer.get(..count).unwrap_or_default());
-        self.end += count as u64;
-        count > 0
+    /// Takes the rest once the tree is gone.
+    fn read_last(&mut self) {
+        let Some(pipe) = self.output.take() else { return };
+        let (tail, end) = (&mut self.tail, &mut self.end);
+        let rest = drain(&pipe, &mut self.buffer, |bytes| {
+            tail.push(bytes);
+            *end += bytes.len() as u64;
+            Ok(())
+        });
+        if let Err(error) = rest {
+            tracing::warn!(%error, lease_id = %self.lease_id, "the last output of a terminal cannot be read");
+        }
     }
 
     const fn totals(&self) -> Totals {
@@ -166,8 +170,7 @@ impl Terminal {
             }
             RelayCmd::AdapterEnded(status) => self.exit = Some(status),
             RelayCmd::TreeGone(answer) => {
-                while self.read_last() {}
-                self.output = None;
+                self.read_last();
                 self.exit = self.exit.or(Some(ExitStatus::Unknown));
                 self.buffer = Vec::new();
                 // A lease task that went away has no use for the totals; the gauges have them too.

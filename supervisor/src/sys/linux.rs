@@ -79,6 +79,13 @@ impl Handle {
         rustix::event::poll(&mut [fd], Some(&at_once)).ok().map(|ready| ready > 0)
     }
 
+    /// Whether its directory says that it was reaped. What is unreadable for another reason is no proof.
+    fn is_gone(&self) -> bool {
+        let Some(dir) = &self.dir else { return false };
+        let stat = read_at(dir.as_fd(), "stat", STAT_BYTES_MAX);
+        stat.is_err_and(|e| matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::SRCH)))
+    }
+
     fn reaped(&self) -> Option<bool> {
         let fd = self.pidfd.as_ref()?;
         match raw_signal(fd.as_fd(), 0, 0) {
@@ -237,12 +244,18 @@ impl Linux {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
             Ok(fd) => Some(fd),
+            // One that is hidden can be there all the same: the kernel tells by refusing a signal.
+            Err(Errno::NOENT)
+                if pidfd.is_none() && rustix::process::test_kill_process(number) == Err(Errno::SRCH) =>
+            {
+                return Err(OpenError::Gone);
+            }
+            Err(errno @ (Errno::NOENT | Errno::ACCESS | Errno::PERM)) if pidfd.is_none() => {
+                return Err(OpenError::Io(errno.into()));
+            }
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => None,
             Err(errno) => return Err(OpenError::Io(errno.into())),
         };
-        if pidfd.is_none() && dir.is_none() {
-            return Err(OpenError::Gone);
-        }
         let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
         let handle = Handle { id, pid, pidfd, dir, own_child };
         // The directory was opened after the pidfd. Had the process been reaped in between, the two could be of
@@ -256,7 +269,10 @@ impl Linux {
         let me = i32::try_from(std::process::id()).ok().and_then(|pid| self.open_as(pid, false).ok());
         let pidfd = me.as_ref().and_then(Handle::pidfd);
         let group = pidfd.map(|fd| raw_signal(fd, 0, PIDFD_SIGNAL_PROCESS_GROUP));
+        let sent = |fd: BorrowedFd<'_>| raw_signal(fd, 0, 0).is_ok();
+        let dir = me.as_ref().and_then(|me| me.dir.as_ref());
         Abilities {
+            signals: pidfd.or(dir.map(AsFd::as_fd)).is_some_and(sent),
             pidfd: pidfd.is_some(),
             pidfs_inode: pidfd.and_then(pidfs_inode).is_some(),
             // Not a leader is an answer; an unknown flag is none.
@@ -298,7 +314,8 @@ impl Sys for Linux {
             (_, Some(stat)) if stat.zombie && handle.ended() != Some(false) => Life::Zombie,
             (_, Some(_)) => Life::Running,
             (Some(false), None) => Life::Unreadable,
-            (None, None) => Life::Gone,
+            (None, None) if handle.is_gone() => Life::Gone,
+            (None, None) => Life::Unreadable,
         };
         Evidence {
             handle: Some(handle.id),
@@ -336,7 +353,7 @@ impl Sys for Linux {
     }
 
     fn holds_number(&self, handle: &Handle) -> bool {
-        handle.reaped().map_or_else(|| handle.stat().is_some(), |reaped| !reaped)
+        handle.reaped().map_or_else(|| !handle.is_gone(), |reaped| !reaped)
     }
 
     fn snapshot(&self) -> io::Result<Vec<Proc>> {

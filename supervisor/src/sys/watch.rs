@@ -128,6 +128,19 @@ impl Control {
         Ok(Some((wire::decode(packet.get(..count).unwrap_or_default())?, sender)))
     }
 
+    /// What lies in the socket now, without waiting: the last words of a wrapper that has ended. Another process may
+    /// hold its end of the socket by now, so the end of the stream is not waited for.
+    #[must_use]
+    pub fn last_words(&self) -> Vec<FromWrapper> {
+        const WORDS_MAX: usize = 8;
+        let mut packet = vec![0u8; CONTROL_BYTES_MAX];
+        let next = || match linux::recv_with_pidfd(self.socket.as_fd(), &mut packet) {
+            Ok((0, _)) | Err(_) => None,
+            Ok((count, _)) => wire::decode(packet.get(..count).unwrap_or_default()).ok(),
+        };
+        std::iter::from_fn(next).take(WORDS_MAX).collect()
+    }
+
     /// Sends a message with descriptors. The messages are few and small: the socket never fills.
     ///
     /// # Errors
@@ -135,5 +148,23 @@ impl Control {
     pub fn send(&self, message: &ToWrapper, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         let packet = wire::encode(message, CONTROL_BYTES_MAX)?;
         Ok(linux::send_with_fds(self.socket.as_fd(), &packet, fds)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_words_are_read_though_somebody_holds_the_other_end() {
+        let (theirs, ours) = linux::control_pair().unwrap();
+        let control = Control::new(ours).unwrap();
+        let said = FromWrapper::Done { status: ExitStatus::Exited(3), survivors: Vec::new() };
+        let packet = wire::encode(&said, CONTROL_BYTES_MAX).unwrap();
+        linux::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
+        assert_eq!(control.last_words(), [said]);
+        assert_eq!(control.last_words(), []);
+        drop(theirs);
     }
 }

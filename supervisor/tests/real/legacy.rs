@@ -146,3 +146,16 @@ fn a21_r_a_recorded_identity_must_be_the_living_one() {
     let lines = place.run(&["check"], &records);
     assert_eq!(column(&lines, "verdict"), ["gone", "not_ours", "owned"], "{lines:#}");
 }
+
+#[test]
+fn a21_r_a_file_that_others_can_write_speaks_for_nobody() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[]").unwrap();
+    for (mode, read) in [(0o644, true), (0o664, false), (0o646, false)] {
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        let output = command.args(["legacy", "check"]).arg(file.path()).output().unwrap();
+        assert_eq!(output.status.success(), read, "{mode:o}: {output:?}");
+    }
+}

@@ -4,7 +4,7 @@
 
 use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
+use acp_shared::protocol::{Graces, LeaseState, Notice, RefusalCode, Reply, Request, Spawn};
 use rustix::process::Signal;
 
 /// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
@@ -127,6 +127,25 @@ async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(ru
     assert_eq!(a.call(down(&here)).await, Ok(Reply::Done));
     assert_eq!(host.wait(), Some(0));
     assert!(marked(of_a.lease_id).is_empty());
+}
+
+#[tokio::test]
+async fn h17_a_shutdown_that_is_repeated_is_no_hurry() {
+    let mut host = Host::with_config("");
+    let mut gateway = host.gateway().connect().await;
+    let file = host.dir.path().join("in order");
+    let script = format!("cat; sleep 0.5; echo > '{}'", file.display());
+    let spec = Spawn {
+        graces: Graces { eof_ms: 10_000, term_ms: 10_000, kill_ms: 10_000 },
+        ..agent(&["sh", "-c", &script])
+    };
+    gateway.spawn(&spec).await;
+    let state_dir = host.state_dir().to_str().unwrap().to_owned();
+    for _ in 0..2 {
+        assert_eq!(gateway.call(Request::Shutdown { state_dir: state_dir.clone() }).await, Ok(Reply::Done));
+    }
+    assert_eq!(host.wait(), Some(0));
+    assert!(file.exists(), "it was not let to end by itself");
 }
 
 #[tokio::test]

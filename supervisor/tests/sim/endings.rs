@@ -354,3 +354,22 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     s.close(id).await;
     s.reaches(id, Closed).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn c20_c24_s_what_cannot_be_read_any_more_is_not_forgotten() {
+    let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    s.kernel().setsid(tree.child);
+    let now = s.kernel().now_ms();
+    // It becomes another user's, and /proc shows nothing of it any more.
+    s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.edit(tree.child, |t| (t.uid, t.hidden) = (0, true)));
+    for _ in 0..2 {
+        s.reap().await;
+        assert_eq!(s.kernel().alive(tree.lease), [tree.child]);
+        assert_eq!(s.state(&tree), Closing);
+    }
+    s.kernel().exit(tree.child, ExitStatus::Exited(0));
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+}

@@ -191,3 +191,24 @@ async fn a19_s_neither_the_own_line_nor_init_is_ever_signalled() {
     }
     assert!(s.kernel().alive(tree.lease).is_empty(), "the tree itself is found by its marker");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a19_s_the_number_of_an_ancestor_that_has_ended_protects_nobody() {
+    const SHELL: i32 = 450;
+    let mut s = Stage::on(|k| {
+        k.place(SHELL, 1, "shell");
+        k.edit(ME, |t| t.ppid = SHELL);
+    })
+    .await;
+    let tree = s.orphan(Open).await;
+    {
+        let mut kernel = s.kernel();
+        kernel.exit(SHELL, acp_shared::launch::ExitStatus::Exited(0));
+        kernel.place(SHELL, tree.child, "tool");
+        let (pgid, sid) = (kernel.task(tree.child).pgid, kernel.task(tree.child).sid);
+        kernel.edit(SHELL, |t| (t.tree, t.pgid, t.sid) = (Some(tree.lease), pgid, sid));
+    }
+    s.reap().await;
+    assert!(s.kernel().alive(tree.lease).is_empty());
+    assert_eq!(s.state(&tree), Closed);
+}

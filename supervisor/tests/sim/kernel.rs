@@ -136,6 +136,7 @@ impl Kernel {
     /// A machine with an init process and the supervisor under test.
     pub(crate) fn new() -> Self {
         let abilities = Abilities {
+            signals: true,
             pidfd: true,
             pidfs_inode: true,
             pidfd_group: true,

@@ -111,7 +111,8 @@ impl FakeSys {
         };
         let task = found.filter(|_| pid > 0).ok_or(OpenError::Gone)?;
         if !abilities.pidfd && task.hidden {
-            return Err(OpenError::Gone);
+            // The kernel does not show it, and refuses a signal: it is there.
+            return Err(OpenError::Io(io::ErrorKind::NotFound.into()));
         }
         let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
         Ok(Arc::new(FakeHandle {
@@ -236,7 +237,10 @@ impl Sys for FakeSys {
     }
 
     fn own_line(&self) -> HashSet<i32> {
-        HashSet::from([ME, 1])
+        let kernel = self.kernel();
+        std::iter::successors(Some(ME), |pid| Some(kernel.get(*pid)?.ppid))
+            .take_while(|pid| *pid > 0)
+            .collect()
     }
 
     fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
