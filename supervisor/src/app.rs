@@ -5,7 +5,7 @@ use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
 use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
-use crate::core::tenant::Tenant;
+use crate::core::tenant::{Tenant, limits_without_effect};
 use crate::ground::{self, GroundError};
 use crate::handover::{Footing, Handover, Standing, Thawing, go_back, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
@@ -338,6 +338,7 @@ fn prepare(
         None => ground::look_around(&options.config, &state_dir, &wrapper_root),
     }?;
     ground.warnings.append(&mut loaded.warnings);
+    ground.warnings.extend(limits_without_effect(&tenants, ground.holding.rung));
     let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
     spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);

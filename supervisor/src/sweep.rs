@@ -74,6 +74,8 @@ pub struct Member<H> {
     handle: Arc<H>,
     proof: Verified,
     leads_group: bool,
+    /// It is the wrapper: as long as it lives, what loses its parent comes to it and stays findable.
+    is_root: bool,
 }
 
 /// One process of a tree in the record of what was last seen.
@@ -227,7 +229,8 @@ impl<S: Sys> Search<'_, S> {
                 let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
                 let record =
                     now.start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
-                self.found.members.push(Member { pid, name, record, handle, proof, leads_group });
+                let is_root = self.target.bound.is_some_and(|bound| bound.wrapper.pid == pid);
+                self.found.members.push(Member { pid, name, record, handle, proof, leads_group, is_root });
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
             (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
@@ -334,10 +337,12 @@ pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<F
 }
 
 /// Sends a signal to every verified process, children first; SIGKILL goes to whole groups where the leader is
-/// verified. Returns the processes that could not be signalled, with the reason.
+/// verified, and to the wrapper only when nothing else of the tree was found: what is forked in that instant must not
+/// lose the parent it is known by. Returns the processes that could not be signalled, with the reason.
 pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
     let mut failed = Vec::new();
-    for member in found.members.iter().rev() {
+    let spares_root = signal == Signal::Kill && found.members.iter().any(|m| !m.is_root);
+    for member in found.members.iter().rev().filter(|m| !(spares_root && m.is_root)) {
         if signal == Signal::Kill && member.leads_group {
             // The kernel ends a group at once, even one that forks as fast as it can. What is missed here is
             // signalled one by one.

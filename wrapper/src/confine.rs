@@ -8,7 +8,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetError, Scope,
 };
 use nix::libc;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
@@ -137,7 +137,7 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
         if !root.starts_with('/') {
             return Err(Fault::new("confine writes: a root is not absolute", libc::EINVAL));
         }
-        let root = open(root).during("confine writes: open a root")?;
+        let root = open_root(root).during("confine writes: open a root")?;
         ruleset = allow(ruleset, root)?;
     }
     for device in DEVICES {
@@ -148,6 +148,13 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
     }
     // It holds none where the kernel has no Landlock, which the hard requirement has refused before.
     Option::from(ruleset).ok_or(Fault::new(STAGE, libc::ENOSYS))
+}
+
+/// The supervisor resolved the links of roots; one that is there now was put there since, by somebody who wants to
+/// write where it leads.
+fn open_root(path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 fn open(path: &str) -> Result<OwnedFd, Errno> {

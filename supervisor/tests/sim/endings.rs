@@ -67,6 +67,19 @@ async fn c37_s_a_stopped_tree_is_continued_so_that_it_can_end() {
     assert_eq!(s.sent_to(tree.child), [Term, Cont], "no SIGKILL was needed");
 }
 
+/// As long as the wrapper lives it is the parent of what loses its own: it is killed when nothing else is left.
+#[tokio::test(start_paused = true)]
+async fn c29_s_the_wrapper_is_killed_last() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    s.reap().await;
+    assert_eq!(s.state(&tree), Closed);
+    let killed: Vec<i32> = s.sent().iter().filter(|sent| sent.signal == Kill).map(|sent| sent.pid).collect();
+    assert_eq!(killed.last(), Some(&tree.wrapper), "{killed:?}");
+    assert_eq!(killed.iter().filter(|pid| **pid == tree.wrapper).count(), 1, "{killed:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a08_s_a_lease_without_a_number_is_found_by_its_marker() {
     for matches in 0..=2 {

@@ -194,7 +194,11 @@ fn a_case_without_its_tests_is_missing() {
         let mut without = all.clone();
         without.retain(|(l, n, k), _| (l, n) != (list, number) || k != kind);
         let case = cases().into_iter().find(|case| (case.list, case.number) == (*list, *number));
-        let asked = case.is_some_and(|case| matches!(case.asked, Asked::Each(kinds) if kinds.contains(kind)));
+        let asked = case.is_some_and(|case| match case.asked {
+            Asked::Each(kinds) => kinds.contains(kind),
+            // One kind stands in for the other.
+            Asked::Any => !without.keys().any(|(l, n, _)| (l, n) == (list, number)),
+        });
         assert_eq!(missing(&without).is_empty(), !asked, "{number} {}", kind.letter());
     }
 }

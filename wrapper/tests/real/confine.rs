@@ -301,6 +301,9 @@ fn c55_a15_r_the_wrapper_is_killed_above_another_user() {
 
 #[test]
 fn what_cannot_hold_is_refused_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink("/", &link).unwrap();
     let mut table: Vec<(&str, Confine, i32)> = vec![
         ("umask", Confine { umask: Some(0o1000), ..Confine::default() }, libc::EINVAL),
         ("score", Confine { oom_score_adj: Some(1001), ..Confine::default() }, libc::EINVAL),
@@ -308,6 +311,7 @@ fn what_cannot_hold_is_refused_before_anything_runs() {
         ("nobody's group", user(UID, u32::MAX), libc::EINVAL),
         ("relative root", writes(&[Path::new("tmp")], false), libc::EINVAL),
         ("no such root", writes(&[Path::new("/no/such/root")], false), libc::ENOENT),
+        ("a root that became a link", writes(&[&link], false), libc::ELOOP),
     ];
     let limit = ResourceLimit { resource: Resource::OpenFiles, soft: 2, hard: 1 };
     table.push(("limit", Confine { limits: vec![limit], ..Confine::default() }, libc::EINVAL));

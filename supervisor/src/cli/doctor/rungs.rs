@@ -166,8 +166,13 @@ mod tests {
         }
     }
 
-    const SOME: Abilities =
-        Abilities { pidfd: true, proc_list: true, groups: Groups::NotDelegated, ..Abilities::NONE };
+    const SOME: Abilities = Abilities {
+        pidfd: true,
+        signals: true,
+        proc_list: true,
+        groups: Groups::NotDelegated,
+        ..Abilities::NONE
+    };
 
     #[test]
     fn h23_the_rung_says_what_it_misses_and_what_stays_open() {
