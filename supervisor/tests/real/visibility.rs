@@ -118,35 +118,34 @@ async fn c25_r_without_pidfds_the_ladder_drops_and_trees_still_end() {
     }
 }
 
-/// No signal can be sent through a handle at all: nothing is signalled by number instead, the wrapper ends its tree,
-/// and what an earlier supervisor left is named and kept open until it can be ended.
+/// No signal can be sent through a handle at all: nothing is signalled by number instead, a rung that needs signals is
+/// refused, and what an earlier supervisor left is kept open until it can be ended.
 #[tokio::test]
 async fn c25_r_without_signals_through_handles_nothing_is_guessed() {
     possible!(Ability::Seccomp);
     // A control group would end it without a signal.
-    let mut host = Host::idle("rung = \"R3\"\nreap_term_ms = 100\nreap_kill_ms = 200");
-    let command = || {
+    let mut host = Host::idle("rung = \"R2\"\nreap_term_ms = 100\nreap_kill_ms = 200");
+    host.start();
+    let orphaned = agent(&["sleep", "300"]);
+    let info = host.gateway().connect().await.spawn(&orphaned).await;
+    host.leave_behind(&info);
+    let blind = |host: &Host| {
         let mut command = host.command();
-        acp_testkit::sys::refuse(
-            &mut command,
-            &[libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal],
-            libc::EPERM,
-        );
+        let calls = [libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal];
+        acp_testkit::sys::refuse(&mut command, &calls, libc::EPERM);
         command
     };
-    let (first, second) = (command(), command());
-    assert_eq!(host.launch(first)["event"], "ready");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let (closed, orphaned) = (script("trap '' TERM; while :; do sleep 1; done"), agent(&["sleep", "300"]));
-    gateway.spawn(&closed).await;
-    let info = gateway.spawn(&orphaned).await;
-    gateway.close(closed.lease_id).await;
-    host.leave_behind(&info);
-    eventually("its wrapper ends the tree", || marked(closed.lease_id).is_empty());
-    assert_eq!(host.launch(second)["event"], "ready");
+    let refused = blind(&host);
+    let said = host.launch(refused);
+    assert_eq!((said["type"].as_str(), host.wait()), (Some("error"), Some(2)), "{said}");
+    host.config = host.config.replace("rung = \"R2\"\n", "");
+    let command = blind(&host);
+    assert_eq!(host.launch(command)["event"], "ready");
     assert_eq!(marked(orphaned.lease_id).len(), 2, "it cannot be signalled");
     assert_eq!(host.row(orphaned.lease_id).0, "closing", "and is not called closed");
+    let rung = host.json(&["status"])["rung"].clone();
+    let spawned = host.gateway().connect().await.call(Request::Spawn(agent(&["cat"]))).await;
+    assert_eq!(spawned.is_err(), rung == "R4", "{rung}: {spawned:?}");
     host.crash();
     host.start();
     assert!(marked(orphaned.lease_id).is_empty());
