@@ -483,8 +483,8 @@ impl<S: Sys> Task<S> {
             self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)),
         );
         let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;
-        let names = found
-            .map(|found| found.members.iter().map(|m| format!("{} ({})", m.pid, m.name)).collect::<Vec<_>>());
+        let names =
+            found.map(|found| found.doomed().map(|m| format!("{} ({})", m.pid, m.name)).collect::<Vec<_>>());
         let names = names.unwrap_or_default().join(", ");
         self.lease.state_reason = format!("{}; SIGKILL did not end: {names}", self.lease.state_reason);
         tracing::error!(lease_id = %self.lease.lease_id, survivors = names, "a lease cannot be closed");

@@ -111,6 +111,12 @@ pub struct Found<H> {
 }
 
 impl<H> Found<H> {
+    /// Whom SIGKILL is for, parents before children: the wrapper is spared while anything else of the tree lives.
+    pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
+        let spares_root = self.members.iter().any(|m| !m.is_root);
+        self.members.iter().filter(move |m| !(spares_root && m.is_root))
+    }
+
     /// The numbers, children first.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
@@ -341,8 +347,11 @@ pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<F
 /// lose the parent it is known by. Returns the processes that could not be signalled, with the reason.
 pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
     let mut failed = Vec::new();
-    let spares_root = signal == Signal::Kill && found.members.iter().any(|m| !m.is_root);
-    for member in found.members.iter().rev().filter(|m| !(spares_root && m.is_root)) {
+    let members: Vec<_> = match signal {
+        Signal::Kill => found.doomed().rev().collect(),
+        Signal::Term | Signal::Cont | Signal::Stop => found.members.iter().rev().collect(),
+    };
+    for member in members {
         if signal == Signal::Kill && member.leads_group {
             // The kernel ends a group at once, even one that forks as fast as it can. What is missed here is
             // signalled one by one.
