@@ -31,6 +31,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -103,13 +104,27 @@ fn file<T>(path: &Path, result: io::Result<T>) -> Result<T, AppError> {
     result.map_err(|source| AppError::File { path: path.to_owned(), source })
 }
 
+/// How long the lock is waited for: one that was killed holds it until the last of its threads is gone, and until a
+/// child that it was just starting has called exec.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
 /// Takes the exclusive lock of a state directory. It is held for as long as the file is open, and a process that
 /// dies lets go of it.
 fn lock(state_dir: &Path) -> Result<File, AppError> {
     let path = state_dir.join(LOCK_FILE);
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let held = file(&path, open)?;
-    match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+    let until = std::time::Instant::now() + LOCK_WAIT;
+    let locked = loop {
+        match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if std::time::Instant::now() < until => {
+                std::thread::sleep(LOCK_POLL);
+            }
+            other => break other,
+        }
+    };
+    match locked {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = std::fs::read_to_string(&path).unwrap_or_default();
