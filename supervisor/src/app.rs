@@ -283,6 +283,7 @@ pub(crate) async fn serve(
     };
     let standing = house.live(owner, &mut queue).await?;
     drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
+    context.settle().await;
     give_back_groups(&context);
     // What was posted is on disk when this is.
     let flushed = context.store.flush().await;
@@ -354,7 +355,7 @@ fn prepare(
     }?;
     ground.warnings.append(&mut loaded.warnings);
     ground.warnings.extend(limits_without_effect(&tenants, ground.holding.rung));
-    let spools = Spools::new(spool_dir, options.config.spool_total_bytes_max);
+    let spools = Spools::new(&spool_dir, options.config.spool_total_bytes_max);
     spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {

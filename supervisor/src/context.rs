@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Shared by all tasks of one supervisor.
@@ -90,7 +91,7 @@ impl<S: Sys> Context<S> {
             budgets.insert(gateway, Arc::downgrade(&new));
             new
         });
-        Limits::new(&self.config, self.spools.dir().to_owned(), budget, self.spools.total(gateway))
+        Limits::new(&self.config, self.spools.shelf(gateway), budget)
     }
 
     /// Who is never signalled for the sake of a lease whose own root is `own`.
@@ -168,15 +169,32 @@ impl<S: Sys> Context<S> {
         self.sys.children().into_iter().filter(|pid| !children.contains(pid)).collect()
     }
 
-    /// Removes what was made on disk and in the tree of control groups for a lease that has ended.
-    pub fn leave_nothing(&self, lease: &Lease) {
-        self.wrapper_root.remove(lease.gateway, lease.lease_id);
-        if let Some(leaf) = self.holding.subtree.recorded(lease)
-            && lease.scope == self.scope
-            && let Err(error) = self.sys.remove_group(&leaf)
-        {
-            tracing::warn!(lease_id = %lease.lease_id, %error, "the control group of a lease stays");
-        }
+    /// Has removed what was made on disk and in the tree of control groups for a lease that has ended, where it holds
+    /// up nobody. Who wants to may wait for it.
+    pub fn leave_nothing(&self, lease: &Lease) -> JoinHandle<()> {
+        let (sys, root) = (Arc::clone(&self.sys), self.wrapper_root.clone());
+        let leaf = self.holding.subtree.recorded(lease).filter(|_| lease.scope == self.scope);
+        let (gateway, lease_id) = (lease.gateway, lease.lease_id);
+        tokio::spawn(async move {
+            if let Some(leaf) = leaf
+                && let Err(error) = Arc::clone(&sys).aside(move |sys| sys.remove_group(&leaf)).await
+            {
+                tracing::warn!(%lease_id, %error, "the control group of a lease stays");
+            }
+            let Ok(slot) = root.disk().slot().await else { return };
+            let removed = sys.aside(move |_| {
+                root.remove(gateway, lease_id);
+                drop(slot);
+                Ok(())
+            });
+            // It has said why it could not.
+            drop(removed.await);
+        })
+    }
+
+    /// Waits until work on disks that nobody waited for is done, but not for one that hangs.
+    pub async fn settle(&self) {
+        tokio::join!(self.wrapper_root.disk().settle(), self.spools.disk().settle());
     }
 
     /// Tells the owner.

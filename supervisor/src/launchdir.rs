@@ -4,6 +4,7 @@
 //! The binary is copied once per version into the root and hard-linked from there, so that no link ever crosses a
 //! file system or meets a file of another user; where even that link fails, the lease gets a copy of its own (H22).
 
+use crate::disk::Disk;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{Confine, LAUNCH_FILE, LAUNCH_VERSION, Launch, WRAPPER_FILE};
 use nix::libc;
@@ -66,6 +67,7 @@ pub enum LaunchDirError {
 pub struct WrapperRoot {
     root: PathBuf,
     copy: PathBuf,
+    disk: Disk,
 }
 
 /// One lease's directory, complete.
@@ -126,7 +128,7 @@ impl WrapperRoot {
             .stderr(Stdio::null())
             .status();
         match probe {
-            Ok(status) if status.success() => Ok(Self { root: root.to_owned(), copy }),
+            Ok(status) if status.success() => Ok(Self { root: root.to_owned(), copy, disk: Disk::default() }),
             Ok(status) => Err(LaunchDirError::NotOne { path: wrapper.to_owned(), status }),
             Err(source) => Err(LaunchDirError::NoExec { path: copy, source }),
         }
@@ -161,6 +163,12 @@ impl WrapperRoot {
         Ok(result)
     }
 
+    /// The disk that it lies on.
+    #[must_use]
+    pub const fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
     /// Where a lease's directory is.
     #[must_use]
     pub fn dir(&self, gateway: GatewayInstanceId, lease_id: LeaseId) -> PathBuf {
@@ -181,7 +189,7 @@ impl WrapperRoot {
             .collect()
     }
 
-    /// Makes a lease's directory. One that a crash left behind is replaced.
+    /// Makes a lease's directory; this blocks. One that a crash left behind is replaced.
     ///
     /// # Errors
     /// [`LaunchDirError::Prepare`].
@@ -220,7 +228,7 @@ impl WrapperRoot {
         }
     }
 
-    /// Removes a lease's directory.
+    /// Removes a lease's directory. This blocks.
     pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
         let dir = self.dir(gateway, lease_id);
         match std::fs::remove_dir_all(&dir) {

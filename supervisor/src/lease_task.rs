@@ -5,6 +5,7 @@ use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent};
 use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
 use crate::core::verify::{Verdict, verify};
+use crate::disk;
 use crate::handover::{Passed, Pause, TaskState};
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
@@ -212,7 +213,7 @@ async fn end<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease, event: LeaseE
     change(lease, event, &reason);
     lease.ended_at_ms = Some(wall_ms());
     context.store.record(lease, "the end of a lease").await;
-    context.leave_nothing(lease);
+    disk::waited(vec![context.leave_nothing(lease)]).await;
 }
 
 fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
@@ -341,7 +342,7 @@ impl<S: Sys> Task<S> {
     async fn on_said(&mut self, said: Said) -> Option<Input> {
         match said {
             Said::Message(FromWrapper::AdapterExited { status }) => {
-                self.adapter_ended(status).await;
+                self.adapter_ended(status);
                 self.begin_close(&format!("the adapter ended: {status}")).await;
                 Some(Input::AdapterGone)
             }
@@ -350,7 +351,7 @@ impl<S: Sys> Task<S> {
                     tracing::warn!(lease_id = %self.lease.lease_id, ?survivors, "the wrapper could not end these");
                 }
                 self.done = true;
-                self.adapter_ended(status).await;
+                self.adapter_ended(status);
                 None
             }
             Said::Message(
@@ -366,10 +367,10 @@ impl<S: Sys> Task<S> {
         }
     }
 
-    async fn adapter_ended(&mut self, status: ExitStatus) {
+    fn adapter_ended(&mut self, status: ExitStatus) {
         if self.lease.exit.is_none() {
             self.lease.exit = Some(status);
-            self.relay.tell(RelayCmd::AdapterEnded(status)).await;
+            self.relay.tell(RelayCmd::AdapterEnded(status));
         }
     }
 
@@ -384,7 +385,7 @@ impl<S: Sys> Task<S> {
         if !self.done {
             tracing::warn!(lease_id = %self.lease.lease_id, %status, "a wrapper ended without a word");
         }
-        self.adapter_ended(ExitStatus::Unknown).await;
+        self.adapter_ended(ExitStatus::Unknown);
         self.begin_close(&format!("its wrapper ended without a word ({status})")).await;
         Some(Input::WrapperGone)
     }
@@ -406,7 +407,7 @@ impl<S: Sys> Task<S> {
         }
         change(&mut self.lease, LeaseEvent::Close, reason);
         self.context.store.record(&self.lease, "the closing of a lease").await;
-        self.relay.tell(RelayCmd::State(LeaseState::Closing)).await;
+        self.relay.tell(RelayCmd::State(LeaseState::Closing));
         self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }
 
@@ -417,7 +418,7 @@ impl<S: Sys> Task<S> {
         while let Some(action) = actions.get(next).copied() {
             next += 1;
             match action {
-                Action::CloseStdin => self.relay.tell(RelayCmd::CloseStdin).await,
+                Action::CloseStdin => self.relay.tell(RelayCmd::CloseStdin),
                 Action::Terminate => self.terminate(),
                 Action::Kill => {
                     if self.kill().await {
@@ -493,7 +494,7 @@ impl<S: Sys> Task<S> {
     }
 
     async fn finish(&mut self) {
-        self.adapter_ended(ExitStatus::Unknown).await;
+        self.adapter_ended(ExitStatus::Unknown);
         let totals = self.relay.finish().await;
         self.lease.stdout_base = totals.stdout_base;
         self.lease.stdout_end = totals.stdout_end;
@@ -504,7 +505,7 @@ impl<S: Sys> Task<S> {
         let event = if self.vanished { LeaseEvent::Lose } else { LeaseEvent::Gone };
         let reason = self.lease.state_reason.clone();
         end(&self.context, &mut self.lease, event, &reason).await;
-        self.relay.tell(RelayCmd::State(self.lease.state)).await;
+        self.relay.tell(RelayCmd::State(self.lease.state));
         self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }
 }

@@ -10,6 +10,7 @@ mod cli;
 pub mod config;
 mod confine;
 pub mod context;
+pub mod disk;
 pub mod core;
 pub mod ground;
 mod handle;

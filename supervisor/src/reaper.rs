@@ -8,6 +8,7 @@ use crate::core::reap::{Findings, Plan, Stage, plan};
 use crate::core::tail::head;
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
+use crate::disk;
 use crate::sweep::{self, Found, Target};
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::LeaseId;
@@ -193,6 +194,7 @@ async fn round<S: Sys>(
 }
 
 async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
+    let mut removed = Vec::new();
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let Plan::Mark(event, why) = plan else { continue };
         let from = lease.state;
@@ -203,7 +205,10 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
         tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         context.store.record(lease, "the end of a lease").await;
-        context.leave_nothing(lease);
+        removed.push(context.leave_nothing(lease));
+    }
+    if !removed.is_empty() {
+        disk::waited(removed).await;
     }
 }
 

@@ -195,7 +195,13 @@ pub async fn start<S: Sys>(
     }
     let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
     let (at, group) = (Arc::clone(context), context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits)));
-    let started = context.blocking(move |_| Ok(prepare(&at, &launch, group.as_ref(), &their_control))).await;
+    let slot = context.wrapper_root.disk().slot().await.map_err(doing("reach the launch directories"))?;
+    let started = context.blocking(move |_| {
+        let prepared = prepare(&at, &launch, group.as_ref(), &their_control);
+        drop(slot);
+        Ok(prepared)
+    });
+    let started = started.await;
     let Prepared { made, handle, unlimited } =
         started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();

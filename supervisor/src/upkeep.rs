@@ -162,7 +162,7 @@ impl Owner {
             if entry.lease.ended_at_ms.is_some_and(|at| now.saturating_sub(at) > TERMINAL_KEPT_MS)
                 && let Some(relay) = entry.relay.take()
             {
-                relay.request(RelayCmd::Release);
+                relay.tell(RelayCmd::Release);
             }
         }
         let old = |e: &Entry| e.lease.ended_at_ms.is_some_and(|at| now.saturating_sub(at) > keep);
@@ -174,7 +174,7 @@ impl Owner {
         for id in &ids {
             let Some(entry) = self.leases.remove(id) else { continue };
             if let Some(relay) = entry.relay {
-                relay.request(RelayCmd::Release);
+                relay.tell(RelayCmd::Release);
             }
             self.context.spools.forget(entry.lease.gateway, *id);
         }
@@ -228,7 +228,7 @@ impl Owner {
                 && kept > self.context.config.tails_bytes_max
                 && let Some(relay) = self.leases.get_mut(&id).and_then(|e| e.relay.take())
             {
-                relay.request(RelayCmd::Release);
+                relay.tell(RelayCmd::Release);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Respond
         if let Some(relay) = entry.relay.take() {
             let totals = relay.totals();
             entry.lease.stdout_base = totals.stdout_base.max(entry.lease.stdout_base);
-            relay.request(RelayCmd::Release);
+            relay.tell(RelayCmd::Release);
         } else {
             context.spools.forget(entry.lease.gateway, lease_id);
         }

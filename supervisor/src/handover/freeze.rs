@@ -115,15 +115,18 @@ impl Owner {
             return to.answer(Err(busy("another upgrade is under way")));
         }
         let program = program.map_or_else(|| ground.program.clone(), PathBuf::from);
-        if let Err(why) = program::check(&program) {
-            return to.answer(Err(failed(&why)));
-        }
         tracing::info!(program = %program.display(), "an upgrade was asked for");
         let head = self.head(Passed::nothing(), Passed::nothing(), ground.standing.to_remove.clone());
         let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
-            let tried = prove(&context, trial, &path, args).await.1;
+            let checked = path.clone();
+            // Its disk may not answer.
+            let checked = context.blocking(move |_| Ok(program::check(&checked))).await;
+            let tried = match checked.unwrap_or_else(|e| Err(e.to_string())) {
+                Ok(()) => prove(&context, trial, &path, args).await.1,
+                Err(why) => Err(why),
+            };
             context.tell(Event::Tried(Tried(tried.map(|(_, version)| version)))).await;
         });
         self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
@@ -375,6 +378,7 @@ impl Frozen {
     /// Goes on in the new program. Returns only when that failed, with everything as it was.
     pub(crate) async fn leave(self, context: &Arc<Context>) -> Thawing {
         let Self { handover, ended, program, args, asker } = self;
+        context.settle().await;
         if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
             tracing::error!("the lease store is behind at an upgrade; the rows go with the handover");
         }

@@ -4,7 +4,9 @@ use super::budget::Share;
 use super::frozen::{AgentState, RelayState};
 use super::kept::{Kept, Place, Spool};
 use super::stderr::Stderr;
-use super::{Freeze, Gauges, Limits, Pipes, Reader, Relay, RelayCmd, Totals, drain, pass, reopen, totals_of};
+use super::{
+    Freeze, Gauges, Limits, Pipes, Queue, Reader, Relay, RelayCmd, Rest, Totals, pass, refuse, reopen, totals_of,
+};
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{Offer, Stdin};
@@ -17,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use tokio::net::unix::pipe;
-use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::sync::mpsc::OwnedPermit;
 
 const READ_BYTES: usize = 64 * 1024;
 const BUSY_RETRY_MS: u64 = 50;
@@ -65,31 +67,51 @@ pub fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes) -> Relay {
 }
 
 /// Starts the relay of an agent that has ended, possibly under an earlier supervisor: what is in its spool can
-/// still be read and acknowledged (H1).
+/// still be read and acknowledged (H1). It looks for that itself: nobody else waits for the disk.
 #[must_use]
 pub fn archive(lease: &Lease, limits: Limits) -> Relay {
-    let (relay, queue) = Relay::new();
-    let totals = totals_of(lease);
-    let kept = Spool::find(&limits.spool_dir, lease.lease_id, Arc::clone(&limits.spooled))
-        .map_or_else(|| Kept::Memory(Ring::ended_at(totals.stdout_end)), Kept::Disk);
-    let mut agent = Agent::new(lease.lease_id, limits, Arc::clone(&relay.gauges), kept);
-    // What was acknowledged stays so; the spool may be older than the row.
-    let _ = agent.kept.ack(totals.stdout_base);
-    agent.input.restore(totals.stdin_written);
-    agent.state = lease.state;
-    agent.exit = lease.exit.or(Some(ExitStatus::Unknown));
-    agent.ended = true;
-    agent.buffer = Vec::new();
-    agent.publish();
-    tokio::spawn(agent.run(queue));
+    let (relay, mut queue) = Relay::new();
+    let (lease_id, totals, gauges) = (lease.lease_id, totals_of(lease), Arc::clone(&relay.gauges));
+    let (state, exit) = (lease.state, lease.exit.or(Some(ExitStatus::Unknown)));
+    gauges.set(totals);
+    tokio::spawn(async move {
+        let Some(kept) = found(lease_id, &limits, totals, &mut queue).await else { return };
+        let mut agent = Agent::new(lease_id, limits, gauges, kept);
+        // What was acknowledged stays so; the spool may be older than the row.
+        let _ = agent.kept.ack(totals.stdout_base);
+        agent.input.restore(totals.stdin_written);
+        (agent.state, agent.exit, agent.ended, agent.buffer) = (state, exit, true, Vec::new());
+        agent.publish();
+        agent.run(queue).await;
+    });
     relay
+}
+
+/// What is kept of an agent that has ended; `None` when nobody wants it any more. While the directory cannot be read
+/// each request is refused: to say that nothing is kept would be a lie that costs what it said.
+async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Queue) -> Option<Kept> {
+    loop {
+        let shelf = limits.shelf.clone();
+        match limits.shelf.disk.run(move || Spool::find(&shelf, lease_id)).await.flatten() {
+            Ok(Some(spool)) => return Some(Kept::Disk(spool)),
+            Ok(None) => return Some(Kept::Memory(Ring::ended_at(totals.stdout_end))),
+            Err(error) => {
+                tracing::error!(%error, %lease_id, "cannot look for what is kept of an ended lease");
+                let command = queue.next().await?;
+                if matches!(command, RelayCmd::Release) {
+                    return None;
+                }
+                refuse(command, RefusalCode::Busy, "what is kept of this lease cannot be read now; try again");
+            }
+        }
+    }
 }
 
 /// Goes on where the relay of an agent was frozen. Its reader has to attach again.
 #[must_use]
 pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max, Arc::clone(&limits.spooled));
+    let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max, &limits.shelf);
     let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
@@ -158,12 +180,12 @@ impl Agent {
         }
     }
 
-    async fn run(mut self, mut queue: mpsc::Receiver<RelayCmd>) {
+    async fn run(mut self, mut queue: Queue) {
         loop {
-            let read = self.room();
+            let read = self.room().await;
             let to = self.reader.as_ref().filter(|_| self.has_news()).map(|r| r.link.clone());
             let wake = tokio::select! {
-                command = queue.recv() => Wake::Command(command),
+                command = queue.next() => Wake::Command(command),
                 () = readable(self.stdout.as_ref().filter(|_| read > 0)) => Wake::Stdout,
                 permit = room(to) => Wake::Room(permit),
                 () = writable(self.stdin.as_ref().filter(|_| self.input.next().is_some())) => Wake::Stdin,
@@ -179,21 +201,21 @@ impl Agent {
                     drop(to.send(self.freeze()));
                     return;
                 }
-                Wake::Command(Some(command)) => self.on_command(command),
-                Wake::Stdout => self.read_stdout(read),
+                Wake::Command(Some(command)) => self.on_command(command).await,
+                Wake::Stdout => self.read_stdout(read).await,
                 Wake::Stderr => self.read_stderr(),
                 Wake::Stdin => self.write_stdin(),
-                Wake::Room(Some(permit)) => self.send(permit),
+                Wake::Room(Some(permit)) => self.send(permit).await,
                 Wake::Room(None) | Wake::ReaderGone => self.reader = None,
             }
             self.publish();
             if self.ended && self.kept.base() == self.kept.end() && self.reader.is_none() && self.spooled() {
                 // Everything is acknowledged: the file may go, the totals stay.
                 let end = self.kept.end();
-                std::mem::replace(&mut self.kept, Kept::Memory(Ring::ended_at(end))).discard();
+                std::mem::replace(&mut self.kept, Kept::Memory(Ring::ended_at(end))).discard().await;
             }
         }
-        self.kept.discard();
+        self.kept.discard().await;
     }
 
     /// Everything as a value. Who waits for an answer asks again on the next connection.
@@ -216,12 +238,11 @@ impl Agent {
         matches!(self.kept, Kept::Disk(_))
     }
 
-    fn room(&mut self) -> usize {
+    async fn room(&mut self) -> usize {
         let place = Place {
-            dir: &self.limits.spool_dir,
+            shelf: &self.limits.shelf,
             lease_id: self.lease_id,
             bytes_max: self.limits.spool_bytes_max,
-            total: &self.limits.spooled,
         };
         let closing = self.state == LeaseState::Closing;
         // Each agent may have one piece in memory, whatever the others hold; so its reader keeps it going.
@@ -229,9 +250,9 @@ impl Agent {
             if !closing {
                 return 0;
             }
-            self.kept.spool(&place);
+            self.kept.spool(&place).await;
         }
-        self.kept.room(closing, READ_BYTES, &place)
+        self.kept.room(closing, READ_BYTES, &place).await
     }
 
     fn publish(&mut self) {
@@ -265,7 +286,7 @@ impl Agent {
         self.exit.filter(|_| complete)
     }
 
-    fn send(&mut self, permit: OwnedPermit<Notice>) {
+    async fn send(&mut self, permit: OwnedPermit<Notice>) {
         let Some(mut reader) = self.reader.take() else { return };
         match self.sendable(&reader) {
             0 => {
@@ -280,7 +301,7 @@ impl Agent {
                     });
                 }
             }
-            count => match self.kept.read(reader.sent, count) {
+            count => match self.kept.read(reader.sent, count).await {
                 Ok(bytes) => {
                     let offset = reader.sent;
                     reader.sent += bytes.len() as u64;
@@ -288,6 +309,10 @@ impl Agent {
                 }
                 Err(error) => {
                     tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
+                    if error.kind() == io::ErrorKind::NotFound {
+                        // Whoever attaches again learns that it is gone, as of any other gap (H7).
+                        self.kept.lose();
+                    }
                     reader.link.end().cancel();
                     return;
                 }
@@ -296,14 +321,14 @@ impl Agent {
         self.reader = Some(reader);
     }
 
-    fn read_stdout(&mut self, room: usize) {
+    async fn read_stdout(&mut self, room: usize) {
         let Some(pipe) = &self.stdout else { return };
         let space = self.buffer.get_mut(..room).unwrap_or_default();
         match pipe.try_read(space) {
             Ok(0) => self.stdout = None,
             Ok(count) => {
                 let bytes = self.buffer.get(..count).unwrap_or_default();
-                if let Err(error) = self.kept.push(bytes) {
+                if let Err(error) = self.kept.push(bytes).await {
                     self.lose_output(&error);
                 }
             }
@@ -352,7 +377,7 @@ impl Agent {
         }
     }
 
-    fn on_command(&mut self, command: RelayCmd) {
+    async fn on_command(&mut self, command: RelayCmd) {
         match command {
             RelayCmd::Attach { from, to } => self.attach(from, to),
             RelayCmd::Input { seq, bytes, to } => self.on_input(seq, bytes, to),
@@ -370,7 +395,7 @@ impl Agent {
                 self.close_stdin("the adapter has ended");
             }
             RelayCmd::TreeGone(answer) => {
-                self.finish();
+                self.finish().await;
                 // A lease task that went away has no use for the totals; the gauges have them too.
                 let _ = answer.send(self.totals());
             }
@@ -446,34 +471,42 @@ impl Agent {
     }
 
     /// The tree is gone: what is left in the pipes is all there will ever be.
-    fn finish(&mut self) {
-        if let Some(pipe) = self.stdout.take() {
-            let kept = &mut self.kept;
-            if let Err(error) = drain(&pipe, &mut self.buffer, |bytes| kept.push(bytes)) {
-                self.lose_output(&error);
-            }
+    async fn finish(&mut self) {
+        if let Some(pipe) = self.stdout.take()
+            && let Err(error) = self.take_rest(&pipe).await
+        {
+            self.lose_output(&error);
         }
-        if let Some(pipe) = self.stderr.take() {
-            let said = &mut self.said;
+        if let Some(pipe) = self.stderr.take()
+            && let Ok(mut rest) = Rest::of(&pipe)
+        {
             // What cannot be read is not there: its tail is for people.
-            let _ = drain(&pipe, &mut self.buffer, |bytes| {
-                said.push(bytes);
-                Ok(())
-            });
+            while let Ok(Some(piece)) = rest.next(&mut self.buffer) {
+                self.said.push(piece);
+            }
         }
         self.close_stdin("the lease has ended");
         self.exit = self.exit.or(Some(ExitStatus::Unknown));
         self.ended = true;
+        // Where the disk does not answer these are the totals of the lease.
+        self.publish();
         if self.kept.base() < self.kept.end() {
             let place = Place {
-                dir: &self.limits.spool_dir,
+                shelf: &self.limits.shelf,
                 lease_id: self.lease_id,
                 bytes_max: self.limits.spool_bytes_max,
-                total: &self.limits.spooled,
             };
-            self.kept.spool(&place);
+            self.kept.spool(&place).await;
         }
         self.buffer = Vec::new();
+    }
+
+    async fn take_rest(&mut self, pipe: &pipe::Receiver) -> io::Result<()> {
+        let mut rest = Rest::of(pipe)?;
+        while let Some(piece) = rest.next(&mut self.buffer)? {
+            self.kept.push(piece).await?;
+        }
+        Ok(())
     }
 }
 
@@ -484,11 +517,14 @@ mod tests {
     use crate::config::Config;
     use crate::link::LinkId;
     use crate::relay::budget::Budget;
+    use crate::relay::spools::Spools;
+    use acp_shared::ids::GatewayInstanceId;
 
     #[tokio::test]
     async fn connections_that_have_ended_wait_for_nothing() {
         let (config, budget) = (Config::default(), Arc::new(Budget::new(1 << 20)));
-        let limits = Limits::new(&config, "/nonexistent".into(), Arc::clone(&budget), budget);
+        let spools = Spools::new("/nonexistent".as_ref(), 1 << 20);
+        let limits = Limits::new(&config, spools.shelf(GatewayInstanceId::mint()), budget);
         let mut agent = Agent::new(LeaseId::mint(), limits, Arc::default(), Kept::Memory(Ring::new(8)));
         let (_full, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}

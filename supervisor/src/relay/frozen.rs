@@ -45,13 +45,11 @@ pub(crate) struct KeptState {
     pub(super) spool: Option<SpoolState>,
 }
 
-/// A spool.
+/// A spool, which is found again by its name.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SpoolState {
     pub(super) path: PathBuf,
-    /// The open file: it may have lost its name.
-    pub(super) file: Passed,
     pub(super) start: u64,
     pub(super) end: u64,
 }
@@ -98,9 +96,8 @@ impl RelayState {
     pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
         match self {
             Self::Agent(agent) => {
-                let spool = agent.kept.spool.as_mut().map(|spool| &mut spool.file);
                 let pipes = [&mut agent.stdin, &mut agent.stdout, &mut agent.stderr];
-                pipes.into_iter().filter_map(Option::as_mut).chain(spool).collect()
+                pipes.into_iter().filter_map(Option::as_mut).collect()
             }
             Self::Terminal(terminal) => terminal.output.iter_mut().collect(),
         }

@@ -1,58 +1,62 @@
 //! What is kept of the output: in memory, or in a spool file once the lease is ending (H1).
 
-use super::budget::Budget;
 use super::frozen::{KeptState, SpoolState};
+use super::spools::Shelf;
 use crate::core::ring::{Intake, OutOfRange, Ring};
-use crate::handover::Passed;
+use crate::disk;
 use acp_shared::ids::LeaseId;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// The largest piece read into a spool at once.
 const SPOOL_PIECE_BYTES: usize = 64 * 1024;
 
-/// A file of output. Its name says which lease it is of and the offset of its first byte.
+/// A file of output. Its name says which lease it is of and the offset of its first byte. It is open only while it is
+/// read or written: many ended leases have one.
 #[derive(Debug)]
 pub(super) struct Spool {
     path: PathBuf,
-    file: File,
     start: u64,
     base: u64,
     end: u64,
-    total: Arc<Budget>,
+    shelf: Shelf,
 }
 
-/// Runs what waits for the disk so that no other task waits with it.
-fn off_worker<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        Ok(_) | Err(_) => work(),
-    }
+/// Makes a file of these bytes. A part of them would be taken for all by the next supervisor: it is all or nothing.
+fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all_at(bytes, 0).inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+/// Writes where the last byte was: what a failed write left there is overwritten.
+fn append(path: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all_at(bytes, at)
+}
+
+fn read(path: &Path, bytes: usize, at: u64) -> io::Result<Vec<u8>> {
+    let mut all = vec![0; bytes];
+    File::open(path)?.read_exact_at(&mut all, at)?;
+    Ok(all)
 }
 
 impl Spool {
-    fn create(place: &Place<'_>, start: u64) -> io::Result<Self> {
-        let path = place.dir.join(format!("{}.{start}.out", place.lease_id));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Self { path, file, start, base: start, end: start, total: Arc::clone(place.total) })
-    }
-
-    /// The spool of a lease, if there is one.
-    pub(super) fn find(dir: &Path, lease_id: LeaseId, total: Arc<Budget>) -> Option<Self> {
+    /// The spool of a lease, if there is one. This blocks.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub(super) fn find(shelf: &Shelf, lease_id: LeaseId) -> io::Result<Option<Self>> {
         let prefix = format!("{lease_id}.");
-        let entries = std::fs::read_dir(dir).ok()?;
-        let (path, start) = entries.flatten().find_map(|entry| {
+        for entry in std::fs::read_dir(&shelf.dir)? {
+            let entry = entry?;
             let name = entry.file_name();
-            let start: u64 = name.to_str()?.strip_prefix(&prefix)?.strip_suffix(".out")?.parse().ok()?;
-            Some((entry.path(), start))
-        })?;
-        let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
-        let end = start + file.metadata().ok()?.len();
-        Some(Self { path, file, start, base: start, end, total })
+            let start = name.to_str().and_then(|n| n.strip_prefix(&prefix)?.strip_suffix(".out")?.parse().ok());
+            let Some(start) = start else { continue };
+            let end = start + entry.metadata()?.len();
+            return Ok(Some(Self { path: entry.path(), start, base: start, end, shelf: shelf.clone() }));
+        }
+        Ok(None)
     }
 
     /// One past its last byte.
@@ -60,24 +64,28 @@ impl Spool {
         self.end
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        off_worker(|| self.file.write_all_at(bytes, self.end - self.start))?;
-        self.end += bytes.len() as u64;
-        self.total.add(bytes.len() as u64);
+    async fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let slot = self.shelf.disk.slot().await?;
+        let (path, bytes, at) = (self.path.clone(), bytes.to_vec(), self.end - self.start);
+        let count = bytes.len() as u64;
+        disk::run(slot, move || append(&path, &bytes, at)).await??;
+        self.end += count;
+        self.shelf.total.add(count);
         Ok(())
     }
 
-    fn read(&self, offset: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
+    async fn read(&self, offset: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         let left = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; left.min(bytes_max)];
-        off_worker(|| self.file.read_exact_at(&mut bytes, offset - self.start))?;
-        Ok(bytes)
+        let (path, count, at) = (self.path.clone(), left.min(bytes_max), offset - self.start);
+        self.shelf.disk.run(move || read(&path, count, at)).await?
     }
 
     /// Removes the file.
-    pub(super) fn remove(self) {
-        match off_worker(|| std::fs::remove_file(&self.path)) {
-            Ok(()) => self.total.give_back(self.end - self.start),
+    pub(super) async fn remove(self) {
+        let path = self.path.clone();
+        let removed = self.shelf.disk.run(move || std::fs::remove_file(path)).await;
+        match removed.flatten() {
+            Ok(()) => self.shelf.total.give_back(self.end - self.start),
             // Released and expired at once.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(%error, path = %self.path.display(), "cannot remove a spool"),
@@ -99,25 +107,19 @@ impl Kept {
     pub(super) fn freeze(self) -> KeptState {
         match self {
             Self::Memory(ring) => KeptState { base: ring.base(), bytes: ring.into_bytes(), spool: None },
-            Self::Disk(spool) => {
-                let file = Passed::new(spool.file.into());
-                let spooled = SpoolState { path: spool.path, file, start: spool.start, end: spool.end };
-                KeptState { base: spool.base, bytes: Vec::new(), spool: Some(spooled) }
+            Self::Disk(Spool { path, start, base, end, .. }) => {
+                KeptState { base, bytes: Vec::new(), spool: Some(SpoolState { path, start, end }) }
             }
         }
     }
 
     /// Goes on where another one was frozen.
-    pub(super) fn thaw(frozen: KeptState, bytes_max: usize, total: Arc<Budget>) -> Self {
+    pub(super) fn thaw(frozen: KeptState, bytes_max: usize, shelf: &Shelf) -> Self {
         let KeptState { base, bytes, spool } = frozen;
-        let Some(SpoolState { path, file, start, end }) = spool else {
-            return Self::Memory(Ring::with(base, bytes, bytes_max));
-        };
-        match file.take() {
-            Ok(file) => Self::Disk(Spool { path, file: file.into(), start, base, end, total }),
-            Err(error) => {
-                tracing::error!(%error, path = %path.display(), "a spool did not survive the handover");
-                Self::Memory(Ring::ended_at(end))
+        match spool {
+            None => Self::Memory(Ring::with(base, bytes, bytes_max)),
+            Some(SpoolState { path, start, end }) => {
+                Self::Disk(Spool { path, start, base, end, shelf: shelf.clone() })
             }
         }
     }
@@ -146,15 +148,15 @@ impl Kept {
 
     /// How many bytes to read from the pipe now, at most `piece`; 0 leaves them there. Goes over to disk when
     /// memory is full and the lease is closing.
-    pub(super) fn room(&mut self, closing: bool, piece: usize, place: &Place<'_>) -> usize {
+    pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &Place<'_>) -> usize {
         match self {
-            Self::Disk(spool) if spool.end - spool.start >= place.bytes_max || place.total.is_spent() => 0,
+            Self::Disk(spool) if spool.end - spool.start >= place.bytes_max || place.shelf.total.is_spent() => 0,
             Self::Disk(_) => piece.min(SPOOL_PIECE_BYTES),
             Self::Memory(ring) => match ring.intake(closing) {
                 Intake::Ring(room) => room.min(piece),
                 Intake::Wait => 0,
                 Intake::Spool => {
-                    if self.spool(place) {
+                    if self.spool(place).await {
                         piece.min(SPOOL_PIECE_BYTES)
                     } else {
                         0
@@ -165,24 +167,13 @@ impl Kept {
     }
 
     /// Moves everything to disk; `false` when that fails, and everything stays in memory.
-    pub(super) fn spool(&mut self, place: &Place<'_>) -> bool {
+    pub(super) async fn spool(&mut self, place: &Place<'_>) -> bool {
         let Self::Memory(ring) = self else { return true };
-        if place.total.is_spent() {
+        if place.shelf.total.is_spent() {
             tracing::debug!(lease_id = %place.lease_id, "this gateway has all its output on disk; more stays in memory");
             return false;
         }
-        let spooled = off_worker(|| Spool::create(place, ring.base())).and_then(|mut spool| {
-            let bytes = ring.read(ring.base(), usize::MAX).map_err(io::Error::other);
-            // A part of it would be taken for all of it by the next supervisor.
-            match bytes.and_then(|bytes| spool.append(&bytes)) {
-                Ok(()) => Ok(spool),
-                Err(error) => {
-                    spool.remove();
-                    Err(error)
-                }
-            }
-        });
-        match spooled {
+        match spooled(ring, place).await {
             Ok(spool) => {
                 *self = Self::Disk(spool);
                 true
@@ -195,10 +186,10 @@ impl Kept {
     }
 
     /// Takes bytes. On a disk that fails they are refused and nothing is changed.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) async fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Memory(ring) => ring.push(bytes),
-            Self::Disk(spool) => spool.append(bytes)?,
+            Self::Disk(spool) => spool.append(bytes).await?,
         }
         Ok(())
     }
@@ -216,91 +207,114 @@ impl Kept {
         }
     }
 
-    pub(super) fn read(&self, offset: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
+    pub(super) async fn read(&self, offset: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::Memory(ring) => ring.read(offset, bytes_max).map_err(io::Error::other),
-            Self::Disk(spool) => spool.read(offset, bytes_max),
+            Self::Disk(spool) => spool.read(offset, bytes_max).await,
         }
     }
 
     /// Drops everything, the file too.
-    pub(super) fn discard(self) {
+    pub(super) async fn discard(self) {
         if let Self::Disk(spool) = self {
-            spool.remove();
+            spool.remove().await;
         }
     }
+
+    /// The file has gone from under it: nothing is kept from here on.
+    pub(super) fn lose(&mut self) {
+        if let Self::Disk(spool) = self {
+            spool.shelf.total.give_back(spool.end - spool.start);
+        }
+        *self = Self::Memory(Ring::ended_at(self.end()));
+    }
+}
+
+/// Everything of a ring in a file.
+async fn spooled(ring: &Ring, place: &Place<'_>) -> io::Result<Spool> {
+    // Only who has its turn holds everything twice.
+    let slot = place.shelf.disk.slot().await?;
+    let (start, bytes) = (ring.base(), ring.read(ring.base(), usize::MAX).map_err(io::Error::other)?);
+    let path = place.shelf.dir.join(format!("{}.{start}.out", place.lease_id));
+    let (at, count) = (path.clone(), bytes.len() as u64);
+    disk::run(slot, move || create(&at, &bytes)).await??;
+    place.shelf.total.add(count);
+    Ok(Spool { path, start, base: start, end: start + count, shelf: place.shelf.clone() })
 }
 
 /// Where a spool would go.
 pub(super) struct Place<'a> {
-    pub(super) dir: &'a Path,
+    pub(super) shelf: &'a Shelf,
     pub(super) lease_id: LeaseId,
     pub(super) bytes_max: u64,
-    /// What the gateway has on disk in all.
-    pub(super) total: &'a Arc<Budget>,
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::super::budget::Budget;
     use super::*;
+    use std::sync::Arc;
 
-    #[test]
-    fn a_full_ring_goes_spool_only_while_closing() {
+    fn shelf(dir: &Path, bytes_max: u64) -> Shelf {
+        Shelf { dir: dir.into(), total: Arc::new(Budget::new(bytes_max)), disk: disk::Disk::default() }
+    }
+
+    fn found(shelf: &Shelf, lease_id: LeaseId) -> Option<Spool> {
+        Spool::find(shelf, lease_id).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_full_ring_goes_spool_only_while_closing() {
         let dir = tempfile::tempdir().unwrap();
-        let total = Arc::new(Budget::new(1_000));
-        let place = Place { dir: dir.path(), lease_id: LeaseId::mint(), bytes_max: 12, total: &total };
+        let shelf = shelf(dir.path(), 1_000);
+        let place = Place { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 12 };
         let mut kept = Kept::Memory(Ring::new(8));
-        kept.push(b"abcdefgh").unwrap();
+        kept.push(b"abcdefgh").await.unwrap();
         kept.ack(2).unwrap();
-        assert_eq!(kept.room(false, 100, &place), 2);
-        kept.push(b"ij").unwrap();
-        assert_eq!(kept.room(false, 100, &place), 0);
-        assert_eq!(kept.room(true, 100, &place), 100);
-        kept.push(b"klmn").unwrap();
+        assert_eq!(kept.room(false, 100, &place).await, 2);
+        kept.push(b"ij").await.unwrap();
+        assert_eq!(kept.room(false, 100, &place).await, 0);
+        assert_eq!(kept.room(true, 100, &place).await, 100);
+        kept.push(b"klmn").await.unwrap();
         assert_eq!((kept.base(), kept.end()), (2, 14));
-        assert_eq!(kept.room(true, 100, &place), 0, "the spool has a limit too");
-        assert_eq!(kept.read(2, 100).unwrap(), b"cdefghijklmn");
-        assert_eq!(kept.read(9, 2).unwrap(), b"jk");
+        assert_eq!(kept.room(true, 100, &place).await, 0, "the spool has a limit too");
+        assert_eq!(kept.read(2, 100).await.unwrap(), b"cdefghijklmn");
+        assert_eq!(kept.read(9, 2).await.unwrap(), b"jk");
         kept.ack(5).unwrap();
         assert!(kept.ack(15).is_err());
 
         // The next supervisor finds it.
-        let found = Kept::Disk(Spool::find(dir.path(), place.lease_id, Arc::clone(&total)).unwrap());
+        let found = Kept::Disk(self::found(&shelf, place.lease_id).unwrap());
         assert_eq!((found.base(), found.end()), (2, 14));
-        assert_eq!(found.read(12, 100).unwrap(), b"mn");
-        found.discard();
-        assert!(Spool::find(dir.path(), place.lease_id, total).is_none());
+        assert_eq!(found.read(12, 100).await.unwrap(), b"mn");
+        found.discard().await;
+        assert!(self::found(&shelf, place.lease_id).is_none());
     }
 
-    #[test]
-    fn without_a_disk_everything_stays_in_memory() {
-        let total = Arc::new(Budget::new(1_000));
-        let dir = Path::new("/nonexistent");
-        let place = Place { dir, lease_id: LeaseId::mint(), bytes_max: 100, total: &total };
+    #[tokio::test]
+    async fn without_a_disk_everything_stays_in_memory() {
+        let shelf = shelf(Path::new("/nonexistent"), 1_000);
+        let place = Place { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 100 };
         let mut kept = Kept::Memory(Ring::new(2));
-        kept.push(b"ab").unwrap();
-        assert_eq!(kept.room(true, 9, &place), 0);
-        assert_eq!(kept.read(0, 9).unwrap(), b"ab");
+        kept.push(b"ab").await.unwrap();
+        assert_eq!(kept.room(true, 9, &place).await, 0);
+        assert_eq!(kept.read(0, 9).await.unwrap(), b"ab");
     }
 
-    #[test]
-    fn all_spools_of_a_gateway_have_one_limit() {
+    #[tokio::test]
+    async fn all_spools_of_a_gateway_have_one_limit() {
         let dir = tempfile::tempdir().unwrap();
-        let total = Arc::new(Budget::new(4));
-        let place = |lease_id| Place { dir: dir.path(), lease_id, bytes_max: 100, total: &total };
-        let full = || {
-            let mut kept = Kept::Memory(Ring::new(4));
-            kept.push(b"abcd").unwrap();
-            kept
-        };
+        let shelf = shelf(dir.path(), 4);
+        let place = |lease_id| Place { shelf: &shelf, lease_id, bytes_max: 100 };
+        let full = || Kept::Memory(Ring::with(0, b"abcd".to_vec(), 4));
         let (mut first, mut second) = (full(), full());
         let (a, b) = (LeaseId::mint(), LeaseId::mint());
-        assert!(first.spool(&place(a)));
-        assert_eq!(first.room(true, 9, &place(a)), 0, "there is no more of it");
-        assert!(!second.spool(&place(b)) && Spool::find(dir.path(), b, Arc::clone(&total)).is_none());
-        assert_eq!(second.read(0, 9).unwrap(), b"abcd", "it stays in memory");
-        first.discard();
-        assert!(second.spool(&place(b)));
+        assert!(first.spool(&place(a)).await);
+        assert_eq!(first.room(true, 9, &place(a)).await, 0, "there is no more of it");
+        assert!(!second.spool(&place(b)).await && found(&shelf, b).is_none());
+        assert_eq!(second.read(0, 9).await.unwrap(), b"abcd", "it stays in memory");
+        first.discard().await;
+        assert!(second.spool(&place(b)).await);
     }
 }

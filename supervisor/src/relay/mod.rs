@@ -11,8 +11,10 @@ pub mod terminal;
 pub(crate) use self::frozen::RelayState;
 
 use self::budget::Budget;
+use self::spools::Shelf;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
+use crate::disk;
 use crate::handover::Passed;
 use crate::link::{Link, Responder};
 use acp_shared::ids::LeaseId;
@@ -20,14 +22,15 @@ use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 
-/// Commands that wait for one relay; a client that sends more is told [`RefusalCode::Busy`].
+/// Requests that wait for one relay; a client that sends more is told [`RefusalCode::Busy`].
 const QUEUED_MAX: usize = 1024;
+/// What its lease tells one relay that has not been heard yet: each thing is told once or twice in the life of a lease.
+const TOLD_MAX: usize = 64;
 const BUSY_RETRY_MS: u64 = 50;
 
 /// What a relay is told.
@@ -115,17 +118,37 @@ impl Gauges {
     }
 }
 
-/// The way to one relay.
+/// The way to one relay. What its lease says has a lane of its own: it never waits, neither behind what a gateway asks
+/// for nor for the disk that the relay may be waiting for.
 #[derive(Debug, Clone)]
 pub struct Relay {
-    commands: mpsc::Sender<RelayCmd>,
+    told: mpsc::Sender<RelayCmd>,
+    asked: mpsc::Sender<RelayCmd>,
     gauges: Arc<Gauges>,
 }
 
+/// What a relay takes its commands from.
+#[derive(Debug)]
+struct Queue {
+    told: mpsc::Receiver<RelayCmd>,
+    asked: mpsc::Receiver<RelayCmd>,
+}
+
+impl Queue {
+    /// The next command, what it is told first; `None` when nobody can say anything any more. Safe to cancel.
+    async fn next(&mut self) -> Option<RelayCmd> {
+        tokio::select! {
+            biased;
+            told = self.told.recv() => told,
+            Some(asked) = self.asked.recv() => Some(asked),
+        }
+    }
+}
+
 impl Relay {
-    fn new() -> (Self, mpsc::Receiver<RelayCmd>) {
-        let (commands, queue) = mpsc::channel(QUEUED_MAX);
-        (Self { commands, gauges: Arc::default() }, queue)
+    fn new() -> (Self, Queue) {
+        let ((told, hears), (asked, takes)) = (mpsc::channel(TOLD_MAX), mpsc::channel(QUEUED_MAX));
+        (Self { told, asked, gauges: Arc::default() }, Queue { told: hears, asked: takes })
     }
 
     /// Where its streams stand.
@@ -152,7 +175,7 @@ impl Relay {
 
     /// Passes a client's request on, without waiting.
     pub fn request(&self, command: RelayCmd) {
-        match self.commands.try_send(command) {
+        match self.asked.try_send(command) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(command)) => {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
@@ -163,29 +186,37 @@ impl Relay {
         }
     }
 
-    /// Tells the relay something about its lease. One that has ended no longer cares.
-    pub async fn tell(&self, command: RelayCmd) {
-        let _ = self.commands.send(command).await;
+    /// Tells the relay something about its lease, without waiting. One that has ended no longer cares.
+    pub fn tell(&self, command: RelayCmd) {
+        if let Err(mpsc::error::TrySendError::Full(command)) = self.told.try_send(command) {
+            tracing::error!(?command, "a relay has not heard what it was told before");
+        }
     }
 
-    /// Tells it that the tree is gone and learns the totals.
+    /// Tells it that the tree is gone and learns the totals. They are those of now where it still waits for a disk:
+    /// then what it holds is kept when the disk answers.
     pub async fn finish(&self) -> Totals {
         let (totals, answer) = oneshot::channel();
-        self.tell(RelayCmd::TreeGone(totals)).await;
-        answer.await.unwrap_or_else(|_| self.totals())
+        self.tell(RelayCmd::TreeGone(totals));
+        match tokio::time::timeout(disk::WAIT, answer).await {
+            Ok(Ok(totals)) => totals,
+            Ok(Err(_)) | Err(_) => self.totals(),
+        }
     }
 
     /// Waits until it has done what it was told before. One that has ended has.
     pub(crate) async fn ping(&self) {
         let (done, answer) = oneshot::channel();
-        self.tell(RelayCmd::Ping(done)).await;
-        drop(answer.await);
+        // It takes everything that it was told first.
+        if self.asked.send(RelayCmd::Ping(done)).await.is_ok() {
+            drop(answer.await);
+        }
     }
 
     /// Turns it into a value, after everything that it was told before; `None` when it has ended.
     pub(crate) async fn freeze(&self) -> Option<RelayState> {
         let (to, state) = oneshot::channel();
-        self.tell(RelayCmd::Freeze(Freeze(to))).await;
+        self.asked.send(RelayCmd::Freeze(Freeze(to))).await.ok()?;
         state.await.ok()
     }
 }
@@ -233,29 +264,27 @@ pub struct Limits {
     ring_bytes_max: usize,
     credit_bytes: u64,
     spool_bytes_max: u64,
-    spool_dir: PathBuf,
     stdin_bytes_max: usize,
     stdin_hashes_max: usize,
     stderr_bytes_max: usize,
     budget: Arc<Budget>,
-    /// What the gateway has on disk.
-    spooled: Arc<Budget>,
+    /// Where what an ending agent said goes.
+    shelf: Shelf,
 }
 
 impl Limits {
     /// From the configuration, with the memory and the disk that the gateway's relays share.
     #[must_use]
-    pub fn new(config: &Config, spool_dir: PathBuf, budget: Arc<Budget>, spooled: Arc<Budget>) -> Self {
+    pub fn new(config: &Config, shelf: Shelf, budget: Arc<Budget>) -> Self {
         Self {
             ring_bytes_max: size(config.ring_bytes_max),
             credit_bytes: config.credit_bytes,
             spool_bytes_max: config.spool_bytes_max,
-            spool_dir,
             stdin_bytes_max: size(config.stdin_bytes_max),
             stdin_hashes_max: size(config.stdin_hashes_max),
             stderr_bytes_max: size(config.stderr_bytes_max),
             budget,
-            spooled,
+            shelf,
         }
     }
 }
@@ -279,24 +308,25 @@ struct Reader {
     told_exit: bool,
 }
 
-/// Takes what lies in a pipe now, and no more: a process outside of the tree may hold its other end and write for
-/// ever. The pipe itself is asked, since what the runtime has not noticed yet is there all the same.
-fn drain(
-    pipe: &pipe::Receiver,
-    buffer: &mut [u8],
-    mut take: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut left = size(rustix::io::ioctl_fionread(pipe)?);
-    while left > 0 {
-        let space = left.min(buffer.len());
-        let count = rustix::io::read(pipe, buffer.get_mut(..space).unwrap_or_default())?;
-        if count == 0 {
-            break;
-        }
-        take(buffer.get(..count).unwrap_or_default())?;
-        left -= count;
+/// What lies in a pipe now, and no more: a process outside of the tree may hold its other end and write for ever. The
+/// pipe itself is asked, since what the runtime has not noticed yet is there all the same.
+struct Rest<'a> {
+    pipe: &'a pipe::Receiver,
+    left: usize,
+}
+
+impl<'a> Rest<'a> {
+    fn of(pipe: &'a pipe::Receiver) -> io::Result<Self> {
+        Ok(Self { pipe, left: size(rustix::io::ioctl_fionread(pipe)?) })
     }
-    Ok(())
+
+    /// Reads the next piece of it into `buffer`; `None` when there is no more.
+    fn next<'b>(&mut self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+        let space = self.left.min(buffer.len());
+        let count = rustix::io::read(self.pipe, buffer.get_mut(..space).unwrap_or_default())?;
+        self.left -= count;
+        Ok(buffer.get(..count).filter(|piece| !piece.is_empty()))
+    }
 }
 
 /// Where a lease's relay begins: nothing yet, or what its row says.
@@ -313,20 +343,38 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
+    /// A relay that waits for its disk takes nothing; requests of its gateway fill what is before it.
+    #[tokio::test]
+    async fn what_a_lease_says_waits_for_no_relay() {
+        let (relay, mut queue) = Relay::new();
+        let (link, _outgoing) = crate::link::Link::new(crate::link::LinkId(1));
+        for id in 0..2 * QUEUED_MAX as u64 {
+            let to = link.begin(id, usize::MAX).unwrap();
+            relay.request(RelayCmd::Ack { offset: 0, to });
+        }
+        relay.tell(RelayCmd::State(LeaseState::Closing));
+        relay.tell(RelayCmd::CloseStdin);
+        relay.tell(RelayCmd::AdapterEnded(ExitStatus::Unknown));
+        // And it is heard first.
+        assert!(matches!(queue.next().await, Some(RelayCmd::State(LeaseState::Closing))));
+        assert!(matches!(queue.next().await, Some(RelayCmd::CloseStdin)));
+        assert!(matches!(queue.next().await, Some(RelayCmd::AdapterEnded(_))));
+        assert!(matches!(queue.next().await, Some(RelayCmd::Ack { .. })));
+    }
+
     #[tokio::test]
     async fn who_goes_on_writing_does_not_hold_up_the_end() {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         rustix::io::write(&write, &[b'a'; 10]).unwrap();
         let read = pipe::Receiver::from_owned_fd(read).unwrap();
         let mut taken: Vec<u8> = Vec::new();
-        let piece = |bytes: &[u8]| {
+        let (mut rest, mut buffer) = (Rest::of(&read).unwrap(), [0; 4]);
+        while let Some(piece) = rest.next(&mut buffer).unwrap() {
             assert!(taken.len() < 10, "more than there was");
-            taken.extend(bytes);
+            taken.extend(piece);
             // A process outside of the tree has the other end, and is never done.
-            rustix::io::write(&write, &[b'b'; 10])?;
-            Ok(())
-        };
-        drain(&read, &mut [0; 4], piece).unwrap();
+            rustix::io::write(&write, &[b'b'; 10]).unwrap();
+        }
         assert_eq!(taken, [b'a'; 10]);
     }
 }

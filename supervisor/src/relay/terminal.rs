@@ -1,7 +1,7 @@
 //! The relay of a terminal (H16): its one pipe is always drained, the last bytes are kept.
 
 use super::frozen::{RelayState, TerminalState};
-use super::{Freeze, Gauges, Relay, RelayCmd, Totals, drain, pass, reopen};
+use super::{Freeze, Gauges, Queue, Relay, RelayCmd, Rest, Totals, pass, reopen};
 use crate::core::tail::Tail;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
@@ -9,7 +9,6 @@ use acp_shared::protocol::{self, Notice, RefusalCode, Reply};
 use std::io;
 use std::sync::Arc;
 use tokio::net::unix::pipe;
-use tokio::sync::mpsc;
 
 const READ_BYTES: usize = 64 * 1024;
 
@@ -70,7 +69,7 @@ pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) ->
 }
 
 impl Terminal {
-    async fn run(mut self, mut queue: mpsc::Receiver<RelayCmd>) {
+    async fn run(mut self, mut queue: Queue) {
         loop {
             let readable = async {
                 match &self.output {
@@ -79,7 +78,7 @@ impl Terminal {
                 }
             };
             let command = tokio::select! {
-                command = queue.recv() => Some(command),
+                command = queue.next() => Some(command),
                 () = readable => None,
             };
             match command {
@@ -130,13 +129,15 @@ impl Terminal {
     /// Takes the rest once the tree is gone.
     fn read_last(&mut self) {
         let Some(pipe) = self.output.take() else { return };
-        let (tail, end) = (&mut self.tail, &mut self.end);
-        let rest = drain(&pipe, &mut self.buffer, |bytes| {
-            tail.push(bytes);
-            *end += bytes.len() as u64;
-            Ok(())
-        });
-        if let Err(error) = rest {
+        let mut all = || {
+            let mut rest = Rest::of(&pipe)?;
+            while let Some(piece) = rest.next(&mut self.buffer)? {
+                self.tail.push(piece);
+                self.end += piece.len() as u64;
+            }
+            io::Result::Ok(())
+        };
+        if let Err(error) = all() {
             tracing::warn!(%error, lease_id = %self.lease_id, "the last output of a terminal cannot be read");
         }
     }

@@ -90,7 +90,7 @@ impl Host {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the test looks at the rows as they are on disk")]
-    fn rows(&self) -> rusqlite::Connection {
+    pub(crate) fn rows(&self) -> rusqlite::Connection {
         let rows = rusqlite::Connection::open(self.state_dir().join("supervisor.db")).unwrap();
         rows.busy_timeout(crate::common::DEADLINE).unwrap();
         rows

@@ -198,6 +198,7 @@ async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
         ("adapter", "no child of the wrapper"),
         ("sender", "another process speaks for the wrapper"),
         ("garbage", "broke its protocol"),
+        ("descriptors", "comes with descriptors"),
         // It may be gone before it is told anything.
         ("nothing", ""),
     ] {
@@ -217,6 +218,27 @@ async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
     }
     named.kill().unwrap();
     named.wait().unwrap();
+}
+
+/// Who got hold of a wrapper's control socket does not speak for it, and descriptors that anybody sends are closed.
+#[tokio::test]
+async fn c69_r_nobody_else_speaks_for_a_wrapper() {
+    let mut host = Host::idle("spawn_ms = 3000");
+    host.wrapper = Some(crate::common::program("acp-testkit", "lying-wrapper"));
+    host.start();
+    let mut gateway = host.gateway().connect().await;
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count();
+    let before = open();
+    let done = host.dir.path().join("done");
+    let spec = agent(&["lie", "usurped", done.to_str().unwrap()]);
+    gateway.spawn(&spec).await;
+    eventually("all lies are told", || done.exists());
+    let info = gateway.leases().await.remove(0);
+    assert_eq!((info.state, info.exit), (LeaseState::Open, None));
+    eventually("no descriptor is kept", || open() < before + 12);
+    gateway.close(spec.lease_id).await;
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert!(marked(spec.lease_id).is_empty());
 }
 
 /// An adapter that ends in the moment in which it is let go: its status arrives, its lease is closed.

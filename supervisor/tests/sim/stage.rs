@@ -121,7 +121,7 @@ impl Stage {
             scope: sys.here().unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
             roots: Mutex::default(),
             budgets: Mutex::default(),
-            spools: Spools::new(dir.path().join("spool"), 1 << 20),
+            spools: Spools::new(&dir.path().join("spool"), 1 << 20),
             children: Mutex::default(),
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
             events,

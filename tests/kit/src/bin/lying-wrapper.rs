@@ -1,18 +1,25 @@
 //! A program that a supervisor takes for its wrapper and that does not tell the truth. What it says stands where the
 //! adapter's command should: `lie WHAT PID`.
 
-use acp_shared::launch::{CONTROL_BYTES_MAX, FromWrapper, LAUNCH_FILE, Launch};
+use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, LAUNCH_FILE, Launch};
 use acp_shared::wire;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+
+/// Descriptors that come with a message, and how often somebody lies.
+const LOAD: usize = 20;
+const LIES: usize = 100;
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--version"] => Ok(()),
         ["say", wrapper, adapter] => say(number(wrapper)?, number(adapter)?),
+        ["usurp"] => usurp(),
         _ => lie(),
     }
 }
@@ -22,10 +29,53 @@ fn number(text: &str) -> io::Result<i32> {
 }
 
 fn say(wrapper_pid: i32, adapter_pid: i32) -> io::Result<()> {
-    let hello = FromWrapper::Hello { wrapper_pid, adapter_pid };
-    let packet = wire::encode(&hello, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
+    send(&FromWrapper::Hello { wrapper_pid, adapter_pid })
+}
+
+fn send(message: &FromWrapper) -> io::Result<()> {
+    let packet = wire::encode(message, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
     rustix::net::send(io::stdin(), &packet, SendFlags::empty())?;
     Ok(())
+}
+
+/// Says it, with descriptors that nobody asked for.
+fn send_laden(message: &FromWrapper) -> io::Result<()> {
+    let packet = wire::encode(message, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
+    let stdin = io::stdin();
+    let fds = [stdin.as_fd(); LOAD];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LOAD))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    rustix::net::sendmsg(&stdin, &[io::IoSlice::new(&packet)], &mut ancillary, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Speaks for the wrapper that started it.
+fn usurp() -> io::Result<()> {
+    rustix::net::send(io::stdin(), &[], SendFlags::empty())?;
+    rustix::net::send(io::stdin(), &[0xff; 64], SendFlags::empty())?;
+    rustix::net::send(io::stdin(), &[0xff; 2 * CONTROL_BYTES_MAX], SendFlags::empty())?;
+    let status = ExitStatus::Exited(9);
+    for _ in 0..LIES {
+        send(&FromWrapper::AdapterExited { status })?;
+        send_laden(&FromWrapper::Done { status, survivors: Vec::new() })?;
+    }
+    Ok(())
+}
+
+/// An adapter as it should be.
+fn adapter() -> io::Result<i32> {
+    let adapter = Command::new("sleep").arg("300").stdin(Stdio::null()).process_group(0).spawn()?;
+    i32::try_from(adapter.id()).map_err(io::Error::other)
+}
+
+/// Starts an adapter as a wrapper does, waits until it is let go, and says that it runs.
+fn honestly(own: i32) -> io::Result<()> {
+    say(own, adapter()?)?;
+    for _ in ["the launch", "go"] {
+        rustix::net::recv(io::stdin(), &mut [0; CONTROL_BYTES_MAX], RecvFlags::empty())?;
+    }
+    send(&FromWrapper::Running)
 }
 
 fn lie() -> io::Result<()> {
@@ -40,9 +90,22 @@ fn lie() -> io::Result<()> {
         ["lie", "adapter", pid] => say(own, number(pid)?)?,
         // All of it is true, and somebody else says it.
         ["lie", "sender", _] => {
-            let adapter = Command::new("sleep").arg("300").stdin(Stdio::null()).process_group(0).spawn()?;
-            let mut speaker = Command::new(exe);
-            speaker.args(["say", &own.to_string(), &adapter.id().to_string()]).spawn()?.wait()?;
+            let adapter = adapter()?.to_string();
+            Command::new(exe).args(["say", &own.to_string(), &adapter]).spawn()?.wait()?;
+        }
+        // All of it is true, and comes with descriptors.
+        ["lie", "descriptors", _] => {
+            let adapter_pid = adapter()?;
+            send_laden(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
+        }
+        // It is honest until its adapter runs. Then another process speaks, and it sends descriptors itself.
+        ["lie", "usurped", done] => {
+            honestly(own)?;
+            Command::new(exe).arg("usurp").spawn()?.wait()?;
+            for _ in 0..LIES {
+                send_laden(&FromWrapper::AdapterExited { status: ExitStatus::Exited(8) })?;
+            }
+            std::fs::write(done, "")?;
         }
         ["lie", "garbage", _] => {
             rustix::net::send(io::stdin(), &[0xff; 64], SendFlags::empty())?;

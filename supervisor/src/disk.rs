@@ -1,0 +1,120 @@
+//! Work on files, where it holds up nobody: on threads of its own, and on few of them, so that a disk that hangs takes
+//! these and no others. What is done to processes has its threads beside them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+
+/// Works on one disk at the same time.
+const SLOTS: u32 = 16;
+/// How long what has to go on waits for a disk that does not answer; the work itself is done whenever it does.
+pub const WAIT: Duration = Duration::from_secs(2);
+
+/// The right to work on a disk now; given back with the value.
+pub type Slot = OwnedSemaphorePermit;
+
+/// The way to one disk.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    slots: Arc<Semaphore>,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self { slots: Arc::new(Semaphore::new(SLOTS as usize)) }
+    }
+}
+
+impl Disk {
+    /// Waits for a turn: first come, first served.
+    ///
+    /// # Errors
+    /// There is no disk any more; it does not happen.
+    pub async fn slot(&self) -> io::Result<Slot> {
+        Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)
+    }
+
+    /// Does some work in turn.
+    ///
+    /// # Errors
+    /// The program is ending and takes up no more work.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+        run(self.slot().await?, work).await
+    }
+
+    /// Waits until the work that was asked for before is done, but not for a disk that hangs.
+    pub async fn settle(&self) {
+        let all = tokio::time::timeout(WAIT, self.slots.acquire_many(SLOTS)).await;
+        if all.is_err() {
+            tracing::warn!("a disk does not answer; work on it is left undone");
+        }
+    }
+}
+
+/// Does some work in a turn that was waited for: what it needs is made only then.
+///
+/// # Errors
+/// As [`Disk::run`].
+pub async fn run<T: Send + 'static>(
+    slot: Slot,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(move || {
+        let result = work();
+        drop(slot);
+        result
+    });
+    done.await.map_err(io::Error::other)
+}
+
+/// Waits for works that go on by themselves, but not for a disk that hangs.
+pub async fn waited(works: Vec<JoinHandle<()>>) {
+    let all = async {
+        for work in works {
+            // One that panicked has said so.
+            drop(work.await);
+        }
+    };
+    if tokio::time::timeout(WAIT, all).await.is_err() {
+        tracing::warn!("a disk does not answer; what lies there is removed when it does");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_takes_few_threads() {
+        let disk = Disk::default();
+        let (hang, hangs) = mpsc::channel::<()>();
+        let hangs = Arc::new(std::sync::Mutex::new(hangs));
+        let begun = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        for _ in 0..4 * SLOTS {
+            let (disk, hangs, begun) = (disk.clone(), Arc::clone(&hangs), Arc::clone(&begun));
+            tokio::spawn(async move {
+                let work = move || {
+                    begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    hangs.lock().unwrap().recv().unwrap_err();
+                };
+                disk.run(work).await
+            });
+        }
+        // Another disk, and everything else, has its own.
+        assert_eq!(Disk::default().run(|| 7).await.unwrap(), 7);
+        assert_eq!(tokio::task::spawn_blocking(|| 8).await.unwrap(), 8);
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        while begun.load(std::sync::atomic::Ordering::Relaxed) < SLOTS {
+            assert!(std::time::Instant::now() < until);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(disk.slots.available_permits(), 0);
+        drop(hang);
+        disk.settle().await;
+        assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 4 * SLOTS, "all of it is done");
+    }
+}

@@ -1,0 +1,167 @@
+//! Directories that hang: whoever asks for anything in them is never answered. Only what needs such a directory waits.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Client, DEADLINE, Host, agent, can, eventually, marked, script};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{LeaseState, Reply, Request, Spawn};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anybody may wait who needs nothing of a directory that hangs.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A supervisor with a mount namespace of its own; `None`, with what was seen, where nothing can be made to hang.
+fn host(config: &str) -> Option<Host> {
+    let line = "exec 3<>/dev/fuse; mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /mnt";
+    if !can("mount a file system that never answers", "unshare", &["-m", "sh", "-ec", line]) {
+        return None;
+    }
+    let mut host = Host::idle(config);
+    host.before = Some(":".to_owned());
+    host.start();
+    Some(host)
+}
+
+/// A directory that hangs for the supervisor: a file system in user space without anybody who serves it. It answers
+/// with errors once this is dropped.
+struct Hung(Child);
+
+impl Hung {
+    fn new(host: &Host, dir: &Path) -> Self {
+        let text = format!(
+            "exec 3<>/dev/fuse; mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none {}; echo hangs; read _",
+            dir.display()
+        );
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-t", &host.pid().to_string(), "sh", "-ec", &text]);
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "hangs\n");
+        Self(holder)
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// What is asked for is answered soon.
+async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, work).await.unwrap_or_else(|_| panic!("not soon: {what}"))
+}
+
+async fn ended(gateway: &mut Client, lease_id: LeaseId) {
+    while gateway.leases().await.iter().any(|l| l.lease_id == lease_id && l.state != LeaseState::Closed) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn lives(gateway: &mut Client, spec: &Spawn, seq: u64) {
+    let answer = soon("another lease", gateway.input(spec.lease_id, seq, b"x")).await;
+    assert_eq!(answer, Ok(Reply::Written { seq }));
+}
+
+/// What ended agents said lies in a directory that hangs: who asks for it waits, and nobody else.
+#[tokio::test]
+async fn c59_r_a_hung_spool_holds_up_only_who_asks_for_it() {
+    let Some(mut host) = host("crash_backoff_ms = 0\ncrashes_max = 0") else { return };
+    let mut identity = host.gateway();
+    identity.secret = host.state_dir().join("secret");
+    let mut gateway = identity.connect().await;
+    let mut said = Vec::new();
+    for _ in 0..6 {
+        let spec = script("echo last words");
+        gateway.spawn(&spec).await;
+        ended(&mut gateway, spec.lease_id).await;
+        said.push(spec.lease_id);
+    }
+    drop(gateway);
+    // The next supervisor has no stream of them open.
+    assert_eq!(host.stop(), Some(0));
+    host.start();
+    let mut gateway = identity.connect().await;
+    let other = agent(&["cat"]);
+    gateway.spawn(&other).await;
+    let hung = Hung::new(&host, &host.state_dir().join("spool"));
+    let mut asked = Vec::new();
+    for lease_id in &said[1..] {
+        asked.push(gateway.send(Request::Attach { lease_id: *lease_id, from_offset: 0 }).await);
+    }
+    lives(&mut gateway, &other, 1).await;
+    let released = soon("a release", gateway.call(Request::Release { lease_id: said[0] })).await;
+    assert_eq!(released, Ok(Reply::Done));
+    soon("the list", gateway.leases()).await;
+    gateway.close(other.lease_id).await;
+    soon("an end", ended(&mut gateway, other.lease_id)).await;
+    assert!(marked(other.lease_id).is_empty());
+    drop(hung);
+    for id in asked {
+        drop(gateway.reply(id).await);
+    }
+}
+
+/// Agents that talk on while they are ended, more than is kept in memory, and a disk that takes nothing: they end all
+/// the same, however much is asked of their streams.
+#[tokio::test]
+async fn c59_r_a_hung_spool_holds_up_no_kill() {
+    let config = "ring_bytes_max = 4096\ncredit_bytes = 4096\nrequests_in_flight_max = 4000";
+    let Some(host) = host(config) else { return };
+    let mut gateway = host.gateway().connect().await;
+    let specs: Vec<Spawn> = (0..6).map(|_| script("trap '' TERM; yes")).collect();
+    for spec in &specs {
+        gateway.spawn(spec).await;
+    }
+    let hung = Hung::new(&host, &host.state_dir().join("spool"));
+    let began = Instant::now();
+    for spec in &specs {
+        gateway.close(spec.lease_id).await;
+        for _ in 0..500 {
+            gateway.send(Request::Ack { lease_id: spec.lease_id, offset: 0 }).await;
+        }
+    }
+    for spec in &specs {
+        eventually("the tree is gone", || marked(spec.lease_id).is_empty());
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    for spec in &specs {
+        soon("its end is told", ended(&mut gateway, spec.lease_id)).await;
+    }
+    drop(hung);
+}
+
+/// The directories that wrappers were started from hang when their leases end.
+#[tokio::test]
+async fn c59_r_a_hung_launch_directory_holds_up_nobody() {
+    let Some(mut host) = host("") else { return };
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let specs: Vec<Spawn> = (0..6).map(|_| agent(&["cat"])).collect();
+    for spec in &specs {
+        gateway.spawn(spec).await;
+    }
+    let other = agent(&["cat"]);
+    gateway.spawn(&other).await;
+    let hung = Hung::new(&host, &host.state_dir().join("wrappers"));
+    for spec in &specs {
+        gateway.close(spec.lease_id).await;
+    }
+    for spec in &specs {
+        soon("its end is told", ended(&mut gateway, spec.lease_id)).await;
+        assert!(marked(spec.lease_id).is_empty());
+    }
+    // One that is to start needs that directory.
+    let next = agent(&["cat"]);
+    let asked = gateway.send(Request::Spawn(next.clone())).await;
+    lives(&mut gateway, &other, 1).await;
+    assert!(marked(next.lease_id).is_empty());
+    drop(hung);
+    drop(tokio::time::timeout(DEADLINE, gateway.reply(asked)).await.unwrap());
+    assert_eq!(host.stop(), Some(0));
+}

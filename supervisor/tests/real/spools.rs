@@ -1,0 +1,149 @@
+//! What many ended agents said: on disk until it is acknowledged, at the price of neither descriptors nor memory.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Client, Host, Identity, agent, eventually, script};
+use acp_shared::ids::LeaseId;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{LeaseState, Reply, Request};
+use std::time::Duration;
+
+fn descriptors(host: &Host) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count()
+}
+
+async fn again(identity: &Identity) -> Client {
+    loop {
+        if let Ok(client) = identity.try_connect().await {
+            return client;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Each can be read, over an upgrade and in the next supervisor too, and none has a descriptor.
+#[tokio::test]
+async fn h1_what_ended_agents_said_takes_no_descriptor() {
+    const MANY: usize = 20;
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let first = agent(&["cat"]);
+    gateway.spawn(&first).await;
+    gateway.close(first.lease_id).await;
+    gateway.state(first.lease_id, LeaseState::Closed).await;
+    let before = descriptors(&host);
+    let mut said = Vec::new();
+    for number in 0..MANY {
+        let spec = script(&format!("echo words of {number}"));
+        gateway.spawn(&spec).await;
+        gateway.state(spec.lease_id, LeaseState::Closed).await;
+        said.push((spec.lease_id, format!("words of {number}\n")));
+    }
+    eventually("an ended lease holds no descriptor", || descriptors(&host) <= before + 1);
+    read_all(&mut gateway, &said).await;
+    drop(gateway);
+    assert!(host.cli(&["upgrade"]).status.success());
+    let mut gateway = again(&identity).await;
+    eventually("nor after an upgrade", || descriptors(&host) <= before + 1);
+    read_all(&mut gateway, &said).await;
+    drop(gateway);
+    assert_eq!(host.stop(), Some(0));
+    host.start();
+    let mut gateway = identity.connect().await;
+    read_all(&mut gateway, &said).await;
+    eventually("nor in the next supervisor", || descriptors(&host) <= before + 1);
+    for (lease_id, _) in &said {
+        assert_eq!(gateway.call(Request::Release { lease_id: *lease_id }).await, Ok(Reply::Done));
+    }
+    let spool = host.state_dir().join("spool");
+    eventually("every spool is gone", || std::fs::read_dir(&spool).unwrap().next().is_none());
+}
+
+async fn read_all(gateway: &mut Client, said: &[(LeaseId, String)]) {
+    for (lease_id, words) in said {
+        gateway.attach(*lease_id, 0).await;
+        assert_eq!(gateway.read(*lease_id, 0, words.len()).await, words.as_bytes());
+        assert_eq!(gateway.exited(*lease_id).await.0, ExitStatus::Exited(0));
+    }
+}
+
+/// Leases that ended under an earlier supervisor with this much to say each, as copies of one.
+fn multiply(host: &Host, of: LeaseId, many: usize, bytes: u64) -> Vec<LeaseId> {
+    let rows = host.rows();
+    rows.execute_batch("BEGIN; CREATE TEMP TABLE one AS SELECT * FROM leases LIMIT 0").unwrap();
+    rows.execute("INSERT INTO one SELECT * FROM leases WHERE lease_id = ?1", [of.to_string()]).unwrap();
+    let mut all = Vec::new();
+    for _ in 0..many {
+        let id = LeaseId::mint();
+        let end = i64::try_from(bytes).unwrap();
+        rows.execute(
+            "UPDATE one SET lease_id = ?1, stdout_base = 0, stdout_end = ?2",
+            (id.to_string(), end),
+        )
+        .unwrap();
+        rows.execute("INSERT INTO leases SELECT * FROM one", []).unwrap();
+        let file = std::fs::File::create(host.state_dir().join(format!("spool/{id}.0.out"))).unwrap();
+        file.set_len(bytes).unwrap();
+        all.push(id);
+    }
+    rows.execute_batch("COMMIT").unwrap();
+    all
+}
+
+/// Memory that is a process's own, in KiB.
+fn own_kib(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A gateway that comes back to a thousand dead leases and asks for all at once: what waits for it is a few pieces.
+#[tokio::test]
+async fn h1_a_thousand_ended_leases_are_attached_at_once() {
+    const MANY: usize = 1_000;
+    const EACH: u64 = 256 * 1024;
+    const MORE_KIB: u64 = 48 * 1024;
+    let mut host = Host::with_config("credit_bytes = 65536\nspool_total_bytes_max = 1000000000");
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = script("echo x");
+    gateway.spawn(&spec).await;
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    drop(gateway);
+    assert_eq!(host.stop(), Some(0));
+    let all = multiply(&host, spec.lease_id, MANY, EACH);
+    host.start();
+    let mut gateway = identity.connect().await;
+    gateway.leases().await;
+    let (before, open) = (own_kib(host.pid()), descriptors(&host));
+    let mut asked = Vec::new();
+    for lease_id in &all {
+        asked.push(gateway.send(Request::Attach { lease_id: *lease_id, from_offset: 0 }).await);
+    }
+    // Nobody reads yet.
+    let until = std::time::Instant::now() + Duration::from_secs(1);
+    let mut peak = 0;
+    while std::time::Instant::now() < until {
+        peak = peak.max(own_kib(host.pid()));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for id in asked {
+        let Reply::Attached(attached) = gateway.reply(id).await.unwrap() else { panic!("no attach") };
+        assert_eq!((attached.stdout_base, attached.stdout_end), (0, EACH));
+    }
+    peak = peak.max(own_kib(host.pid()));
+    crate::common::say(&format!("{MANY} ended leases attached: {} KiB more", peak.saturating_sub(before)));
+    assert!(peak < before + MORE_KIB, "{before} KiB, then {peak} KiB");
+    // The reader of a file has it open for a moment.
+    eventually("none holds a descriptor", || descriptors(&host) <= open + 2);
+    let last = *all.last().unwrap();
+    let (mut at, until) = (0, std::time::Instant::now() + crate::common::DEADLINE);
+    while at < EACH {
+        assert!(std::time::Instant::now() < until);
+        let (offset, bytes) = gateway.output(last).await;
+        assert_eq!(offset, at);
+        at += bytes.len() as u64;
+        gateway.ack(last, at).await;
+    }
+}
