@@ -7,7 +7,7 @@ use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
 use crate::core::tenant::{Tenant, limits_without_effect};
 use crate::ground::{self, GroundError};
-use crate::handover::{Footing, Handover, Standing, Thawing, go_back, plain, program};
+use crate::handover::{Footing, Handover, Standing, Thawing, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Leave, Owner};
 use crate::reaper;
@@ -27,6 +27,7 @@ use acp_shared::launch::WRAPPER_FILE;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -171,15 +172,31 @@ struct House {
     program: PathBuf,
 }
 
+/// What connections and signals come in by. Nothing comes in yet.
+struct Doors {
+    accepts: Listener,
+    signals: Signals,
+    manager: Manager,
+}
+
 impl House {
-    /// Opens the doors: connections and signals come in.
-    fn open(&self, owner: &mut Owner, standing: Standing) -> Result<(), AppError> {
-        let accepts = standing.listener.try_clone().and_then(Listener::inherited);
-        let accepts = file(&self.context.state_dir.join(SOCKET_FILE), accepts)?;
+    /// Makes the doors.
+    fn doors(&self, listener: io::Result<OwnedFd>) -> Result<Doors, AppError> {
+        let accepts = listener.and_then(Listener::inherited);
+        Ok(Doors {
+            accepts: file(&self.context.state_dir.join(SOCKET_FILE), accepts)?,
+            signals: Signals::new().map_err(AppError::Signals)?,
+            manager: Manager::from_env().map_err(AppError::Manager)?,
+        })
+    }
+
+    /// Opens them: connections and signals come in.
+    fn open(&self, owner: &mut Owner, standing: Standing, doors: Doors) {
+        let Doors { accepts, signals, manager } = doors;
         let server =
             server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
-        let signals = Signals::new().map_err(AppError::Signals)?.watch(Arc::clone(&self.context));
-        owner.manager = Manager::from_env().map_err(AppError::Manager)?;
+        let signals = signals.watch(Arc::clone(&self.context));
+        owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
         owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
         owner.stand(Footing {
@@ -188,14 +205,13 @@ impl House {
             program: self.program.clone(),
             args: plain(std::env::args_os().skip(1)),
         });
-        Ok(())
     }
 
     /// Goes on where an owner was frozen.
-    fn thaw(&self, thawing: Thawing) -> Result<Owner, AppError> {
+    fn thaw(&self, thawing: Thawing, doors: Doors) -> Result<Owner, AppError> {
         let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
         let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
-        self.open(&mut owner, standing)?;
+        self.open(&mut owner, standing, doors);
         Ok(owner)
     }
 
@@ -225,7 +241,8 @@ impl House {
         let listener = file(&socket.path, socket.listener.descriptor())?;
         let standing = Standing { lock: lock.into(), listener, to_remove: socket.to_remove() };
         tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
-        self.open(&mut owner, standing)?;
+        let doors = self.doors(standing.listener.try_clone())?;
+        self.open(&mut owner, standing, doors);
         ready(&socket.path);
         Ok(owner)
     }
@@ -241,7 +258,11 @@ impl House {
         let standing = loop {
             match owner.run(queue).await {
                 Leave::Ended(standing) => break standing,
-                Leave::Frozen(frozen) => owner = self.thaw(frozen.leave(&self.context).await)?,
+                Leave::Frozen(frozen) => {
+                    let thawing = frozen.leave(&self.context).await;
+                    let doors = self.doors(thawing.handover.head.listener.again())?;
+                    owner = self.thaw(thawing, doors)?;
+                }
             }
         };
         if let Some(task) = strays {
@@ -253,27 +274,27 @@ impl House {
 }
 
 /// Runs a supervisor until it is asked to end: from what is on disk, or from what an earlier image of this process
-/// handed over (H14). `ready` is called with the socket's path when the first image accepts.
+/// handed over (H14). That one is taken only when nothing can fail any more: for as long as it is there it can be given
+/// back. `ready` is called with the socket's path when the first image accepts.
 ///
 /// # Errors
 /// [`AppError`]; nothing was started.
 pub(crate) async fn serve(
     options: Options,
-    handover: Option<Handover>,
+    handover: &mut Option<Handover>,
     ready: impl FnOnce(&Path),
 ) -> Result<(), AppError> {
     let program = program::own();
-    let (begun, handover) = match (begin(options, handover.as_ref()), handover) {
-        (Ok(begun), handover) => (begun, handover),
-        (Err(error), None) => return Err(error),
-        (Err(error), Some(handover)) => return Err(give_back(handover, error)),
-    };
+    let begun = begin(options, handover.as_ref())?;
     let Begun { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
     let links = Arc::new(AtomicU64::new(1));
     let house = House { context: Arc::clone(&context), policy, links, program };
-    let owner = match (handover, fresh) {
-        (Some(handover), _) => {
-            let mut owner = house.thaw(handover.arrived(loaded.leases))?;
+    let owner = match (handover.as_ref(), fresh) {
+        (Some(to_come), _) => {
+            let doors = house.doors(to_come.head.listener.again())?;
+            tracing::info!(from = to_come.head.version, leases = to_come.living(), "taking over");
+            let Some(handover) = handover.take() else { return Ok(()) };
+            let mut owner = house.thaw(handover.arrived(loaded.leases), doors)?;
             owner.warnings.extend(warnings);
             owner.outlast();
             owner
@@ -289,14 +310,6 @@ pub(crate) async fn serve(
     let flushed = context.store.flush().await;
     drop((writer, standing));
     Ok(flushed?)
-}
-
-/// Has the program before go on, when this one cannot begin.
-/// Returns only when that one cannot either.
-pub(crate) fn give_back<E: std::error::Error>(handover: Handover, error: E) -> E {
-    let failed = go_back(handover, &error);
-    tracing::error!(error = %failed, "nor does the program before");
-    error
 }
 
 /// What a first image takes, and hands over to the next ones.

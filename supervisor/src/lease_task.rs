@@ -12,10 +12,11 @@ use crate::relay::{Relay, RelayCmd};
 use crate::spawn::{self, SpawnError, Started};
 use crate::sweep::{self, Target};
 use crate::sys::linux::Linux;
-use crate::sys::watch::{Child, Control};
+use crate::sys::watch::{Child, Control, Heard};
 use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
 use acp_shared::protocol::{LeaseState, Refusal, Spawn};
+use acp_shared::wire::WireError;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +41,9 @@ pub enum LeaseCmd {
     Pause(Pause),
 }
 
-/// Why the wrapper's control socket is silent.
+/// What comes over the wrapper's control socket, or that nothing does any more.
 enum Said {
-    Message(FromWrapper),
+    Heard(Heard),
     Closed,
 }
 
@@ -58,6 +59,8 @@ struct Task<S: Sys = Linux> {
     done: bool,
     /// The wrapper ended silently while nobody had asked for an end.
     vanished: bool,
+    /// What others said in the wrapper's name.
+    strange: u64,
 }
 
 /// Runs a lease. The owner learns of every change by [`Event`]s.
@@ -86,6 +89,7 @@ pub async fn run<S: Sys>(
         stop,
         done: false,
         vanished: false,
+        strange: 0,
     };
     if let Some(to) = task.live(&mut commands).await {
         drop(to.send(task.freeze(commands)));
@@ -104,7 +108,7 @@ pub(crate) async fn resume<S: Sys>(
         opened.inspect_err(|error| tracing::error!(lease_id = %lease.lease_id, %error, "a control socket did not survive the handover")).ok()
     });
     let (stop, done, vanished) = (state.stop, state.done, state.vanished);
-    let mut task = Task { context, lease, relay, child: None, control, stop, done, vanished };
+    let mut task = Task { context, lease, relay, child: None, control, stop, done, vanished, strange: 0 };
     let mut inputs = Vec::new();
     if !state.wrapper_gone && !task.reopen() {
         inputs.extend(task.on_wrapper_ended(ExitStatus::Unknown).await);
@@ -237,7 +241,7 @@ async fn ended<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
 async fn hear(control: Option<&Control>) -> Said {
     let Some(control) = control else { return std::future::pending().await };
     match control.recv().await {
-        Ok(Some((message, _))) => Said::Message(message),
+        Ok(Some(heard)) => Said::Heard(heard),
         Ok(None) => Said::Closed,
         Err(error) => {
             tracing::warn!(%error, "a wrapper's control socket");
@@ -340,13 +344,50 @@ impl<S: Sys> Task<S> {
     }
 
     async fn on_said(&mut self, said: Said) -> Option<Input> {
+        let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
         match said {
-            Said::Message(FromWrapper::AdapterExited { status }) => {
+            Said::Heard(heard) => match self.said_by(heard, wrapper.as_deref())? {
+                Ok(message) => self.on_message(message).await,
+                Err(error) => {
+                    tracing::warn!(lease_id = %self.lease.lease_id, %error, "a wrapper's control socket");
+                    self.control = None;
+                    None
+                }
+            },
+            Said::Closed => {
+                self.control = None;
+                None
+            }
+        }
+    }
+
+    /// What the wrapper itself said. An adapter that got hold of the socket does not speak for it.
+    fn said_by(
+        &mut self,
+        heard: Heard,
+        wrapper: Option<&S::Handle>,
+    ) -> Option<Result<FromWrapper, WireError>> {
+        let heard = heard.from(self.context.sys.as_ref(), wrapper?);
+        heard
+            .inspect_err(|stranger| {
+                self.strange += 1;
+                // It may say as much as it likes.
+                if self.strange.is_power_of_two() {
+                    let (count, lease_id) = (self.strange, self.lease.lease_id);
+                    tracing::warn!(%lease_id, count, ?stranger, "ignored: what came over a wrapper's control socket is not its own");
+                }
+            })
+            .ok()
+    }
+
+    async fn on_message(&mut self, message: FromWrapper) -> Option<Input> {
+        match message {
+            FromWrapper::AdapterExited { status } => {
                 self.adapter_ended(status);
                 self.begin_close(&format!("the adapter ended: {status}")).await;
                 Some(Input::AdapterGone)
             }
-            Said::Message(FromWrapper::Done { status, survivors }) => {
+            FromWrapper::Done { status, survivors } => {
                 if !survivors.is_empty() {
                     tracing::warn!(lease_id = %self.lease.lease_id, ?survivors, "the wrapper could not end these");
                 }
@@ -354,16 +395,10 @@ impl<S: Sys> Task<S> {
                 self.adapter_ended(status);
                 None
             }
-            Said::Message(
-                FromWrapper::Hello { .. }
-                | FromWrapper::Running
-                | FromWrapper::ExecFailed { .. }
-                | FromWrapper::SetupFailed { .. },
-            ) => None,
-            Said::Closed => {
-                self.control = None;
-                None
-            }
+            FromWrapper::Hello { .. }
+            | FromWrapper::Running
+            | FromWrapper::ExecFailed { .. }
+            | FromWrapper::SetupFailed { .. } => None,
         }
     }
 
@@ -375,11 +410,14 @@ impl<S: Sys> Task<S> {
     }
 
     async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
+        let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
         self.forget_wrapper();
         // Its last words may still lie in the socket.
         let words = self.control.take().map(|control| control.last_words());
-        for message in words.unwrap_or_default() {
-            self.on_said(Said::Message(message)).await;
+        for heard in words.unwrap_or_default() {
+            if let Some(Ok(message)) = self.said_by(heard, wrapper.as_deref()) {
+                self.on_message(message).await;
+            }
         }
         self.vanished = !self.done && self.lease.state != LeaseState::Closing;
         if !self.done {

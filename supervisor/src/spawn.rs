@@ -13,7 +13,7 @@ use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
 use crate::sys::linux::{self, Linux};
-use crate::sys::watch::{Child, Control, ControlError};
+use crate::sys::watch::{Child, Control, ControlError, Stranger};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
     ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
@@ -190,6 +190,7 @@ pub async fn start<S: Sys>(
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
     let (their_control, our_control) = linux::control_pair().map_err(doing("make the control socket"))?;
+    linux::pass_credentials(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }
@@ -355,23 +356,22 @@ async fn steps<S: Sys>(
 ) -> Result<(), SpawnError> {
     let fds = [started.theirs[0].as_fd(), started.theirs[1].as_fd(), started.theirs[2].as_fd()];
     started.control.send(&ToWrapper::Launch, &fds)?;
-    let (wrapper_pid, adapter_pid, sender) = match started.control.recv().await? {
-        Some((FromWrapper::Hello { wrapper_pid, adapter_pid }, sender)) => (wrapper_pid, adapter_pid, sender),
-        Some((FromWrapper::SetupFailed { errno, stage }, _)) => {
+    let (wrapper_pid, adapter_pid) = match said(context, started).await? {
+        Some(FromWrapper::Hello { wrapper_pid, adapter_pid }) => (wrapper_pid, adapter_pid),
+        Some(FromWrapper::SetupFailed { errno, stage }) => {
             return Err(SpawnError::Setup { stage, error: io::Error::from_raw_os_error(errno) });
         }
         Some(_) | None => return Err(SpawnError::Wrapper(Step::Hello)),
     };
-    let sender = sender.as_ref().and_then(|fd| linux::pidfs_inode(fd.as_fd()));
-    let bound = verify(context, started.child.handle(), wrapper_pid, adapter_pid, sender)?;
+    let bound = verify(context, started.child.handle(), wrapper_pid, adapter_pid)?;
     lease.bound = Some(bound);
     lease.apply(LeaseEvent::Bind, "both processes are known")?;
     context.add_root(bound.wrapper.pid);
     context.store.save_lease(lease).await?;
     started.control.send(&ToWrapper::Go, &[])?;
-    match started.control.recv().await? {
-        Some((FromWrapper::Running, _)) => {}
-        Some((FromWrapper::ExecFailed { errno, stage }, _)) => {
+    match said(context, started).await? {
+        Some(FromWrapper::Running) => {}
+        Some(FromWrapper::ExecFailed { errno, stage }) => {
             let program = spec.argv.first().cloned().unwrap_or_default();
             return Err(SpawnError::Exec { program, stage, error: io::Error::from_raw_os_error(errno) });
         }
@@ -382,6 +382,19 @@ async fn steps<S: Sys>(
     Ok(())
 }
 
+/// What the wrapper says next; `None` when it has closed its end. Who else speaks in its place has it end.
+async fn said<S: Sys>(
+    context: &Context<S>,
+    started: &Started<S>,
+) -> Result<Option<FromWrapper>, SpawnError> {
+    let Some(heard) = started.control.recv().await? else { return Ok(None) };
+    match heard.from(context.sys.as_ref(), started.child.handle()) {
+        Ok(message) => Ok(Some(message.map_err(ControlError::from)?)),
+        Err(Stranger::Other) => Err(SpawnError::Mismatch("another process speaks for the wrapper")),
+        Err(Stranger::Laden) => Err(SpawnError::Mismatch("what the wrapper says comes with descriptors")),
+    }
+}
+
 /// Whether both processes are what the wrapper says. The adapter is blocked and its parent is our own un-reaped
 /// child, so neither number can have changed hands.
 fn verify<S: Sys>(
@@ -389,13 +402,9 @@ fn verify<S: Sys>(
     wrapper: &S::Handle,
     wrapper_pid: i32,
     adapter_pid: i32,
-    sender: Option<u64>,
 ) -> Result<Bound, SpawnError> {
     let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
     check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
-    if let (Some(sender), Some(child)) = (sender, wrapper.inode()) {
-        check(sender == child, "another process speaks for the wrapper")?;
-    }
     let w = context.sys.evidence(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter =

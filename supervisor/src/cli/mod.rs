@@ -15,6 +15,7 @@ mod text;
 mod upgrade;
 mod watch;
 
+use crate::handover::{Handover, ResumeError, go_back};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use acp_shared::redact::Secret;
@@ -22,6 +23,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use error::CliError;
 use output::{Colour, Output};
 use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -165,31 +167,67 @@ fn early(args: &[OsString]) -> (bool, Colour) {
     (is("--json"), if is("--color=never") { Colour::Never } else { Colour::Auto })
 }
 
-/// What the binary does.
+/// What the binary does. An earlier image of this process may have left all that it had: until that is taken over,
+/// whatever fails here, and be it a panic, has the program before go on.
 pub(crate) fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    // Before anything else could be opened, or started.
+    let resumed = crate::handover::number(&args).map(crate::handover::resume).transpose();
+    let mut handover = match resumed {
+        Ok(handover) => handover,
+        Err(error) => {
+            let (json, colour) = early(&args);
+            let error = CliError::App(error.into());
+            Output::new(json, colour).error(error.code(), &error.message());
+            return ExitCode::from(error.exit());
+        }
+    };
+    let done = catch_unwind(AssertUnwindSafe(|| attempt(args, &mut handover)));
+    let (code, why) = match done {
+        Ok(done) => done,
+        Err(panic) => {
+            let error = ResumeError::panicked(panic.as_ref());
+            match handover {
+                Some(_) => (ExitCode::FAILURE, Some(CliError::App(error.into()))),
+                None => resume_unwind(panic),
+            }
+        }
+    };
+    if let (Some(handover), Some(why)) = (handover, why) {
+        let failed = go_back(handover, &why);
+        tracing::error!(error = %failed, "nor does the program before");
+    }
+    code
+}
+
+/// Does what the arguments say. With the exit code comes why it failed.
+fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
     let (json, colour) = early(&args);
     let command =
         if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
     let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(Output::new(json, colour).usage(&error)),
+        Err(error) => {
+            let code = ExitCode::from(Output::new(json, colour).usage(&error));
+            return (code, Some(CliError::Handover(error.to_string())));
+        }
     };
     let mut out = Output::new(cli.global.json, cli.global.color);
-    match run(cli, &mut out) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is_unread() => ExitCode::SUCCESS,
+    match run(cli, &mut out, handover) {
+        Ok(()) => (ExitCode::SUCCESS, None),
+        Err(error) if error.is_unread() => (ExitCode::SUCCESS, None),
         Err(error) => {
-            if !matches!(error, CliError::Ended(_)) {
+            // Where the program before goes on, it says so itself.
+            if handover.is_none() && !matches!(error, CliError::Ended(_)) {
                 out.error(error.code(), &error.message());
             }
-            ExitCode::from(error.exit())
+            (ExitCode::from(error.exit()), Some(error))
         }
     }
 }
 
-fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
+fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let workers = matches!(cli.verb, Verb::Serve { .. });
     if workers {
         crate::signals::hold().map_err(crate::app::AppError::Signals)?;
@@ -200,24 +238,21 @@ fn run(cli: Cli, out: &mut Output) -> Result<(), CliError> {
         tokio::runtime::Builder::new_current_thread()
     };
     let runtime = builder.enable_all().build().map_err(CliError::Runtime)?;
-    let result = runtime.block_on(verb(cli, out));
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(verb(cli, out, handover))));
     // A task that cannot end (a tree that cannot be killed) must not hold the program.
     runtime.shutdown_background();
-    result
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn verb(cli: Cli, out: &mut Output) -> Result<(), CliError> {
+async fn verb(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let global = cli.global;
     match cli.verb {
-        Verb::Serve { config, wrapper, own_session, resume_from_fd } => {
-            // Before anything else could be opened, or started.
-            let handover = resume_from_fd.map(crate::handover::resume).transpose();
-            let handover = handover.map_err(crate::app::AppError::from)?;
+        Verb::Serve { config, wrapper, own_session, resume_from_fd: _ } => {
             serve::log(global.log_format);
             if own_session {
                 serve::leave_session();
             }
-            serve::run(serve::options(&global, config.as_deref(), wrapper), handover, out).await
+            serve::run(serve::options(&global, config.as_deref(), wrapper)?, handover, out).await
         }
         Verb::Upgrade { program } => {
             upgrade::run(&global.address()?, &global.state_dir()?, program, out).await

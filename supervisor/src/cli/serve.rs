@@ -38,15 +38,10 @@ pub(super) fn options(
 }
 
 pub(super) async fn run(
-    options: Result<Options, CliError>,
-    handover: Option<Handover>,
+    options: Options,
+    handover: &mut Option<Handover>,
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let (options, handover) = match (options, handover) {
-        (Ok(options), handover) => (options, handover),
-        (Err(error), None) => return Err(error),
-        (Err(error), Some(handover)) => return Err(app::give_back(handover, error)),
-    };
     let mut printed = Ok(());
     let served = app::serve(options, handover, |socket| {
         let pid = std::process::id();

@@ -25,12 +25,30 @@ pub enum ResumeError {
     /// Another process wrote it.
     #[error("this handover is of process {0}")]
     Process(i32),
+    /// The program panicked before it went on with anything.
+    #[error("it panicked: {0}")]
+    Panicked(String),
+}
+
+impl ResumeError {
+    /// What a panic said.
+    pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::Panicked(text.unwrap_or("without a word").to_owned())
+    }
 }
 
 impl From<ImageError> for ResumeError {
     fn from(error: ImageError) -> Self {
         Self::Image(Box::new(error))
     }
+}
+
+/// The number of the handover that this program was started with, if it was.
+pub(crate) fn number(args: &[OsString]) -> Option<i32> {
+    let of_handover = |arg: &OsString| arg.to_str()?.strip_prefix(RESUME_FLAG)?.strip_prefix('=')?.parse().ok();
+    args.iter().find_map(of_handover)
 }
 
 /// Takes over from an earlier image of this process. From here on nothing that it left open reaches a child.

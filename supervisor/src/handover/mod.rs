@@ -23,7 +23,7 @@ mod passed;
 pub(crate) mod program;
 mod thaw;
 
-pub(crate) use exec::{ResumeError, go_back, plain, resume};
+pub(crate) use exec::{ResumeError, go_back, number, plain, resume};
 pub(crate) use freeze::{Footing, Frozen, Pause, Tried, Upgrade};
 pub(crate) use passed::Passed;
 pub(crate) use thaw::{Standing, Thawing};

@@ -47,13 +47,25 @@ impl Passed {
         Ok(fcntl_setfd(held.as_fd(), flags)?)
     }
 
+    /// Another descriptor of the same.
+    ///
+    /// # Errors
+    /// It was not taken over, or the process is out of descriptors.
+    pub(crate) fn again(&self) -> io::Result<OwnedFd> {
+        self.held.as_ref().ok_or_else(missing)?.try_clone()
+    }
+
     /// The descriptor.
     ///
     /// # Errors
     /// It was not taken over.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
-        self.held.ok_or_else(|| io::Error::other("a descriptor of the handover is missing"))
+        self.held.ok_or_else(missing)
     }
+}
+
+fn missing() -> io::Error {
+    io::Error::other("a descriptor of the handover is missing")
 }
 
 /// Takes over the descriptors that an earlier image left open, and closes them to all later ones.

@@ -13,7 +13,7 @@ use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::Particulars;
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
 use crate::sys::cgroup::Tree;
-use crate::sys::{Abilities, OpenError, OpenProcess, Signal, SignalError, Sys};
+use crate::sys::{Abilities, OpenError, OpenProcess, Sender, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -429,6 +429,12 @@ impl Sys for Linux {
         self.open_as(pid, true).map(Arc::new)
     }
 
+    fn spoke(&self, child: &Handle, sender: &Sender) -> bool {
+        let process = sender.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()));
+        // The number says enough of a child that holds it; a process that is gone has no descriptor any more.
+        sender.pid == Some(child.pid) && process.zip(child.inode()).is_none_or(|(one, other)| one == other)
+    }
+
     fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
         let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
             (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
@@ -549,17 +555,38 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_
     Ok(())
 }
 
-/// Room for the control data of one packet, aligned as its header wants.
-#[repr(C, align(8))]
-struct ControlSpace([u8; 128]);
+/// Has the kernel say with each packet who sent it.
+///
+/// # Errors
+/// The kernel does not.
+pub fn pass_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
+}
 
-/// Receives one packet, without waiting, and a pidfd of its sender where [`pass_pidfd`] was asked. Nothing left to
-/// receive is a count of 0.
+/// Room for what the kernel says of one packet, credentials and a pidfd, aligned as its headers want. Whoever sends
+/// descriptors gets few of them in here.
+#[repr(C, align(8))]
+struct ControlSpace([u8; CONTROL_SPACE_BYTES]);
+
+const CONTROL_SPACE_BYTES: usize = 64;
+
+/// A packet that was received.
+#[derive(Debug)]
+pub struct Packet {
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// Who sent it, where [`pass_credentials`] and [`pass_pidfd`] were asked.
+    pub sender: Sender,
+    /// Descriptors came with it. They are closed.
+    pub laden: bool,
+}
+
+/// Receives one packet, without waiting. One of no bytes and of no sender is the end of all.
 ///
 /// # Errors
 /// `WouldBlock` when nothing is there yet.
-pub fn recv_with_pidfd(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = ControlSpace([0; 128]);
+pub fn recv_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Packet> {
+    let mut space = ControlSpace([0; CONTROL_SPACE_BYTES]);
     let mut piece = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
     // SAFETY: a msghdr of zeroes is a valid empty one.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -571,8 +598,10 @@ pub fn recv_with_pidfd(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<
     let got = unsafe {
         libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT)
     };
-    let count = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    let mut sender = None;
+    let bytes = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    // What had no room was not opened; it was sent all the same.
+    let cut = header.msg_flags & libc::MSG_CTRUNC != 0;
+    let mut got = Packet { bytes, sender: Sender::default(), laden: cut };
     // SAFETY: the header is as the kernel filled it in; the macros stay within `msg_controllen` bytes of `space`.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     while !control.is_null() {
@@ -580,15 +609,23 @@ pub fn recv_with_pidfd(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<
         let (level, kind, len) =
             unsafe { ((*control).cmsg_level, (*control).cmsg_type, (*control).cmsg_len) };
         // SAFETY: plain arithmetic on a constant.
-        let wanted = unsafe { libc::CMSG_LEN(4) } as usize;
-        if level == libc::SOL_SOCKET && kind == SCM_PIDFD && len >= wanted {
-            // SAFETY: the message carries one int, which is a descriptor that the kernel made for us just now and
-            // nothing else owns.
-            let fd = unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned() };
-            if fd >= 0 {
-                // SAFETY: as above: a fresh descriptor, owned by nobody else.
-                sender = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+        let head = unsafe { libc::CMSG_LEN(0) } as usize;
+        let ints = len.saturating_sub(head) / size_of::<libc::c_int>();
+        // SAFETY: the message carries so many ints from here on, all inside of `space`.
+        let int = |at: usize| unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().add(at).read_unaligned() };
+        match (level, kind) {
+            // The first of pid, uid and gid.
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if ints > 0 => got.sender.pid = Some(int(0)),
+            (libc::SOL_SOCKET, SCM_PIDFD) if ints > 0 && int(0) >= 0 => {
+                // SAFETY: a descriptor that the kernel made for us just now and nothing else owns.
+                got.sender.pidfd = Some(unsafe { OwnedFd::from_raw_fd(int(0)) });
             }
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                got.laden = true;
+                // SAFETY: as above, each of them; closed at once.
+                (0..ints).for_each(|at| drop(unsafe { OwnedFd::from_raw_fd(int(at)) }));
+            }
+            _ => {}
         }
         // SAFETY: both pointers belong to the same filled-in header.
         control = unsafe { libc::CMSG_NXTHDR(&raw const header, control) };
@@ -596,5 +633,5 @@ pub fn recv_with_pidfd(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<
     if header.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(Errno::MSGSIZE.into());
     }
-    Ok((count, sender))
+    Ok(got)
 }

@@ -17,7 +17,7 @@ use acp_shared::launch::ExitStatus;
 use rustix::process::Rlimit;
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +61,15 @@ pub enum SignalError {
     /// The kernel refused for another reason.
     #[error("the signal was not sent")]
     Io(#[source] io::Error),
+}
+
+/// Who sent a packet, as the kernel says.
+#[derive(Debug, Default)]
+pub struct Sender {
+    /// Its number then.
+    pub pid: Option<i32>,
+    /// The process, where the kernel gives it.
+    pub pidfd: Option<OwnedFd>,
 }
 
 /// An open process.
@@ -152,6 +161,12 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// # Errors
     /// [`OpenError`].
     fn open_child(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
+
+    /// Whether an own child, which was not reaped then, sent a packet.
+    fn spoke(&self, child: &Self::Handle, sender: &Sender) -> bool {
+        let sender = sender.pidfd.as_ref().and_then(|fd| linux::pidfs_inode(fd.as_fd()));
+        sender.zip(child.inode()).is_none_or(|(sender, child)| sender == child)
+    }
 
     /// Collects the exit status of an own child, if it has ended.
     ///

@@ -1,9 +1,10 @@
 //! Waiting for what the kernel says, without a thread for each wait.
 
 use crate::sys::linux::{self, Linux};
-use crate::sys::{OpenProcess, Sys};
+use crate::sys::{OpenProcess, Sender, Sys};
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, ToWrapper};
 use acp_shared::wire::{self, WireError};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -84,6 +85,52 @@ pub enum ControlError {
     Wire(#[from] WireError),
 }
 
+/// What came over a control socket. Whoever holds its other end may have sent it.
+#[derive(Debug)]
+pub struct Heard {
+    message: Result<FromWrapper, WireError>,
+    sender: Sender,
+    /// Descriptors came with it. A wrapper sends none.
+    laden: bool,
+}
+
+/// Why nobody listens to what was heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// Another process than the wrapper sent it.
+    Other,
+    /// Descriptors came with it.
+    Laden,
+}
+
+impl Heard {
+    fn of(packet: linux::Packet, bytes: &[u8]) -> Option<Self> {
+        let linux::Packet { bytes: count, sender, laden } = packet;
+        // The end has no sender.
+        if count == 0 && sender.pid.is_none() {
+            return None;
+        }
+        Some(Self { message: wire::decode(bytes.get(..count).unwrap_or_default()), sender, laden })
+    }
+
+    /// A packet that is larger than any message.
+    fn cut() -> Self {
+        let message = wire::decode(&[]);
+        Self { message, sender: Sender::default(), laden: false }
+    }
+
+    /// The message, if the wrapper itself sent it.
+    ///
+    /// # Errors
+    /// Why it counts for nothing.
+    pub fn from<S: Sys>(self, sys: &S, wrapper: &S::Handle) -> Result<Result<FromWrapper, WireError>, Stranger> {
+        if !sys.spoke(wrapper, &self.sender) {
+            return Err(Stranger::Other);
+        }
+        if self.laden { Err(Stranger::Laden) } else { Ok(self.message) }
+    }
+}
+
 /// The supervisor's end of a wrapper's control socket.
 #[derive(Debug)]
 pub struct Control {
@@ -109,35 +156,31 @@ impl Control {
         Ok(self.socket.into_std()?.into())
     }
 
-    /// The next message with a pidfd of its sender, where the kernel gives one; `None` when the wrapper has closed
-    /// its end. Safe to cancel.
+    /// The next message, whoever it is of; `None` when nobody holds the other end any more. Safe to cancel.
     ///
     /// # Errors
-    /// [`ControlError`].
-    pub async fn recv(&self) -> Result<Option<(FromWrapper, Option<OwnedFd>)>, ControlError> {
-        let mut packet = vec![0u8; CONTROL_BYTES_MAX];
+    /// [`ControlError::Io`].
+    pub async fn recv(&self) -> Result<Option<Heard>, ControlError> {
+        let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let got = self
             .socket
-            .async_io(Interest::READABLE, || linux::recv_with_pidfd(self.socket.as_fd(), &mut packet))
+            .async_io(Interest::READABLE, || linux::recv_packet(self.socket.as_fd(), &mut bytes))
             .await;
-        let (count, sender) = match got {
-            Ok((0, _)) => return Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-            other => other?,
-        };
-        Ok(Some((wire::decode(packet.get(..count).unwrap_or_default())?, sender)))
+        match got {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+            Err(e) if e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => Ok(Some(Heard::cut())),
+            other => Ok(Heard::of(other?, &bytes)),
+        }
     }
 
     /// What lies in the socket now, without waiting: the last words of a wrapper that has ended. Another process may
     /// hold its end of the socket by now, so the end of the stream is not waited for.
     #[must_use]
-    pub fn last_words(&self) -> Vec<FromWrapper> {
-        const WORDS_MAX: usize = 8;
-        let mut packet = vec![0u8; CONTROL_BYTES_MAX];
-        let next = || match linux::recv_with_pidfd(self.socket.as_fd(), &mut packet) {
-            Ok((0, _)) | Err(_) => None,
-            Ok((count, _)) => wire::decode(packet.get(..count).unwrap_or_default()).ok(),
-        };
+    pub fn last_words(&self) -> Vec<Heard> {
+        // A socket holds few packets, whoever fills it.
+        const WORDS_MAX: usize = 1024;
+        let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
+        let next = || Heard::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
         std::iter::from_fn(next).take(WORDS_MAX).collect()
     }
 
@@ -163,8 +206,11 @@ mod tests {
         let said = FromWrapper::Done { status: ExitStatus::Exited(3), survivors: Vec::new() };
         let packet = wire::encode(&said, CONTROL_BYTES_MAX).unwrap();
         linux::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
-        assert_eq!(control.last_words(), [said]);
-        assert_eq!(control.last_words(), []);
+        let words = |control: &Control| -> Vec<FromWrapper> {
+            control.last_words().into_iter().map(|heard| heard.message.unwrap()).collect()
+        };
+        assert_eq!(words(&control), [said]);
+        assert_eq!(words(&control), []);
         drop(theirs);
     }
 }

@@ -142,3 +142,28 @@ async fn c72_r_a_program_that_cannot_begin_gives_back() {
     assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
     upgrade(&host);
 }
+
+/// A program that has proved itself and panics at the last moment before it takes over.
+#[tokio::test]
+async fn c72_r_a_program_that_panics_late_gives_back() {
+    let host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let spec = agent(&["cat"]);
+    let info = gateway.spawn(&spec).await;
+    gateway.input(spec.lease_id, 1, b"before").await.unwrap();
+    let late = binary().with_file_name("examples").join("late");
+    assert!(late.exists(), "`cargo build -p acp-supervisor --examples` makes {}", late.display());
+    let output = try_upgrade(&host, &late);
+    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &error["code"]), (Some(1), &"UPGRADE_FAILED".into()), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("it panicked: it fails late"), "{error}");
+    let mut gateway = again(&identity).await;
+    let attached = gateway.attach(spec.lease_id, 0).await;
+    assert_eq!((attached.stdin_written, attached.stdout_end), (1, 6));
+    assert_eq!(gateway.read(spec.lease_id, 0, 6).await, b"before");
+    assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
+    let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    upgrade(&host);
+}
