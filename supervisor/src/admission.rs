@@ -80,13 +80,17 @@ impl Owner {
         });
         let known = self.installations.get(&gateway);
         let Admitted { installation, supersedes } = admit(known, living, gateway, uid, home, epoch)
-            .inspect_err(
-                |refusal| tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused"),
-            )?;
+            .inspect_err(|refusal| {
+                if self.context.may_log(uid, "a gateway is not admitted") {
+                    tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused");
+                }
+            })?;
         if known.is_none() {
             // What is known of it may not have been written down; its leases were.
             if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
-                tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                if self.context.may_log(uid, "leases of another user") {
+                    tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                }
                 return Err(other_user(gateway));
             }
             self.make_room_for_gateway(uid)?;

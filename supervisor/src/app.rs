@@ -11,6 +11,7 @@ use crate::handover::{Footing, Handover, Standing, Thawing, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Leave, Owner};
 use crate::reaper;
+use crate::refusals::Refusals;
 use crate::relay::spools::Spools;
 use crate::secret::{self, SECRET_FILE};
 use crate::server;
@@ -388,6 +389,7 @@ fn prepare(
         spools,
         children: Mutex::new(HashSet::new()),
         descriptors,
+        refusals: Refusals::default(),
         events,
         looks: Semaphore::new(LOOKS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),

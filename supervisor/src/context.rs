@@ -7,6 +7,7 @@ use crate::core::tenant::Tenant;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
+use crate::refusals::Refusals;
 use crate::relay::Limits;
 use crate::relay::budget::Budget;
 use crate::relay::spools::Spools;
@@ -58,6 +59,8 @@ pub struct Context<S: Sys = Linux> {
     pub children: Mutex<HashSet<i32>>,
     /// The limit on open files that wrappers get, which is the one this supervisor was started with.
     pub descriptors: Rlimit,
+    /// The log of refusals.
+    pub refusals: Refusals,
     /// To the owner.
     pub events: mpsc::Sender<Event>,
     /// Looks at processes that somebody asked for: few at a time, so that ending trees never waits behind them.
@@ -192,9 +195,17 @@ impl<S: Sys> Context<S> {
         })
     }
 
-    /// Waits until work on disks that nobody waited for is done, but not for one that hangs.
+    /// Before the end: says what was left unsaid, and waits until work on disks that nobody waited for is done, but not
+    /// for one that hangs.
     pub async fn settle(&self) {
+        self.refusals.tell_all();
         tokio::join!(self.wrapper_root.disk().settle(), self.spools.disk().settle());
+    }
+
+    /// Whether a refusal is to be logged (see [`Refusals::may_log`]).
+    #[must_use]
+    pub fn may_log(&self, uid: u32, reason: &'static str) -> bool {
+        self.refusals.may_log(self.now_ms(), uid, reason)
     }
 
     /// Tells the owner.

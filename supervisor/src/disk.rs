@@ -57,10 +57,7 @@ impl Disk {
 ///
 /// # Errors
 /// As [`Disk::run`].
-pub async fn run<T: Send + 'static>(
-    slot: Slot,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
+pub async fn run<T: Send + 'static>(slot: Slot, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(move || {
         let result = work();
         drop(slot);

@@ -474,15 +474,22 @@ impl Owner {
             Who::Gateway(gateway) => Some(gateway),
         };
         let may_see = |entry: &&mut Entry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
+        let uid = self.uid_of(who);
         let found = self.leases.get_mut(&id);
         if let (Some(entry), Some(gateway)) = (&found, gateway)
             && entry.lease.gateway != gateway
+            && self.context.may_log(uid, "a lease of another gateway")
         {
             tracing::warn!(lease_id = %id, %gateway, of = %entry.lease.gateway, "refused: a lease of another gateway");
         }
         found.filter(may_see).ok_or_else(|| {
             Refusal::new(RefusalCode::LeaseUnknown, format!("there is no lease {id} of yours"))
         })
+    }
+
+    /// The user behind a client, as far as the log is concerned.
+    pub(crate) fn uid_of(&self, who: Who) -> u32 {
+        self.links.values().find(|connected| connected.who == who).map_or(u32::MAX, |connected| connected.uid)
     }
 
     /// The streams of a lease: living ones, or what is kept of them.

@@ -69,14 +69,18 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
         };
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             // Not even a task for it: what is over the limit costs nothing.
-            tracing::warn!(uid = client.peer.uid, "too many connections");
+            if context.may_log(client.peer.uid, "too many connections") {
+                tracing::warn!(uid = client.peer.uid, "too many connections");
+            }
             continue;
         };
         // All that nobody knows are one user: they get their refusal, and no more room than that.
         let known = policy.knows_user(client.peer.uid, client.peer.gid);
         let user = known.then_some(client.peer.uid);
         let Some(place) = Place::take(&users, user, per_user_max) else {
-            tracing::warn!(uid = client.peer.uid, "too many connections of this user");
+            if context.may_log(client.peer.uid, "too many connections of this user") {
+                tracing::warn!(uid = client.peer.uid, "too many connections of this user");
+            }
             continue;
         };
         let (context, id) = (Arc::clone(&context), LinkId(ids.fetch_add(1, Ordering::Relaxed)));
@@ -100,7 +104,9 @@ async fn connection(context: &Arc<Context>, id: LinkId, mut client: Client) -> R
     match shaken {
         Err(_) => return Err(ConnError::Timeout(within)),
         Ok(Err(ConnError::Refused(refusal))) => {
-            tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
+            if context.may_log(client.peer.uid, refusal.code.as_str()) {
+                tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
+            }
             let last = ToClient::Refused(refusal);
             return tokio::time::timeout(LAST_WORDS, client.sender.send(&last)).await.unwrap_or(Ok(()));
         }

@@ -383,10 +383,7 @@ async fn steps<S: Sys>(
 }
 
 /// What the wrapper says next; `None` when it has closed its end. Who else speaks in its place has it end.
-async fn said<S: Sys>(
-    context: &Context<S>,
-    started: &Started<S>,
-) -> Result<Option<FromWrapper>, SpawnError> {
+async fn said<S: Sys>(context: &Context<S>, started: &Started<S>) -> Result<Option<FromWrapper>, SpawnError> {
     let Some(heard) = started.control.recv().await? else { return Ok(None) };
     match heard.from(context.sys.as_ref(), started.child.handle()) {
         Ok(message) => Ok(Some(message.map_err(ControlError::from)?)),

@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod ladder;
 pub mod lease;
 pub mod load;
+pub mod quiet;
 pub mod reap;
 pub mod ring;
 pub mod stdin;

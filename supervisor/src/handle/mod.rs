@@ -63,11 +63,13 @@ const fn only_looks(body: &Request) -> bool {
 }
 
 /// Only the admin CLI may do this.
-fn admin_only(who: Who) -> Result<(), Refusal> {
+fn admin_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
     match who {
         Who::Admin => Ok(()),
         Who::Gateway(gateway) => {
-            tracing::warn!(%gateway, "refused: only the admin CLI may do this");
+            if owner.context.may_log(owner.uid_of(who), "only the admin CLI") {
+                tracing::warn!(%gateway, "refused: only the admin CLI may do this");
+            }
             Err(Refusal::new(RefusalCode::NotAuthorised, "only the admin CLI may do this"))
         }
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
-    if let Err(refusal) = super::admin_only(who) {
+    if let Err(refusal) = super::admin_only(owner, who) {
         return to.answer(Err(refusal));
     }
     let living = owner.leases.values().filter(|e| !e.lease.state.is_ended());

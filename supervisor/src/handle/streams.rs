@@ -13,18 +13,20 @@ fn pass(
     to: Responder,
     command: impl FnOnce(Responder) -> RelayCmd,
 ) {
-    match gateway_only(who).and_then(|()| owner.streams(who, lease_id)) {
+    match gateway_only(owner, who).and_then(|()| owner.streams(who, lease_id)) {
         Ok(relay) => relay.request(command(to)),
         Err(refusal) => to.answer(Err(refusal)),
     }
 }
 
 /// Who administers sees leases and ends them. To read, write or acknowledge the streams is to be the gateway.
-fn gateway_only(who: Who) -> Result<(), Refusal> {
+fn gateway_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
     match who {
         Who::Gateway(_) => Ok(()),
         Who::Admin => {
-            tracing::warn!("refused: only its gateway may use the streams of a lease");
+            if owner.context.may_log(owner.uid_of(who), "only its gateway") {
+                tracing::warn!("refused: only its gateway may use the streams of a lease");
+            }
             Err(Refusal::new(RefusalCode::NotAuthorised, "only its gateway may use the streams of a lease"))
         }
     }

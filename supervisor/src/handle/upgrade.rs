@@ -5,7 +5,7 @@ use crate::link::Responder;
 use crate::owner::{Owner, Who};
 
 pub(super) fn handle(owner: &mut Owner, who: Who, program: Option<String>, state_dir: &str, to: Responder) {
-    match admin_only(who).and_then(|()| shutdown::check_state_dir(owner, state_dir)) {
+    match admin_only(owner, who).and_then(|()| shutdown::check_state_dir(owner, state_dir)) {
         Ok(()) => owner.upgrade(program, to),
         Err(refusal) => {
             tracing::info!(refusal = refusal.message, "upgrade refused");

@@ -47,7 +47,8 @@ impl From<ImageError> for ResumeError {
 
 /// The number of the handover that this program was started with, if it was.
 pub(crate) fn number(args: &[OsString]) -> Option<i32> {
-    let of_handover = |arg: &OsString| arg.to_str()?.strip_prefix(RESUME_FLAG)?.strip_prefix('=')?.parse().ok();
+    let of_handover =
+        |arg: &OsString| arg.to_str()?.strip_prefix(RESUME_FLAG)?.strip_prefix('=')?.parse().ok();
     args.iter().find_map(of_handover)
 }
 

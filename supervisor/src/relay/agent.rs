@@ -5,7 +5,8 @@ use super::frozen::{AgentState, RelayState};
 use super::kept::{Kept, Place, Spool};
 use super::stderr::Stderr;
 use super::{
-    Freeze, Gauges, Limits, Pipes, Queue, Reader, Relay, RelayCmd, Rest, Totals, pass, refuse, reopen, totals_of,
+    Freeze, Gauges, Limits, Pipes, Queue, Reader, Relay, RelayCmd, Rest, Totals, pass, refuse, reopen,
+    totals_of,
 };
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
@@ -101,7 +102,11 @@ async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Q
                 if matches!(command, RelayCmd::Release) {
                     return None;
                 }
-                refuse(command, RefusalCode::Busy, "what is kept of this lease cannot be read now; try again");
+                refuse(
+                    command,
+                    RefusalCode::Busy,
+                    "what is kept of this lease cannot be read now; try again",
+                );
             }
         }
     }

@@ -51,7 +51,8 @@ impl Spool {
         for entry in std::fs::read_dir(&shelf.dir)? {
             let entry = entry?;
             let name = entry.file_name();
-            let start = name.to_str().and_then(|n| n.strip_prefix(&prefix)?.strip_suffix(".out")?.parse().ok());
+            let start =
+                name.to_str().and_then(|n| n.strip_prefix(&prefix)?.strip_suffix(".out")?.parse().ok());
             let Some(start) = start else { continue };
             let end = start + entry.metadata()?.len();
             return Ok(Some(Self { path: entry.path(), start, base: start, end, shelf: shelf.clone() }));
@@ -150,7 +151,11 @@ impl Kept {
     /// memory is full and the lease is closing.
     pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &Place<'_>) -> usize {
         match self {
-            Self::Disk(spool) if spool.end - spool.start >= place.bytes_max || place.shelf.total.is_spent() => 0,
+            Self::Disk(spool)
+                if spool.end - spool.start >= place.bytes_max || place.shelf.total.is_spent() =>
+            {
+                0
+            }
             Self::Disk(_) => piece.min(SPOOL_PIECE_BYTES),
             Self::Memory(ring) => match ring.intake(closing) {
                 Intake::Ring(room) => room.min(piece),

@@ -612,7 +612,8 @@ pub fn recv_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Pack
         let head = unsafe { libc::CMSG_LEN(0) } as usize;
         let ints = len.saturating_sub(head) / size_of::<libc::c_int>();
         // SAFETY: the message carries so many ints from here on, all inside of `space`.
-        let int = |at: usize| unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().add(at).read_unaligned() };
+        let int =
+            |at: usize| unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().add(at).read_unaligned() };
         match (level, kind) {
             // The first of pid, uid and gid.
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if ints > 0 => got.sender.pid = Some(int(0)),

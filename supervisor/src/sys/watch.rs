@@ -123,7 +123,11 @@ impl Heard {
     ///
     /// # Errors
     /// Why it counts for nothing.
-    pub fn from<S: Sys>(self, sys: &S, wrapper: &S::Handle) -> Result<Result<FromWrapper, WireError>, Stranger> {
+    pub fn from<S: Sys>(
+        self,
+        sys: &S,
+        wrapper: &S::Handle,
+    ) -> Result<Result<FromWrapper, WireError>, Stranger> {
         if !sys.spoke(wrapper, &self.sender) {
             return Err(Stranger::Other);
         }

@@ -77,11 +77,8 @@ fn multiply(host: &Host, of: LeaseId, many: usize, bytes: u64) -> Vec<LeaseId> {
     for _ in 0..many {
         let id = LeaseId::mint();
         let end = i64::try_from(bytes).unwrap();
-        rows.execute(
-            "UPDATE one SET lease_id = ?1, stdout_base = 0, stdout_end = ?2",
-            (id.to_string(), end),
-        )
-        .unwrap();
+        rows.execute("UPDATE one SET lease_id = ?1, stdout_base = 0, stdout_end = ?2", (id.to_string(), end))
+            .unwrap();
         rows.execute("INSERT INTO leases SELECT * FROM one", []).unwrap();
         let file = std::fs::File::create(host.state_dir().join(format!("spool/{id}.0.out"))).unwrap();
         file.set_len(bytes).unwrap();

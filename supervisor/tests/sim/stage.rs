@@ -18,6 +18,7 @@ use acp_supervisor::launchdir::WrapperRoot;
 use acp_supervisor::lease_task::{self, LeaseCmd};
 use acp_supervisor::owner::Event;
 use acp_supervisor::reaper;
+use acp_supervisor::refusals::Refusals;
 use acp_supervisor::relay::Relay;
 use acp_supervisor::relay::spools::Spools;
 use acp_supervisor::store::{STORE_FILE, Store};
@@ -124,6 +125,7 @@ impl Stage {
             spools: Spools::new(&dir.path().join("spool"), 1 << 20),
             children: Mutex::default(),
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
+            refusals: Refusals::default(),
             events,
             looks: Semaphore::new(2),
             started: Instant::now(),
