@@ -88,18 +88,19 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_hangs_takes_few_threads() {
         let disk = Disk::default();
-        let (hang, hangs) = mpsc::channel::<()>();
+        let (hang, hangs) = mpsc::sync_channel::<()>(0);
         let hangs = Arc::new(std::sync::Mutex::new(hangs));
         let begun = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let mut works = Vec::new();
         for _ in 0..4 * SLOTS {
             let (disk, hangs, begun) = (disk.clone(), Arc::clone(&hangs), Arc::clone(&begun));
-            tokio::spawn(async move {
+            works.push(tokio::spawn(async move {
                 let work = move || {
                     begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     hangs.lock().unwrap().recv().unwrap_err();
                 };
                 disk.run(work).await
-            });
+            }));
         }
         // Another disk, and everything else, has its own.
         assert_eq!(Disk::default().run(|| 7).await.unwrap(), 7);
@@ -111,6 +112,9 @@ mod tests {
         }
         assert_eq!(disk.slots.available_permits(), 0);
         drop(hang);
+        for work in works {
+            work.await.unwrap().unwrap();
+        }
         disk.settle().await;
         assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 4 * SLOTS, "all of it is done");
     }

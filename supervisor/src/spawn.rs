@@ -13,6 +13,7 @@ use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
 use crate::sys::linux::{self, Linux};
+use crate::sys::packet;
 use crate::sys::watch::{Child, Control, ControlError, Stranger};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
@@ -189,8 +190,8 @@ pub async fn start<S: Sys>(
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
-    let (their_control, our_control) = linux::control_pair().map_err(doing("make the control socket"))?;
-    linux::pass_credentials(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
+    let (their_control, our_control) = packet::control_pair().map_err(doing("make the control socket"))?;
+    packet::pass_credentials(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }

@@ -200,7 +200,7 @@ impl Tree {
     }
 
     fn try_kill(&self, leaf: &Leaf, inert: &Path) -> io::Result<()> {
-        let (theirs, _ours) = super::linux::control_pair()?;
+        let (theirs, _ours) = super::packet::control_pair()?;
         let mut command = Command::new(inert);
         let mut child = command
             .env_clear()

@@ -13,6 +13,7 @@ use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::Particulars;
 use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
 use crate::sys::cgroup::Tree;
+use crate::sys::packet::{Packet, control_pair};
 use crate::sys::{Abilities, OpenError, OpenProcess, Sender, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
@@ -22,7 +23,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::collections::HashSet;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -485,18 +485,6 @@ impl Sys for Linux {
     }
 }
 
-/// A pair of connected packet sockets for one wrapper: first its end (blocking), then ours (not blocking).
-///
-/// # Errors
-/// The process is out of descriptors.
-pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
-    let (theirs, ours) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((theirs, ours))
-}
-
 /// Takes over the listening Unix socket that a service manager left under a number before this program began. No
 /// child gets it.
 ///
@@ -540,46 +528,12 @@ pub fn adopt(number: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Sends one packet with descriptors.
-///
-/// # Errors
-/// The peer is gone.
-pub fn send_with_fds(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(Errno::NOBUFS.into());
-    }
-    rustix::net::sendmsg(socket, &[io::IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Has the kernel say with each packet who sent it.
-///
-/// # Errors
-/// The kernel does not.
-pub fn pass_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
-}
-
 /// Room for what the kernel says of one packet, credentials and a pidfd, aligned as its headers want. Whoever sends
 /// descriptors gets few of them in here.
 #[repr(C, align(8))]
 struct ControlSpace([u8; CONTROL_SPACE_BYTES]);
 
 const CONTROL_SPACE_BYTES: usize = 64;
-
-/// A packet that was received.
-#[derive(Debug)]
-pub struct Packet {
-    /// How many bytes it has.
-    pub bytes: usize,
-    /// Who sent it, where [`pass_credentials`] and [`pass_pidfd`] were asked.
-    pub sender: Sender,
-    /// Descriptors came with it. They are closed.
-    pub laden: bool,
-}
 
 /// Receives one packet, without waiting. One of no bytes and of no sender is the end of all.
 ///

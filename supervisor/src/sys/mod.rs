@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod linux;
+pub mod packet;
 pub mod people;
 pub mod watch;
 

@@ -1,6 +1,7 @@
 //! Waiting for what the kernel says, without a thread for each wait.
 
 use crate::sys::linux::{self, Linux};
+use crate::sys::packet::{self, Packet};
 use crate::sys::{OpenProcess, Sender, Sys};
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, ToWrapper};
 use acp_shared::wire::{self, WireError};
@@ -104,8 +105,8 @@ pub enum Stranger {
 }
 
 impl Heard {
-    fn of(packet: linux::Packet, bytes: &[u8]) -> Option<Self> {
-        let linux::Packet { bytes: count, sender, laden } = packet;
+    fn of(packet: Packet, bytes: &[u8]) -> Option<Self> {
+        let Packet { bytes: count, sender, laden } = packet;
         // The end has no sender.
         if count == 0 && sender.pid.is_none() {
             return None;
@@ -194,7 +195,7 @@ impl Control {
     /// [`ControlError`].
     pub fn send(&self, message: &ToWrapper, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         let packet = wire::encode(message, CONTROL_BYTES_MAX)?;
-        Ok(linux::send_with_fds(self.socket.as_fd(), &packet, fds)?)
+        Ok(packet::send_with_fds(self.socket.as_fd(), &packet, fds)?)
     }
 }
 
@@ -205,11 +206,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_words_are_read_though_somebody_holds_the_other_end() {
-        let (theirs, ours) = linux::control_pair().unwrap();
+        let (theirs, ours) = packet::control_pair().unwrap();
         let control = Control::new(ours).unwrap();
         let said = FromWrapper::Done { status: ExitStatus::Exited(3), survivors: Vec::new() };
         let packet = wire::encode(&said, CONTROL_BYTES_MAX).unwrap();
-        linux::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
+        packet::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
         let words = |control: &Control| -> Vec<FromWrapper> {
             control.last_words().into_iter().map(|heard| heard.message.unwrap()).collect()
         };
