@@ -135,7 +135,8 @@ pub(crate) enum Who {
 pub(crate) struct Connected {
     pub(crate) link: Link,
     pub(crate) who: Who,
-    pub(crate) uid: u32,
+    /// As the kernel said when it connected.
+    pub(crate) peer: Peer,
     pub(crate) epoch: u64,
     /// Its process, if the kernel says which it is.
     pub(crate) process: Option<(i32, Arc<Handle>)>,
@@ -296,8 +297,8 @@ impl Owner {
             to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway took over");
             return;
         };
-        let (who, uid) = (connected.who, connected.uid);
-        handle::dispatch(self, who, uid, body, to);
+        let (who, peer) = (connected.who, connected.peer);
+        handle::dispatch(self, who, peer, body, to);
     }
 
     fn unlink(&mut self, id: LinkId) {
