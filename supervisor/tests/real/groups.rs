@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, script};
+use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, say, script};
 use crate::rig_groups::{members, probe, put};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
@@ -187,8 +187,12 @@ async fn c34_r_a_fork_bomb_is_over_at_once() {
     let bystander = held.gateway.spawn(&other).await;
     eventually("it has spread", || members(&held.leaf).len() > 200);
     let all = members(&held.leaf);
+    let since = std::time::Instant::now();
     held.closed().await;
     assert!(all.iter().all(|pid| !runs(*pid)) && marked(spec.lease_id).is_empty());
+    let (took, pace) = (since.elapsed(), acp_testkit::pace::to_end(all.len()).unwrap());
+    say(&format!("{} processes extinct after {took:?}; as many idle ones end in {pace:?}", all.len()));
+    assert!(took < std::time::Duration::from_secs(1) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
     assert!(runs(bystander.adapter_pid.unwrap()) && runs(bystander.wrapper_pid.unwrap()));
 }
 
