@@ -54,7 +54,7 @@ impl Owner {
         tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
         // Opened after the peer connected: should its number be another's by now, the connection has ended.
         let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
-        self.links.insert(link.id(), Connected { link, who, uid: peer.uid, epoch, process });
+        self.links.insert(link.id(), Connected { link, who, peer, epoch, process });
         Ok(Welcome {
             version,
             features: Vec::new(),

@@ -5,7 +5,7 @@ use crate::context::{Context, wall_ms};
 use crate::core::admit::Policy;
 use crate::core::lease::Lease;
 use crate::core::load::{self, Own};
-use crate::core::tenant::{Tenant, limits_without_effect};
+use crate::core::tenant::Tenant;
 use crate::ground::{self, GroundError};
 use crate::handover::{Footing, Handover, Standing, Thawing, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
@@ -296,7 +296,10 @@ pub(crate) async fn serve(
             tracing::info!(from = to_come.head.version, leases = to_come.living(), "taking over");
             let Some(handover) = handover.take() else { return Ok(()) };
             let mut owner = house.thaw(handover.arrived(loaded.leases), doors)?;
-            owner.warnings.extend(warnings);
+            // What the earlier program said already came with the handover.
+            let new = |warning: &String| !owner.warnings.contains(warning);
+            let new: Vec<String> = warnings.into_iter().filter(new).collect();
+            owner.warnings.extend(new);
             owner.outlast();
             owner
         }
@@ -367,8 +370,13 @@ fn prepare(
         Some(handover) => ground::go_on(handover.head.abilities, handover.head.holding.clone()),
         None => ground::look_around(&options.config, &state_dir, &wrapper_root),
     }?;
+    let holding = (ground.holding.rung, &ground.holding.subtree);
+    let unlimited = ground::limits_without_effect(&ground.sys, holding, &ground.abilities, &options.config);
+    ground.warnings.extend(unlimited);
+    for warning in &ground.warnings {
+        tracing::warn!("{warning}");
+    }
     ground.warnings.append(&mut loaded.warnings);
-    ground.warnings.extend(limits_without_effect(&tenants, ground.holding.rung));
     let spools = Spools::new(&spool_dir, options.config.spool_total_bytes_max);
     spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);

@@ -1,7 +1,9 @@
 //! The configuration file: flat TOML, every value with a default and a bound, unknown keys refused.
 
+mod place;
 mod tenant;
 
+pub use place::{Origin, Place};
 pub use tenant::{Id, Limit, Switch, TenantConfig, Unlimited};
 
 use serde::{Deserialize, Serialize};
@@ -21,9 +23,35 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
+    /// The file that what follows was found in.
+    #[error(
+        "{place} is not right; correct it, and try it with `acp-supervisor doctor --config {}`", place.file.display()
+    )]
+    At {
+        /// The file and the line.
+        place: Place,
+        /// What is wrong there.
+        #[source]
+        source: Box<ConfigError>,
+    },
     /// The file is not TOML, or a value has another type.
-    #[error("the configuration is not valid: {0}")]
-    Parse(String),
+    #[error("the configuration is not valid: {what}")]
+    Parse {
+        /// What is wrong.
+        what: String,
+        /// The line, from 1, where it is known.
+        line: Option<usize>,
+    },
+    /// A value that means nothing.
+    #[error("the configuration is not valid: {key} = {value:?} {why}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it, and what to do.
+        why: &'static str,
+    },
     /// A key that does not exist.
     #[error("the configuration has no key {key:?}{hint}")]
     UnknownKey {
@@ -164,6 +192,9 @@ pub struct Config {
     /// How the agents of some gateways run. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenant: Vec<TenantConfig>,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub file: Option<Origin>,
 }
 
 impl Default for Config {
@@ -213,6 +244,7 @@ impl Default for Config {
             pids_max: 0,
             cpu_weight: 0,
             tenant: Vec::new(),
+            file: None,
         }
     }
 }
@@ -235,7 +267,7 @@ impl Config {
             Ok(text)
         };
         let text = read().map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text)
+        Self::parse_in(&text, Some(path)).map_err(|error| error.placed(path, &text))
     }
 
     /// Reads TOML text.
@@ -243,15 +275,23 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let table: toml::Table =
-            text.parse().map_err(|e: toml::de::Error| ConfigError::Parse(e.to_string()))?;
+        Self::parse_in(text, None)
+    }
+
+    fn parse_in(text: &str, path: Option<&Path>) -> Result<Self, ConfigError> {
+        let wrong = |error: toml::de::Error| {
+            let line = error.span().map(|span| place::line_at(text, span.start));
+            ConfigError::Parse { what: error.message().to_owned(), line }
+        };
+        let table: toml::Table = text.parse().map_err(wrong)?;
         let known = Self::keys();
         if let Some(key) = table.keys().find(|key| !known.contains(key)) {
             let hint = nearest(key, known.iter().map(String::as_str));
             return Err(ConfigError::UnknownKey { key: key.clone(), hint });
         }
         tenant::check_keys(&table)?;
-        let config: Self = table.try_into().map_err(|e| ConfigError::Parse(e.to_string()))?;
+        let mut config: Self = toml::from_str(text).map_err(wrong)?;
+        config.file = path.map(|path| Origin::new(path, text));
         config.check()?;
         Ok(config)
     }
@@ -309,9 +349,10 @@ impl Config {
             }
         }
         match (&self.socket_mode, self.mode()) {
-            (Some(text), None) => Err(ConfigError::Parse(format!(
-                "socket_mode = {text:?} is no file mode; write \"0660\", for example"
-            ))),
+            (Some(text), None) => {
+                let why = "is no file mode; write \"0660\", for example";
+                Err(ConfigError::Value { key: "socket_mode", value: text.clone(), why })
+            }
             _ => self.each_tenant(TenantConfig::check).map(drop),
         }
     }
@@ -329,9 +370,16 @@ impl Config {
         f: impl Fn(&TenantConfig) -> Result<T, String>,
     ) -> Result<Vec<T>, ConfigError> {
         let numbered = self.tenant.iter().enumerate();
-        numbered
-            .map(|(at, tenant)| f(tenant).map_err(|why| ConfigError::Tenant { number: at + 1, why }))
-            .collect()
+        numbered.map(|(at, tenant)| f(tenant).map_err(|why| self.of_tenant(at, why))).collect()
+    }
+
+    /// What is wrong with a tenant, and where it stands.
+    pub(crate) fn of_tenant(&self, at: usize, why: String) -> ConfigError {
+        let error = ConfigError::Tenant { number: at + 1, why };
+        match &self.file {
+            Some(file) => ConfigError::At { place: file.of_tenant(at), source: Box::new(error) },
+            None => error,
+        }
     }
 }
 
@@ -428,9 +476,57 @@ mod tests {
         ] {
             assert_eq!(Config::parse(text).unwrap_err().to_string(), want);
         }
-        for text in ["leases_max = \"x\"", "rung = \"R4\"", "rung = \"r1\"", "leases_max = -1", "="] {
-            assert!(matches!(Config::parse(text), Err(ConfigError::Parse(_))), "{text}");
+        for (text, at) in [
+            ("\nleases_max = \"x\"", 2),
+            ("rung = \"R4\"", 1),
+            ("rung = \"r1\"", 1),
+            ("leases_max = -1", 1),
+            ("=", 1),
+            ("leases_max = 1\n\nleases_max = 2", 3),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(
+                matches!(error, ConfigError::Parse { line: Some(line), .. } if line == at),
+                "{text}: {error:?}"
+            );
+            assert!(!error.to_string().contains('\n'), "one line: {error}");
         }
+    }
+
+    /// Whatever is wrong with a file is said with its name, its line and what to do.
+    #[test]
+    fn what_is_wrong_is_said_with_file_and_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.toml");
+        let whole = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let error = Config::load(Some(&path)).unwrap_err();
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert!(error.to_string().contains("doctor --config"), "{error}");
+            (error.to_string(), cause)
+        };
+        let tenant = "[[tenant]]\nuid = 1\n\n";
+        for (text, line, want) in [
+            ("# x\nleases_max = ", 2, "not valid"),
+            ("# x\n\nleases_max = \"x\"", 3, "invalid type: string \"x\", expected u64"),
+            ("rung = \"R4\"", 1, "R4"),
+            ("rung = \"R2\"\nleases_mx = 1", 2, "did you mean \"leases_max\"?"),
+            ("rung = \"R2\"\n\n  leases_max = 0", 3, "leases_max = 0 is outside"),
+            ("\nsocket_mode = \"888\"", 2, "no file mode"),
+            (&format!("{tenant}[[tenant]]\nuid = 2\nleases_mx = 1"), 6, "did you mean \"leases_max\"?"),
+            (&format!("{tenant}[[tenant]]\nuid = \"x\""), 5, "expected u32"),
+            (&format!("{tenant}[[tenant]]\nuid = 2\numask = 0o1000"), 4, "[[tenant]] number 2 has an umask"),
+        ] {
+            let (said, cause) = whole(text);
+            let place = format!("{}, line {line}, is not right", path.display());
+            assert!(said.contains(&place) && cause.contains(want), "{text}: {said}: {cause}");
+        }
+        // What is looked up on the machine is said in the same way.
+        std::fs::write(&path, format!("{tenant}[[tenant]]\nuser = \"no-such-user-here\"")).unwrap();
+        let config = Config::load(Some(&path)).unwrap();
+        let error = crate::tenants::tenants(&config, 0).unwrap_err();
+        assert!(error.to_string().contains(&format!("{}, line 4,", path.display())), "{error}");
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("create the user"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::core::lease::Lease;
 use crate::core::tenant::{self, Account, Asker, Confined, Places, Tenant, tenant_of};
-use crate::spawn::SpawnError;
+use crate::spawn::{Asked, SpawnError};
 use crate::sys::{Sys, people};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::Spawn;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) async fn confine<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &Lease,
-    spec: &Spawn,
+    asked: &Asked,
 ) -> Result<Confined, SpawnError> {
     let own_uid = rustix::process::geteuid().as_raw();
     let tenant = tenant_of(&context.tenants, lease.owner_uid, lease.gateway);
@@ -29,11 +29,11 @@ pub(crate) async fn confine<S: Sys>(
     };
     let (at, gateway, uid) = (Arc::clone(context), lease.gateway, lease.owner_uid);
     if !look.user && !look.places {
-        return decide(&at.tenants, own_uid, (uid, gateway), spec, look);
+        return decide(&at.tenants, own_uid, (uid, gateway), asked, look);
     }
-    let spec = spec.clone();
+    let asked = asked.clone();
     let decided =
-        context.blocking(move |_| Ok(decide(&at.tenants, own_uid, (uid, gateway), &spec, look))).await;
+        context.blocking(move |_| Ok(decide(&at.tenants, own_uid, (uid, gateway), &asked, look))).await;
     decided.unwrap_or_else(|source| Err(SpawnError::Io { what: "decide as whom it runs", source }))
 }
 
@@ -48,13 +48,13 @@ fn decide(
     tenants: &[Tenant],
     own_uid: u32,
     (uid, gateway): (u32, GatewayInstanceId),
-    spec: &Spawn,
+    Asked { spec, gid }: &Asked,
     look: Look,
 ) -> Result<Confined, SpawnError> {
     let known = if look.user { people::account(uid) } else { Ok(None) };
     let known = known.map_err(|source| SpawnError::Io { what: "look up the gateway's user", source })?;
-    // One without an entry has no group but that of its own number.
-    let account = known.unwrap_or(Account { uid, gid: uid, groups: Vec::new(), entry: None });
+    // One without an entry has the group that its gateway has, which the kernel told; nothing else is known of it.
+    let account = known.unwrap_or(Account { uid, gid: *gid, groups: Vec::new(), entry: None });
     let places = if look.places { real_places(spec)? } else { as_sent(spec) };
     let asker = Asker { own_uid, account, gateway };
     tenant::confine(tenants, &asker, spec, &places).map_err(SpawnError::Refused)

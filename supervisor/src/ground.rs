@@ -2,12 +2,13 @@
 
 use crate::config::{Config, RungWish};
 use crate::core::cgroup::Subtree;
-use crate::core::ladder::{Groups, Holding, NoRung, Rung, choose, limits};
+use crate::core::ladder::{Abilities, Groups, Holding, NoRung, Rung, choose};
 use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::limits::{self, Controllers};
 use crate::launchdir::{LaunchDirError, WrapperRoot};
+use crate::sys::Sys;
 use crate::sys::cgroup;
 use crate::sys::linux::Linux;
-use crate::sys::{Abilities, Sys};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -63,6 +64,19 @@ pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<Subtree, 
     cgroup::place(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
 }
 
+/// The configured limits that have no effect, for all leases and for those of a tenant, with the reason that was found.
+#[must_use]
+pub fn limits_without_effect(
+    sys: &Linux,
+    holding: (Rung, &Subtree),
+    abilities: &Abilities,
+    config: &Config,
+) -> Vec<String> {
+    let (rung, subtree) = holding;
+    let controllers = sys.groups().map_or_else(Controllers::default, |tree| tree.controllers(subtree));
+    limits::without_effect(rung, abilities, &controllers, config)
+}
+
 /// Tries what this machine can do, control groups among it: one is made, filled with a wrapper, killed and removed
 /// again. On a rung that needs no control groups they are not touched.
 ///
@@ -100,7 +114,8 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     let rung = choose(&abilities, config.rung)?;
     let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
     let (me, scope) = who_and_where(&sys)?;
-    let (limits, mut warnings) = limits(rung, &abilities, config);
+    let limits = limits::held(rung, &abilities, config);
+    let mut warnings = Vec::new();
     // Where it cannot be told whether there are children, there may be.
     let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
     if !alone || !sys.children().is_empty() {

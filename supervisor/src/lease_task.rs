@@ -9,13 +9,13 @@ use crate::disk;
 use crate::handover::{Passed, Pause, TaskState};
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
-use crate::spawn::{self, SpawnError, Started};
+use crate::spawn::{self, Asked, SpawnError, Started};
 use crate::sweep::{self, Target};
 use crate::sys::linux::Linux;
 use crate::sys::watch::{Child, Control, Heard};
 use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
-use acp_shared::protocol::{LeaseState, Refusal, Spawn};
+use acp_shared::protocol::{LeaseState, Refusal};
 use acp_shared::wire::WireError;
 use std::io;
 use std::sync::Arc;
@@ -67,14 +67,14 @@ struct Task<S: Sys = Linux> {
 pub async fn run<S: Sys>(
     context: Arc<Context<S>>,
     mut lease: Lease,
-    spec: Spawn,
+    asked: Asked,
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
-    let mut started = match spawn::start(&context, &mut lease, &spec).await {
+    let mut started = match spawn::start(&context, &mut lease, &asked).await {
         Ok(started) => started,
         Err(error) => return failed(&context, lease, None, error).await,
     };
-    if let Err(error) = spawn::go(&context, &mut lease, &spec, &mut started).await {
+    if let Err(error) = spawn::go(&context, &mut lease, &asked.spec, &mut started).await {
         return failed(&context, lease, Some(started), error).await;
     }
     let (child, control, relay) = started.into_relay(&context, &lease);

@@ -135,7 +135,8 @@ pub(crate) enum Who {
 pub(crate) struct Connected {
     pub(crate) link: Link,
     pub(crate) who: Who,
-    pub(crate) uid: u32,
+    /// As the kernel said when it connected.
+    pub(crate) peer: Peer,
     pub(crate) epoch: u64,
     /// Its process, if the kernel says which it is.
     pub(crate) process: Option<(i32, Arc<Handle>)>,
@@ -296,8 +297,8 @@ impl Owner {
             to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway took over");
             return;
         };
-        let (who, uid) = (connected.who, connected.uid);
-        handle::dispatch(self, who, uid, body, to);
+        let (who, peer) = (connected.who, connected.peer);
+        handle::dispatch(self, who, peer, body, to);
     }
 
     fn unlink(&mut self, id: LinkId) {
@@ -489,7 +490,7 @@ impl Owner {
 
     /// The user behind a client, as far as the log is concerned.
     pub(crate) fn uid_of(&self, who: Who) -> u32 {
-        self.links.values().find(|connected| connected.who == who).map_or(u32::MAX, |connected| connected.uid)
+        self.links.values().find(|connected| connected.who == who).map_or(u32::MAX, |connected| connected.peer.uid)
     }
 
     /// The streams of a lease: living ones, or what is kept of them.

@@ -53,6 +53,15 @@ impl Step {
         [Self::Reserve, Self::Prepare, Self::Start, Self::Hello, Self::Verify, Self::Bind, Self::Go];
 }
 
+/// What a gateway asks to be started.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// What it is.
+    pub spec: Spawn,
+    /// The gateway's group, as the kernel said when it connected: what its agents get where its user has no entry.
+    pub gid: u32,
+}
+
 /// Why a start failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
@@ -184,9 +193,10 @@ enum Ends {
 pub async fn start<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
-    spec: &Spawn,
+    asked: &Asked,
 ) -> Result<Started<S>, SpawnError> {
-    let confined = confine(context, lease, spec).await?;
+    let spec = &asked.spec;
+    let confined = confine(context, lease, asked).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;

@@ -21,7 +21,7 @@ pub fn tenants(config: &Config, own_uid: u32) -> Result<Vec<Tenant>, ConfigError
     match tenants.iter().enumerate().find(again) {
         Some((at, _)) => {
             let why = "is about the same gateways as an earlier one; make one of both".to_owned();
-            Err(ConfigError::Tenant { number: at + 1, why })
+            Err(config.of_tenant(at, why))
         }
         None => Ok(tenants),
     }
@@ -74,18 +74,18 @@ fn user_named(tenant: &TenantConfig, user: &Id) -> Result<Account, String> {
             Err(_) => people::account_named(name),
         },
     };
-    match (account, user) {
-        (Ok(Some(account)), _) => Ok(account),
-        (Ok(None), Id::Number(uid)) if tenant.run_as_group.is_some() => {
-            Ok(Account { uid: *uid, gid: *uid, groups: Vec::new(), entry: None })
+    match (account, user, &tenant.run_as_group) {
+        (Ok(Some(account)), ..) => Ok(account),
+        (Ok(None), Id::Number(uid), Some(group)) => {
+            Ok(Account { uid: *uid, gid: group_id(group)?, groups: Vec::new(), entry: None })
         }
-        (Ok(None), Id::Number(uid)) => Err(format!(
+        (Ok(None), Id::Number(uid), None) => Err(format!(
             "names user {uid}, who has no entry on this machine; add one, or give run_as_group too"
         )),
-        (Ok(None), Id::Name(name)) => {
+        (Ok(None), Id::Name(name), _) => {
             Err(format!("names user {name:?}, who does not exist; create the user, or correct the name"))
         }
-        (Err(error), _) => Err(format!("names user {user}, who cannot be looked up: {error}")),
+        (Err(error), ..) => Err(format!("names user {user}, who cannot be looked up: {error}")),
     }
 }
 
@@ -192,11 +192,14 @@ mod tests {
             let error = Config::parse(&text).and_then(|config| tenants(&config, own_uid)).unwrap_err();
             assert!(error.to_string().contains(want), "{tenant}: {error}");
         }
-        let text = "[[tenant]]\nuid = 1\nrun_as_user = 7\nrun_as_group = 7";
+        let text = "[[tenant]]\nuid = 1\nrun_as_user = 4000000001\nrun_as_group = 7";
         let config = Config::parse(text).unwrap();
         assert!(tenants(&config, 12345).unwrap_err().to_string().contains("start it as root"));
         let found = tenants(&config, 0).unwrap();
-        assert_eq!(found[0].run_as.as_ref().map(|account| (account.uid, account.gid)), Some((7, 7)));
+        assert_eq!(
+            found[0].run_as.as_ref().map(|account| (account.uid, account.gid)),
+            Some((4_000_000_001, 7))
+        );
         let text = "[[tenant]]\nuid = 1\nrun_as_user = \"root\"";
         let error = tenants(&Config::parse(text).unwrap(), 0).unwrap_err();
         assert!(error.to_string().contains("allow_root = true"), "{error}");

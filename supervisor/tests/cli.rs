@@ -54,12 +54,26 @@ fn usage_errors_are_2_and_go_where_they_are_read() {
 fn a_bad_configuration_is_refused_with_the_nearest_key() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("s.toml");
-    std::fs::write(&config, "leases_mx = 3").unwrap();
+    std::fs::write(&config, "# leases\nleases_mx = 3").unwrap();
     let state = dir.path().join("state");
     let args = ["serve", "--state-dir", state.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let output = run(&args);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("did you mean \"leases_max\"?"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("did you mean \"leases_max\"?"), "{said}");
+    assert!(
+        said.contains(&format!("{}, line 2,", config.display())) && said.contains("doctor --config"),
+        "{said}"
+    );
+    // So is one that only this machine refuses.
+    std::fs::write(&config, "leases_max = 3\n\n[[tenant]]\nuser = \"no-such-user-here\"").unwrap();
+    let output = run(&args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains(&format!("{}, line 3,", config.display())) && said.contains("create the user"),
+        "{said}"
+    );
     assert!(!state.exists());
 }
 

@@ -69,7 +69,8 @@ pub struct TenantConfig {
     pub instance_id: Option<GatewayInstanceId>,
     /// A file with the secret that these gateways must know; they name the same in `supervisor.secret_file`.
     pub secret_file: Option<PathBuf>,
-    /// As whom their agents run; the supervisor must be root. Default: as the gateway's user.
+    /// As whom their agents run; the supervisor must be root. Default: as the gateway's user; if that one has no
+    /// entry, with the group that the gateway runs with.
     pub run_as_user: Option<Id>,
     /// Their primary group. Default: that of the user.
     pub run_as_group: Option<Id>,

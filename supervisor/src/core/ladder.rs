@@ -395,35 +395,6 @@ impl Holding {
     }
 }
 
-/// The configured limits that this machine can hold a lease to, and a warning for each one that it cannot.
-#[must_use]
-pub fn limits(rung: Rung, abilities: &Abilities, config: &Config) -> (Limits, Vec<String>) {
-    let mut warnings = Vec::new();
-    let mut limit = |key: &str, controller: &str, value: u64, has: bool| {
-        let wanted = (value > 0).then_some(value)?;
-        if rung == Rung::R1 && has {
-            return Some(wanted);
-        }
-        warnings.push(if rung == Rung::R1 {
-            format!("{key} has no effect: the {controller} controller is not available in the supervisor's group (Delegate={controller})")
-        } else {
-            format!("{key} has no effect: limits need rung R1, and {} is in use", rung.as_str())
-        });
-        None
-    };
-    let limits = Limits {
-        memory_bytes_max: limit(
-            "memory_max_bytes",
-            "memory",
-            config.memory_max_bytes,
-            abilities.limit_memory,
-        ),
-        pids_max: limit("pids_max", "pids", config.pids_max, abilities.limit_pids),
-        cpu_weight: limit("cpu_weight", "cpu", config.cpu_weight, abilities.limit_cpu),
-    };
-    (limits, warnings)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -523,26 +494,5 @@ mod tests {
                 assert!(runbook.contains(words), "{}: the runbook does not say: {words}", report.rung);
             }
         }
-    }
-
-    #[test]
-    fn limits_are_what_was_asked_for_and_can_be_held() {
-        let config = Config { memory_max_bytes: 1 << 30, pids_max: 64, cpu_weight: 0, ..Config::default() };
-        let no_pids = Abilities { limit_pids: false, ..ALL };
-        let (all, warnings) = limits(Rung::R1, &ALL, &config);
-        assert_eq!((all.files(), warnings), (vec![("memory.max", 1 << 30), ("pids.max", 64)], vec![]));
-        let (some, warnings) = limits(Rung::R1, &no_pids, &config);
-        assert_eq!(some.files(), [("memory.max", 1 << 30)]);
-        assert_eq!(
-            warnings,
-            [
-                "pids_max has no effect: the pids controller is not available in the supervisor's group (Delegate=pids)"
-            ]
-        );
-        let (none, warnings) = limits(Rung::R2, &ALL, &config);
-        assert_eq!((none, warnings.len()), (Limits::default(), 2));
-        assert_eq!(limits(Rung::R2, &ALL, &Config::default()), (Limits::default(), vec![]));
-        let weight = Config { cpu_weight: 50, ..Config::default() };
-        assert_eq!(limits(Rung::R1, &ALL, &weight).0.files(), [("cpu.weight", 50)]);
     }
 }

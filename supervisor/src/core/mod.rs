@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod cgroup;
 pub mod ladder;
 pub mod lease;
+pub mod limits;
 pub mod load;
 pub mod quiet;
 pub mod reap;

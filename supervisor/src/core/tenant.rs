@@ -3,7 +3,7 @@
 //! A gateway never gets more than its own user has: a supervisor that runs as root starts the agents of another
 //! user's gateway as that user, unless a tenant says as whom. Root has to be allowed in so many words.
 
-use crate::core::ladder::{Limits, Rung};
+use crate::core::ladder::Limits;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
 use acp_shared::protocol::{Refusal, RefusalCode, Spawn};
@@ -119,18 +119,6 @@ pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Op
 #[must_use]
 pub fn caps_of(tenants: &[Tenant], defaults: Limits, uid: u32, gateway: GatewayInstanceId) -> Limits {
     tenant_of(tenants, uid, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
-}
-
-/// What the operator should know of tenants whose limits cannot be held.
-#[must_use]
-pub fn limits_without_effect(tenants: &[Tenant], rung: Rung) -> Option<String> {
-    let limited = tenants.iter().any(|tenant| tenant.caps != Limits::default());
-    (limited && rung != Rung::R1).then(|| {
-        format!(
-            "memory_max_bytes, pids_max and cpu_weight of [[tenant]] have no effect: limits need rung R1, and {} is in use",
-            rung.as_str()
-        )
-    })
 }
 
 /// Who asks for a start, and what is known of it.

@@ -150,18 +150,6 @@ fn where_sessions_work() {
 }
 
 #[test]
-fn limits_that_cannot_be_held_are_said() {
-    let limited = Tenant { caps: Limits { pids_max: Some(1), ..Limits::default() }, ..of(5) };
-    for (tenants, rung, said) in [
-        (vec![limited.clone()], Rung::R1, false),
-        (vec![of(6), limited], Rung::R2, true),
-        (vec![of(5)], Rung::R2, false),
-    ] {
-        assert_eq!(limits_without_effect(&tenants, rung).is_some(), said, "{rung:?}");
-    }
-}
-
-#[test]
 fn the_most_exact_tenant_counts() {
     let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
     let caps = |pids| Limits { pids_max: Some(pids), ..Limits::default() };

@@ -14,10 +14,11 @@ pub(crate) mod verify;
 
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
+use acp_shared::conn::Peer;
 use acp_shared::protocol::{Refusal, RefusalCode, Request};
 
 /// Sends a request to its handler.
-pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to: Responder) {
+pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, to: Responder) {
     if let Some(why) = owner.context.store.read_only()
         && !only_looks(&body)
     {
@@ -25,7 +26,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to:
         return to.answer(Err(Refusal::new(RefusalCode::StoreUnavailable, why)));
     }
     match body {
-        Request::Spawn(spec) => spawn::handle(owner, who, uid, spec, to),
+        Request::Spawn(spec) => spawn::handle(owner, who, peer, spec, to),
         Request::Attach { lease_id, from_offset } => streams::attach(owner, who, lease_id, from_offset, to),
         Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, (seq, bytes), to),
         Request::Ack { lease_id, offset } => streams::ack(owner, who, lease_id, offset, to),
@@ -37,7 +38,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, uid: u32, body: Request, to:
         Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
         Request::Status => status::handle(owner, who, to),
         Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
-        Request::Shutdown { state_dir } => shutdown::handle(owner, who, uid, &state_dir, to),
+        Request::Shutdown { state_dir } => shutdown::handle(owner, who, peer.uid, &state_dir, to),
     }
 }
 

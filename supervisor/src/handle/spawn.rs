@@ -7,6 +7,8 @@ use crate::core::tenant::tenant_of;
 use crate::lease_task;
 use crate::link::Responder;
 use crate::owner::{Entry, Owner, Who};
+use crate::spawn::Asked;
+use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
 use acp_shared::wire;
@@ -19,9 +21,9 @@ pub(crate) const COMMANDS_QUEUED_MAX: usize = 8;
 const QUOTA_RETRY_MS: u64 = 5_000;
 pub(crate) const SESSION_RETRY_MS: u64 = 500;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, spec: Spawn, to: Responder) {
-    match reserve(owner, who, uid, spec) {
-        Ok(Reserved::Run(lease, spec)) => run(owner, *lease, *spec, to),
+pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, spec: Spawn, to: Responder) {
+    match reserve(owner, who, peer.uid, spec) {
+        Ok(Reserved::Run(lease, spec)) => run(owner, *lease, Asked { spec: *spec, gid: peer.gid }, to),
         Ok(Reserved::Waits(entry)) => entry.waiting.push(to),
         Ok(Reserved::Known(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
         Err(refusal) => to.answer(Err(refusal)),
@@ -37,7 +39,7 @@ enum Reserved<'a> {
     Known(&'a mut Entry),
 }
 
-fn run(owner: &mut Owner, lease: Lease, spec: Spawn, to: Responder) {
+fn run(owner: &mut Owner, lease: Lease, asked: Asked, to: Responder) {
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
     let entry = Entry {
         lease: lease.clone(),
@@ -49,7 +51,7 @@ fn run(owner: &mut Owner, lease: Lease, spec: Spawn, to: Responder) {
         open_since_ms: 0,
     };
     owner.leases.insert(lease.lease_id, entry);
-    tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, spec, queue));
+    tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, asked, queue));
 }
 
 fn hex(bytes: impl AsRef<[u8]>) -> String {

@@ -3,6 +3,7 @@
 
 use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Subtree, of_process};
 use crate::core::ladder::{Groups, Limits};
+use crate::core::limits::{CONTROLLERS_FILE, Controllers};
 use acp_shared::ids::LeaseId;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -160,7 +161,7 @@ impl Tree {
     /// Turns on the controllers for the groups of leases, as far as they are delegated. A group with limits below it
     /// may hold no process, so the supervisor moves into one of its own where it is alone and must.
     fn delegate(&self, subtree: &Subtree, base: &Path, dir: &Path) -> HashSet<&'static str> {
-        let offered = words(&base.join("cgroup.controllers"));
+        let offered = words(&base.join(CONTROLLERS_FILE));
         let turn_on =
             |at: &Path, name: &str| fs::write(at.join("cgroup.subtree_control"), format!("+{name}"));
         let mut on = HashSet::new();
@@ -176,6 +177,15 @@ impl Tree {
             }
         }
         on
+    }
+
+    /// Where the controllers are that groups in this subtree could be limited with.
+    #[must_use]
+    pub fn controllers(&self, subtree: &Subtree) -> Controllers {
+        let base = self.dir(subtree.base()).unwrap_or_else(|_| PathBuf::from(&self.0.point));
+        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let offered = read(&base.join(CONTROLLERS_FILE));
+        Controllers::found(&base.to_string_lossy(), &offered, &read(Path::new("/proc/self/mountinfo")))
     }
 
     fn step_aside(&self, subtree: &Subtree, base: &Path) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, script};
+use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, say, script};
 use crate::rig_groups::{members, probe, put};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
@@ -187,8 +187,12 @@ async fn c34_r_a_fork_bomb_is_over_at_once() {
     let bystander = held.gateway.spawn(&other).await;
     eventually("it has spread", || members(&held.leaf).len() > 200);
     let all = members(&held.leaf);
+    let since = std::time::Instant::now();
     held.closed().await;
     assert!(all.iter().all(|pid| !runs(*pid)) && marked(spec.lease_id).is_empty());
+    let (took, pace) = (since.elapsed(), acp_testkit::pace::to_end(all.len()).unwrap());
+    say(&format!("{} processes extinct after {took:?}; as many idle ones end in {pace:?}", all.len()));
+    assert!(took < std::time::Duration::from_secs(1) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
     assert!(runs(bystander.adapter_pid.unwrap()) && runs(bystander.wrapper_pid.unwrap()));
 }
 
@@ -287,26 +291,55 @@ async fn a_rung_that_cannot_be_had_refuses_the_start() {
 
 #[tokio::test]
 async fn limits_bite_or_are_said_to_have_no_effect() {
-    let mut host = Host::idle("rung = \"R1\"\npids_max = 40\nmemory_max_bytes = 268435456");
+    let mut host = Host::idle(
+        "rung = \"R1\"\npids_max = 40\nmemory_max_bytes = 268435456\n[[tenant]]\nuid = 65001\npids_max = 9",
+    );
     let Some(dir) = host.group.as_ref().map(|group| group.dir().to_owned()) else { return };
-    host.start();
+    let mut command = host.command();
+    command.stderr(std::fs::File::create(host.dir.path().join("log")).unwrap());
+    host.start_as(command);
     let mut gateway = host.gateway().connect().await;
     let spec = script("i=0; while [ $i -lt 60 ]; do sleep 300 & i=$((i+1)); done; wait; cat");
     gateway.spawn(&spec).await;
     let leaf = host.group.as_ref().unwrap().leaf(spec.lease_id).unwrap();
-    let warnings = host.json(&["status"])["warnings"].to_string();
+    let warnings = host.json(&["status"])["warnings"].clone();
+    let warned = |key: &str| {
+        warnings.as_array().unwrap().iter().find_map(|w| w.as_str().filter(|w| w.starts_with(key)))
+    };
+    let log = host.log();
     for (key, controller, file, value) in
         [("pids_max", "pids", "pids.max", "40"), ("memory_max_bytes", "memory", "memory.max", "268435456")]
     {
         let has = std::fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap().contains(controller);
-        assert_eq!(warnings.contains(key), !has, "{warnings}");
+        assert_eq!(warned(key).is_some(), !has, "{warnings}");
         if has {
             assert_eq!(std::fs::read_to_string(leaf.join(file)).unwrap().trim(), value);
         } else {
-            probe(&format!("the {controller} controller in {}", dir.display()), &"not available");
+            // Which controller, where it was looked for, and where it is instead.
+            let warning = warned(key).unwrap();
+            assert!(warning.contains(&format!("the {controller} controller is ")), "{warning}");
+            assert!(warning.contains(dir.to_str().unwrap()), "{warning}");
+            assert!(log.contains(warning), "{log}");
+            probe(&format!("the {controller} controller in {}", dir.display()), &warning);
         }
     }
-    let bounded = !warnings.contains("pids_max");
+    let of_tenant = warned("pids_max of [[tenant]] number 1");
+    assert_eq!(of_tenant.is_some(), warned("pids_max has no effect").is_some(), "{warnings}");
+    // A supervisor that would be started from here would say the same, and so says `doctor`.
+    let config = host.dir.path().join("supervisor.toml");
+    let elsewhere = host.dir.path().join("elsewhere");
+    let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+    doctor.args(["doctor", "--json", "--config"]).arg(config).arg("--state-dir").arg(elsewhere);
+    let said = doctor.arg("--wrapper").arg(crate::common::wrapper()).output().unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let checks = said["data"]["checks"].as_array().unwrap();
+    let found = checks.iter().filter(|check| check["name"] == "limit").map(|check| check["found"].clone());
+    let of_limits = |warning: &&serde_json::Value| warning.as_str().unwrap().contains("has no effect");
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        warnings.as_array().unwrap().iter().filter(of_limits).cloned().collect::<Vec<_>>()
+    );
+    let bounded = warned("pids_max").is_none();
     eventually("it has started what it can", || members(&leaf).len() >= if bounded { 39 } else { 60 });
     assert!(!bounded || members(&leaf).len() <= 40);
 }

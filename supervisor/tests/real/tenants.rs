@@ -13,11 +13,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Users of this test alone: they have no entry and no file.
+/// Users of this test alone: they have no entry and no file. The group of each has another number than its user.
 const A: u32 = 65_001;
 const B: u32 = 65_002;
 const RUNS_A: u32 = 65_003;
 const RUNS_B: u32 = 65_004;
+
+const fn group_of(uid: u32) -> u32 {
+    uid + 100
+}
 
 pub(crate) fn as_root() -> bool {
     let uid = rustix::process::geteuid();
@@ -30,7 +34,7 @@ pub(crate) fn as_root() -> bool {
 /// Does something on a thread that is this user, as the kernel tells whoever it connects to.
 pub(crate) fn as_user<T: Send + 'static>(uid: u32, work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
-        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(group_of(uid)));
         set_thread_groups(&[]).unwrap();
         set_thread_res_gid(group, group, group).unwrap();
         set_thread_res_uid(user, user, user).unwrap();
@@ -50,7 +54,7 @@ impl Tenant {
     fn connect(identity: &Identity, uid: u32) -> Self {
         let identity = identity.clone();
         let thread = std::thread::spawn(move || {
-            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(group_of(uid)));
             set_thread_groups(&[]).unwrap();
             set_thread_res_gid(group, group, group).unwrap();
             set_thread_res_uid(user, user, user).unwrap();
@@ -97,8 +101,9 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
     let (mut a, mut b) = (Tenant::connect(&of_a, A), Tenant::connect(&of_b, B));
     let spec = agent(&["cat"]);
     let pid = b.spawn(&spec);
-    // Nobody gets more than the gateway's user has.
-    assert_eq!((status(pid, "Uid:"), status(pid, "Gid:")), (vec![B.to_string(); 4], vec![B.to_string(); 4]));
+    // Nobody gets more than the gateway's user has: its group is the one that the gateway itself has.
+    let group = vec![group_of(B).to_string(); 4];
+    assert_eq!((status(pid, "Uid:"), status(pid, "Gid:")), (vec![B.to_string(); 4], group));
     assert!(status(pid, "Groups:").is_empty());
     let lease_id = spec.lease_id;
     assert_eq!(a.call(Request::ListLeases { detail: true }), Ok(Reply::Leases(vec![])));

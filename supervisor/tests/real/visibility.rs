@@ -46,15 +46,47 @@ async fn c20_r_hidden_processes_are_not_missed_and_not_touched() {
     assert_eq!(host.row(orphaned.lease_id).0, "closed");
 }
 
-/// A program that its own user cannot read has an environment that nobody but root can read. The adapter is known by
+/// What hides an environment from the user whose process it is.
+#[derive(Debug, Clone, Copy)]
+enum Hidden {
+    /// Its own user cannot read the program: the kernel lets nobody but root look into it.
+    Unreadable,
+    /// The program is another user's and has the set-user-id bit.
+    SetUserId,
+}
+
+impl Hidden {
+    /// A program that sleeps.
+    fn program(self, path: &std::path::Path) {
+        std::fs::copy("/bin/sleep", path).unwrap();
+        let mode = match self {
+            Self::Unreadable => 0o711,
+            Self::SetUserId => {
+                std::os::unix::fs::chown(path, Some(OWNER_UID), Some(OWNER_UID)).unwrap();
+                0o4755
+            }
+        };
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+}
+
+/// The owner of the program with the set-user-id bit: neither root nor the tenant.
+const OWNER_UID: u32 = 65_011;
+
+/// A program that its own user cannot read, or that runs with the rights of another one, has an environment that nobody but root can read. The adapter is known by
 /// its inode; a process that only its marker could prove is left alone.
 #[tokio::test]
 async fn c21_r_an_unreadable_environment_proves_nothing() {
     possible!(Ability::Root, Ability::ForeignUser);
+    for hidden in [Hidden::Unreadable, Hidden::SetUserId] {
+        an_environment_is_hidden(hidden).await;
+    }
+}
+
+async fn an_environment_is_hidden(hidden: Hidden) {
     let mut host = Host::of_user(FOREIGN_UID, "reap_term_ms = 300");
     let sealed = host.dir.path().join("sealed");
-    std::fs::copy("/bin/sleep", &sealed).unwrap();
-    std::fs::set_permissions(&sealed, PermissionsExt::from_mode(0o711)).unwrap();
+    hidden.program(&sealed);
     let sealed = sealed.to_str().unwrap().to_owned();
     let uid = FOREIGN_UID.to_string();
     let prefix = ["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"];
@@ -64,6 +96,14 @@ async fn c21_r_an_unreadable_environment_proves_nothing() {
     let spec = agent(&[&sealed, "300"]);
     let info = identity.connect().await.spawn(&spec).await;
     let environ = format!("/proc/{}/environ", info.adapter_pid.unwrap());
+    if let Hidden::SetUserId = hidden {
+        let status = std::fs::read_to_string(environ.replace("environ", "status")).unwrap();
+        let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap().to_owned();
+        if !uids.contains(&OWNER_UID.to_string()) {
+            crate::common::say(&format!("probe: the set-user-id bit has no effect in {sealed}: {uids}"));
+            return;
+        }
+    }
     let seen = under(&prefix, Command::new("cat").arg(&environ)).output().unwrap();
     assert!(!seen.status.success() && seen.stdout.is_empty(), "{seen:?}");
     let mut look_alike = Command::new(&sealed)

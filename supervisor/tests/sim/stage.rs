@@ -21,6 +21,7 @@ use acp_supervisor::reaper;
 use acp_supervisor::refusals::Refusals;
 use acp_supervisor::relay::Relay;
 use acp_supervisor::relay::spools::Spools;
+use acp_supervisor::spawn::Asked;
 use acp_supervisor::store::{STORE_FILE, Store};
 use acp_supervisor::sys::{OpenProcess, Signal, Sys};
 use std::collections::HashMap;
@@ -451,7 +452,7 @@ impl Stage {
         };
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(lease_id, commands);
-        tokio::spawn(lease_task::run(Arc::clone(&self.context), lease, spec, queue));
+        tokio::spawn(lease_task::run(Arc::clone(&self.context), lease, Asked { spec, gid: 0 }, queue));
         lease_id
     }
 

@@ -4,6 +4,7 @@
 //! A package of its own, below all others, so that the tests of each of them can use it.
 
 pub mod ability;
+pub mod pace;
 pub mod sys;
 
 /// Returns from a test when an [`ability::Ability`] is missing, and prints what the probe saw.

@@ -173,7 +173,7 @@ struct MemoryLimit(PathBuf);
 
 impl MemoryLimit {
     fn make(bytes: u64) -> Option<Self> {
-        let name = format!("acp-wrapper-{}", std::process::id());
+        let name = format!("acp-wrapper-{}", acp_shared::ids::LeaseId::mint());
         let v1 = (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes");
         let v2 = (Path::new("/sys/fs/cgroup"), "memory.max", "memory.swap.max");
         for (root, limit, swap) in [v1, v2] {
@@ -196,7 +196,11 @@ impl MemoryLimit {
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
+        // What was killed in there may need a moment to be gone from it.
+        eventually("the group of the test is empty", || {
+            let gone = std::fs::remove_dir(&self.0);
+            gone.is_ok() || gone.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+        });
     }
 }
 
@@ -228,6 +232,30 @@ fn c57_r_the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
         vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
     assert_eq!(rig.hear_all(), want);
     assert_eq!(rig.exit_code(), 137);
+}
+
+/// The same, but it is the wrapper that the kernel takes: nothing of its tree is left to run without it.
+#[test]
+fn c57_r_the_wrapper_is_ended_when_memory_runs_out() {
+    let helper = Helper::build();
+    let mut launch = hungry(&helper);
+    launch.confine.oom_score_adj = Some(0);
+    let mut rig = Rig::start(&launch);
+    let (wrapper, adapter) = rig.release();
+    rig.read_until("hungry");
+    // As much as the whole group may have, and what it really has: more than the adapter can get.
+    std::fs::write(format!("/proc/{wrapper}/oom_score_adj"), "1000").unwrap();
+    assert_eq!((score(wrapper), score(adapter)), (1000, 0));
+    let Some(limit) = MemoryLimit::make(32 << 20) else { return };
+    for pid in [wrapper, adapter] {
+        std::fs::write(limit.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
+    assert_eq!(rig.hear_all(), Vec::new(), "it had no time to say anything");
+    assert_eq!(rig.exit_code(), 1000 + libc::SIGKILL);
+    eventually("the adapter has died with its wrapper", || !is_alive(adapter));
+    rig.nobody_lives();
 }
 
 /// A kernel without Landlock runs nothing that was to be confined by it.

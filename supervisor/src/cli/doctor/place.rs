@@ -22,11 +22,17 @@ pub(super) fn configuration(file: Option<&Path>, config: &Result<Config, ConfigE
         Ok(_) => Check::ok("configuration", shown, "every key is known and within its bounds"),
         Err(error) => Check::fail(
             "configuration",
-            format!("{shown}: {error}"),
+            chain(error),
             "the supervisor does not start with it",
             "correct it; packaging/supervisor.example.toml names every key with its default",
         ),
     }
+}
+
+/// What is wrong, with the file where one was read.
+fn chain(error: &ConfigError) -> String {
+    let cause = std::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// The state directory and what is in it.

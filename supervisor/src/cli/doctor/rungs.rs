@@ -20,6 +20,8 @@ pub(super) struct Ladder {
     in_use: bool,
     /// The rung that is configured cannot be had.
     refused: Option<String>,
+    /// Limits that are configured and would have no effect; of its own a running supervisor warns itself.
+    unlimited: Vec<String>,
 }
 
 impl Ladder {
@@ -30,6 +32,7 @@ impl Ladder {
             abilities: status.abilities.clone(),
             in_use: true,
             refused: None,
+            unlimited: Vec::new(),
         }
     }
 
@@ -48,6 +51,8 @@ impl Ladder {
         if let Some(tree) = sys.groups() {
             tree.give_back(&subtree);
         }
+        let chosen = choose(&abilities, config.rung);
+        let unlimited = |rung| ground::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
         let mut named = abilities.named();
         // A supervisor makes itself a subreaper; whether it could is not tried here.
         named.retain(|(name, _)| name != "subreaper");
@@ -55,7 +60,8 @@ impl Ladder {
             reports: explain(&abilities, config),
             abilities: named,
             in_use: false,
-            refused: choose(&abilities, config.rung).err().map(|refusal| refusal.to_string()),
+            unlimited: chosen.map(unlimited).unwrap_or_default(),
+            refused: chosen.err().map(|refusal| refusal.to_string()),
         })
     }
 
@@ -71,6 +77,11 @@ impl Ladder {
             }
         }
         checks.push(self.abilities());
+        let unlimited = self.unlimited.iter().map(|limit| {
+            let next = "do what it says, or remove the limit: nobody should count on it";
+            Check::warn("limit", limit.clone(), "leases run without this limit", next)
+        });
+        checks.extend(unlimited);
         checks
     }
 
@@ -163,6 +174,7 @@ mod tests {
             abilities: abilities.named(),
             in_use: true,
             refused: None,
+            unlimited: Vec::new(),
         }
     }
 

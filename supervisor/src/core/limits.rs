@@ -1,0 +1,189 @@
+//! Which of the configured limits hold here, and of each one that does not, why. A limit is held by a controller of
+//! the control group of a lease, so it needs rung R1 and that controller.
+
+use crate::config::Config;
+use crate::core::ladder::{Abilities, Limits, Rung};
+
+/// The file that `cgroup2` lists the controllers of a group in.
+pub const CONTROLLERS_FILE: &str = "cgroup.controllers";
+
+/// Where the controllers of this machine are, as it was found: for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Controllers {
+    /// The directory of the group that groups for leases are made in, if there is one.
+    dir: String,
+    /// Those that the group offers to groups below it.
+    offered: Vec<String>,
+    /// Mount points and options of the older hierarchies (v1); a controller that is bound to one is in no v2 group.
+    older: Vec<(String, Vec<String>)>,
+}
+
+impl Controllers {
+    /// Reads what the system says: the file [`CONTROLLERS_FILE`] of the group's directory, and `/proc/self/mountinfo`.
+    #[must_use]
+    pub fn found(dir: &str, controllers: &str, mountinfo: &str) -> Self {
+        let older = mountinfo.lines().filter_map(|line| {
+            let (fields, filesystem) = line.split_once(" - ")?;
+            let mut filesystem = filesystem.split(' ');
+            let v1 = filesystem.next()? == "cgroup";
+            let options = filesystem.nth(1)?.split(',').map(str::to_owned).collect();
+            v1.then_some((fields.split(' ').nth(4)?.to_owned(), options))
+        });
+        Self {
+            dir: dir.to_owned(),
+            offered: controllers.split_ascii_whitespace().map(str::to_owned).collect(),
+            older: older.collect(),
+        }
+    }
+
+    /// Why leases cannot be limited with a controller, and what to do about it.
+    fn why_not(&self, controller: &str) -> String {
+        let dir = &self.dir;
+        if self.offered.iter().any(|name| name == controller) {
+            return format!(
+                "the {controller} controller is offered in {dir}, and cannot be turned on for groups below it; start \
+                 the supervisor alone in its group"
+            );
+        }
+        let offered = if self.offered.is_empty() { "none".to_owned() } else { self.offered.join(" ") };
+        let at = self.older.iter().find(|(_, options)| options.iter().any(|option| option == controller));
+        let next = match at {
+            Some((at, _)) => format!(
+                "it is bound to the older hierarchy at {at}; boot with cgroup v2 alone \
+                 (systemd.unified_cgroup_hierarchy=1)"
+            ),
+            None => {
+                format!("delegate it (Delegate={controller}), or name a group that offers it as cgroup_root")
+            }
+        };
+        format!("the {controller} controller is not offered in {dir} (offered there: {offered}); {next}")
+    }
+}
+
+/// The three limits: key of the configuration, controller, value, and whether this machine has the controller.
+fn each(limits: &Limits, abilities: &Abilities) -> [(&'static str, &'static str, Option<u64>, bool); 3] {
+    [
+        ("memory_max_bytes", "memory", limits.memory_bytes_max, abilities.limit_memory),
+        ("pids_max", "pids", limits.pids_max, abilities.limit_pids),
+        ("cpu_weight", "cpu", limits.cpu_weight, abilities.limit_cpu),
+    ]
+}
+
+/// What is configured for all leases; 0 is no limit.
+fn configured(config: &Config) -> Limits {
+    let limit = |value: u64| (value > 0).then_some(value);
+    Limits {
+        memory_bytes_max: limit(config.memory_max_bytes),
+        pids_max: limit(config.pids_max),
+        cpu_weight: limit(config.cpu_weight),
+    }
+}
+
+/// The configured limits that this machine can hold every lease to.
+#[must_use]
+pub fn held(rung: Rung, abilities: &Abilities, config: &Config) -> Limits {
+    let limits = configured(config);
+    let [memory_bytes_max, pids_max, cpu_weight] =
+        each(&limits, abilities).map(|(_, _, value, has)| value.filter(|_| has && rung == Rung::R1));
+    Limits { memory_bytes_max, pids_max, cpu_weight }
+}
+
+/// A warning for each limit that is configured, for all leases or for those of a tenant, and cannot be held.
+#[must_use]
+pub fn without_effect(
+    rung: Rung,
+    abilities: &Abilities,
+    controllers: &Controllers,
+    config: &Config,
+) -> Vec<String> {
+    let tenants = config.tenant.iter().enumerate().map(|(at, tenant)| {
+        let limits = Limits {
+            memory_bytes_max: tenant.memory_max_bytes,
+            pids_max: tenant.pids_max,
+            cpu_weight: tenant.cpu_weight,
+        };
+        (format!(" of [[tenant]] number {}", at + 1), limits)
+    });
+    let mut warnings = Vec::new();
+    for (whose, limits) in std::iter::once((String::new(), configured(config))).chain(tenants) {
+        for (key, controller, value, has) in each(&limits, abilities) {
+            if value.is_none() || (rung == Rung::R1 && has) {
+                continue;
+            }
+            let why = if rung == Rung::R1 {
+                controllers.why_not(controller)
+            } else {
+                format!(
+                    "limits need rung R1, and {} is in use; acp-supervisor doctor says why",
+                    rung.as_str()
+                )
+            };
+            warnings.push(format!("{key}{whose} has no effect: {why}"));
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::core::ladder::Groups;
+
+    const ALL: Abilities = Abilities {
+        groups: Groups::Work,
+        limit_memory: true,
+        limit_pids: true,
+        limit_cpu: true,
+        ..Abilities::NONE
+    };
+    const NO_PIDS: Abilities = Abilities { limit_pids: false, ..ALL };
+    const MOUNTS: &str = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+                          39 31 0:36 / /sys/fs/cgroup/pids rw,relatime shared:3 - cgroup cgroup rw,pids\n\
+                          41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+    const UNIFIED: &str = "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    const BOUND: &str = "the pids controller is not offered in /g (offered there: none); it is bound to the older \
+                         hierarchy at /sys/fs/cgroup/pids; boot with cgroup v2 alone \
+                         (systemd.unified_cgroup_hierarchy=1)";
+    const KEPT: &str = "the pids controller is not offered in /g (offered there: cpu memory); delegate it \
+                        (Delegate=pids), or name a group that offers it as cgroup_root";
+    const BUSY: &str = "the pids controller is offered in /g, and cannot be turned on for groups below it; start the \
+                        supervisor alone in its group";
+
+    #[test]
+    fn limits_are_what_was_asked_for_and_can_be_held() {
+        let config = Config::parse("memory_max_bytes = 1073741824\npids_max = 64").unwrap();
+        let weight = Config::parse("cpu_weight = 50").unwrap();
+        for (rung, abilities, config, want) in [
+            (Rung::R1, ALL, &config, vec![("memory.max", 1 << 30), ("pids.max", 64)]),
+            (Rung::R1, NO_PIDS, &config, vec![("memory.max", 1 << 30)]),
+            (Rung::R2, ALL, &config, vec![]),
+            (Rung::R1, ALL, &weight, vec![("cpu.weight", 50)]),
+            (Rung::R1, ALL, &Config::default(), vec![]),
+        ] {
+            assert_eq!(held(rung, &abilities, config).files(), want, "{rung:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_without_effect_is_said_with_where_its_controller_is() {
+        let (all, tenant) = ("pids_max = 64", "[[tenant]]\nuid = 6\n[[tenant]]\nuid = 5\npids_max = 1");
+        let on_r2 = "limits need rung R1, and R2 is in use; acp-supervisor doctor says why";
+        for (text, rung, abilities, (offered, mounts), want) in [
+            (all, Rung::R1, ALL, ("cpu pids", UNIFIED), None),
+            (all, Rung::R1, NO_PIDS, ("", MOUNTS), Some(("", BOUND))),
+            (all, Rung::R1, NO_PIDS, ("cpu memory\n", UNIFIED), Some(("", KEPT))),
+            (all, Rung::R1, NO_PIDS, ("cpu pids\n", UNIFIED), Some(("", BUSY))),
+            (all, Rung::R2, ALL, ("", MOUNTS), Some(("", on_r2))),
+            (tenant, Rung::R1, ALL, ("pids", UNIFIED), None),
+            (tenant, Rung::R1, NO_PIDS, ("", MOUNTS), Some((" of [[tenant]] number 2", BOUND))),
+            (tenant, Rung::R2, ALL, ("", MOUNTS), Some((" of [[tenant]] number 2", on_r2))),
+            ("memory_max_bytes = 1", Rung::R1, NO_PIDS, ("", MOUNTS), None),
+        ] {
+            let controllers = Controllers::found("/g", offered, mounts);
+            let want = want.map(|(whose, why)| format!("pids_max{whose} has no effect: {why}"));
+            let got = without_effect(rung, &abilities, &controllers, &Config::parse(text).unwrap());
+            assert_eq!(got, want.into_iter().collect::<Vec<_>>(), "{text} {rung:?} {offered:?}");
+        }
+    }
+}
