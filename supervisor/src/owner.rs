@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::core::admit::{Installation, Policy};
 use crate::core::backoff::{self, Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
+use crate::core::retain::{Clocks, Ended, Rest, due_ms, may_be_forgotten};
 use crate::core::verify::Guard;
 use crate::handle;
 use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
@@ -67,6 +68,8 @@ pub enum Event {
         /// Something of its tree survives SIGKILL: its end is not waited for.
         stuck: bool,
     },
+    /// Lost leases were looked at again.
+    Looked(Vec<(LeaseId, Rest)>),
     /// News for a gateway, wherever it is connected now.
     News {
         /// Whose.
@@ -97,12 +100,60 @@ pub(crate) struct Entry {
     pub(crate) close_at_ms: Option<(u64, String)>,
     /// When its adapter began to run.
     pub(crate) open_since_ms: u64,
+    /// When it ended, by the supervisor's own clock, if this supervisor saw it.
+    pub(crate) ended_seen_ms: Option<u64>,
+    /// What is known now of its tree, if it is lost and was looked at again.
+    pub(crate) rest: Option<Rest>,
 }
 
 impl Entry {
+    /// A lease that no task works on and that has no streams.
+    pub(crate) const fn of(lease: Lease) -> Self {
+        Self {
+            lease,
+            commands: None,
+            relay: None,
+            waiting: Vec::new(),
+            stuck: false,
+            close_at_ms: None,
+            open_since_ms: 0,
+            ended_seen_ms: None,
+            rest: None,
+        }
+    }
+
+    /// Takes a row as it is by now.
+    fn take(&mut self, lease: Lease, now_ms: u64) {
+        self.ended_seen_ms = lease.state.is_ended().then(|| self.ended_seen_ms.unwrap_or(now_ms));
+        self.rest = self.rest.filter(|_| lease.state == LeaseState::Lost);
+        self.lease = lease;
+    }
+
+    /// When what is kept of it for so long after its end goes, on the supervisor's clock.
+    pub(crate) fn due_ms(&self, keep_ms: u64, clocks: &Clocks) -> Option<u64> {
+        let before = self.lease.ended_at_ms.map(Ended::Before);
+        let ended = self.ended_seen_ms.map(Ended::Seen).or(before)?;
+        self.lease.state.is_ended().then(|| due_ms(ended, keep_ms, clocks))
+    }
+
+    /// Whether its row may go once its time is over.
+    pub(crate) fn may_be_forgotten(&self) -> bool {
+        may_be_forgotten(&self.lease, self.rest)
+    }
+
+    /// Whether the sweep looks at it: nobody else does, and its end is not proved.
+    pub(crate) fn is_left(&self) -> bool {
+        let unproved = self.lease.state == LeaseState::Lost && !self.may_be_forgotten();
+        self.commands.is_none() && (!self.lease.state.is_ended() || unproved)
+    }
+
     /// The lease as people and programs see it.
     pub(crate) fn info(&self) -> LeaseInfo {
         let mut info = self.lease.info();
+        if let Some(rest) = self.rest {
+            let between = if info.state_reason.is_empty() { "" } else { "; " };
+            info.state_reason = format!("{}{between}{}", info.state_reason, rest.in_words());
+        }
         if let Some(relay) = &self.relay {
             relay.describe(&mut info);
         }
@@ -198,20 +249,7 @@ impl Owner {
         installations: Vec<Installation>,
         warnings: Vec<String>,
     ) -> Self {
-        let entry = |lease: Lease| {
-            (
-                lease.lease_id,
-                Entry {
-                    lease,
-                    commands: None,
-                    relay: None,
-                    waiting: Vec::new(),
-                    stuck: false,
-                    close_at_ms: None,
-                    open_since_ms: 0,
-                },
-            )
-        };
+        let entry = |lease: Lease| (lease.lease_id, Entry::of(lease));
         Self {
             backoff: Backoff::new(backoff::Limits::of(&context.config)),
             context,
@@ -285,6 +323,7 @@ impl Owner {
             Event::Unlinked(id) => self.unlink(id),
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
+            Event::Looked(rests) => self.looked(rests),
             Event::News { gateway, notice } => self.tell(gateway, notice),
             Event::Tried(tried) => self.tried(tried),
             Event::Stop => self.stop(),
@@ -304,6 +343,13 @@ impl Owner {
         let Some(connected) = self.links.remove(&id) else { return };
         tracing::info!(who = ?connected.who, "disconnected");
         if let Who::Gateway(gateway) = connected.who {
+            self.detach(gateway);
+        }
+    }
+
+    /// A gateway is away from now on. Who has nothing that lives is not waited for.
+    pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
+        if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
             self.detached_at_ms.insert(gateway, self.context.now_ms());
             self.wake_anew();
         }
@@ -312,13 +358,14 @@ impl Owner {
     fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
         self.wake_anew();
+        let now = self.context.now_ms();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut entry.waiting);
-        entry.lease = lease;
+        entry.take(lease, now);
         let answer = match result {
             Ok(relay) => {
                 entry.relay = Some(relay);
-                entry.open_since_ms = self.context.now_ms();
+                entry.open_since_ms = now;
                 Ok(Reply::Spawned(entry.info()))
             }
             Err(refusal) => {
@@ -326,7 +373,7 @@ impl Owner {
                 if let Some(agent) = Agent::of(&entry.lease)
                     && crashed
                 {
-                    self.backoff.on(self.context.now_ms(), &agent, Outcome::StartFailed);
+                    self.backoff.on(now, &agent, Outcome::StartFailed);
                 }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done, not even on record: the same spawn may come again.
@@ -344,7 +391,9 @@ impl Owner {
         let (id, gateway, state) = (lease.lease_id, lease.gateway, lease.state);
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        if entry.lease.state.is_ended() {
+        let found_again = entry.lease.state == LeaseState::Lost
+            && matches!(state, LeaseState::Closing | LeaseState::Closed);
+        if entry.lease.state.is_ended() && !found_again {
             // An end is final: this is of one who looked before it.
             return;
         }
@@ -359,7 +408,7 @@ impl Owner {
             let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
             self.backoff.on(now, &agent, outcome);
         }
-        entry.lease = lease;
+        entry.take(lease, self.context.now_ms());
         entry.stuck = stuck;
         if state.is_ended() {
             entry.commands = None;

@@ -8,6 +8,7 @@ pub mod ladder;
 pub mod lease;
 pub mod load;
 pub mod reap;
+pub mod retain;
 pub mod ring;
 pub mod stdin;
 pub mod stop;

@@ -39,15 +39,7 @@ enum Reserved<'a> {
 
 fn run(owner: &mut Owner, lease: Lease, spec: Spawn, to: Responder) {
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
-    let entry = Entry {
-        lease: lease.clone(),
-        commands: Some(commands),
-        relay: None,
-        waiting: vec![to],
-        stuck: false,
-        close_at_ms: None,
-        open_since_ms: 0,
-    };
+    let entry = Entry { commands: Some(commands), waiting: vec![to], ..Entry::of(lease.clone()) };
     owner.leases.insert(lease.lease_id, entry);
     tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, spec, queue));
 }

@@ -62,6 +62,7 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .iter()
             .cloned()
             .chain(context.store.warnings())
+            .chain(owner.overdue().filter(|_| who == Who::Admin))
             .chain(held(owner, who))
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),

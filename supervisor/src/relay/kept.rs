@@ -41,14 +41,18 @@ impl Spool {
         Ok(Self { path, file, start, base: start, end: start, total: Arc::clone(place.total) })
     }
 
+    /// Which lease a file of this name is of, and the offset of its first byte; `None` for names that no spool has.
+    pub(super) fn of_name(name: &str) -> Option<(LeaseId, u64)> {
+        let (lease_id, start) = name.strip_suffix(".out")?.split_once('.')?;
+        Some((LeaseId::parse(lease_id).ok()?, start.parse().ok()?))
+    }
+
     /// The spool of a lease, if there is one.
     pub(super) fn find(dir: &Path, lease_id: LeaseId, total: Arc<Budget>) -> Option<Self> {
-        let prefix = format!("{lease_id}.");
         let entries = std::fs::read_dir(dir).ok()?;
         let (path, start) = entries.flatten().find_map(|entry| {
-            let name = entry.file_name();
-            let start: u64 = name.to_str()?.strip_prefix(&prefix)?.strip_suffix(".out")?.parse().ok()?;
-            Some((entry.path(), start))
+            let (of, start) = Self::of_name(entry.file_name().to_str()?)?;
+            (of == lease_id).then(|| (entry.path(), start))
         })?;
         let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
         let end = start + file.metadata().ok()?.len();

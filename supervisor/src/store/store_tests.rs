@@ -33,6 +33,7 @@ async fn what_is_saved_is_loaded() {
         uid: 5,
         home: Home { machine_id: String::new(), dev: u64::MAX, ino: 1 },
         epoch_max: 3,
+        damaged: None,
     };
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
     assert!(loaded.leases.is_empty() && loaded.installations.is_empty());

@@ -41,12 +41,27 @@ impl Disk {
             let mut group = vec![first];
             group.extend(std::iter::from_fn(|| queue.try_recv().ok()).take(GROUP_MAX - 1));
             let (ops, answers): (Vec<Op>, Answers) = group.into_iter().map(|job| (job.op, job.done)).unzip();
-            let outcomes = self.commit(&ops);
+            let mut outcomes = self.commit(&ops);
+            let finish = ops.iter().position(|op| matches!(op, Op::Finish));
+            if let Some(outcome) = finish.and_then(|place| outcomes.get_mut(place)).filter(|o| o.is_ok()) {
+                *outcome = self.finish();
+            }
             for (outcome, answer) in outcomes.into_iter().zip(answers) {
                 // Nobody waits any more for one whose asker has gone; the row is written all the same.
                 let _ = answer.send(outcome);
             }
+            if finish.is_some() {
+                return;
+            }
         }
+    }
+
+    /// Everything from the log goes into the file, and the file is closed: the last one to close it removes the log.
+    fn finish(&mut self) -> Outcome {
+        let Some(connection) = self.connection.take() else { return Ok(()) };
+        connection.pragma_query(None, "wal_checkpoint(TRUNCATE)", |_| Ok(()))?;
+        connection.close().map_err(|(_, error)| error)?;
+        Ok(())
     }
 
     fn commit(&mut self, ops: &[Op]) -> Vec<Outcome> {
@@ -114,7 +129,11 @@ impl Disk {
 impl Op {
     /// Whether there is nothing to write: it only waits its turn.
     fn is_nothing(&self) -> bool {
-        matches!(self, Self::DeleteLeases(ids) if ids.is_empty())
+        match self {
+            Self::DeleteLeases(ids) => ids.is_empty(),
+            Self::Finish => true,
+            Self::SaveLease(_) | Self::SaveInstallation(_) | Self::DeleteInstallation(_) => false,
+        }
     }
 
     fn apply(&self, connection: &Connection) -> Outcome {
@@ -123,6 +142,7 @@ impl Op {
             Self::SaveInstallation(installation) => rows::save_installation(connection, installation),
             Self::DeleteLeases(ids) => rows::delete_leases(connection, ids),
             Self::DeleteInstallation(gateway) => rows::delete_installation(connection, *gateway),
+            Self::Finish => Ok(()),
         }
     }
 }
