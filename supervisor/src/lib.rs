@@ -11,6 +11,7 @@ pub mod config;
 mod confine;
 pub mod context;
 pub mod core;
+mod entry;
 pub mod ground;
 mod handle;
 mod handover;

@@ -4,9 +4,10 @@
 use crate::core::lease::Lease;
 use crate::core::retain::{NOT_PROVED, Rest};
 use crate::core::wake::{Deadlines, next_wake};
+use crate::entry::Entry;
 use crate::handle;
 use crate::handover::Upgrade;
-use crate::owner::{Entry, Owner, TOLD, Who};
+use crate::owner::{Owner, TOLD, Who};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};

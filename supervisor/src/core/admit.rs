@@ -316,4 +316,17 @@ mod tests {
             assert_eq!(got, want, "{name}");
         }
     }
+
+    #[test]
+    fn whose_record_is_damaged_is_not_let_in_and_told_why() {
+        let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
+        let gateway = GatewayInstanceId::mint();
+        let damaged = Some("uid is out of range".to_owned());
+        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7, damaged };
+        let refusal = admit(Some(&known), None, gateway, 5, &home, 8).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
+        for said in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
+            assert!(refusal.message.contains(said), "{said}: {refusal:?}");
+        }
+    }
 }

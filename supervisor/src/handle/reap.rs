@@ -2,10 +2,11 @@
 
 use crate::context::Context;
 use crate::core::lease::Lease;
+use crate::entry::Entry;
 use crate::handover::outlasting;
 use crate::lease_task;
 use crate::link::Responder;
-use crate::owner::{Entry, Event, Owner, Who};
+use crate::owner::{Event, Owner, Who};
 use crate::reaper::{self, Watch};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply};

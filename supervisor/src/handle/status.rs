@@ -2,8 +2,9 @@
 
 use crate::core::backoff::{Agent, Held};
 use crate::core::ladder;
+use crate::entry::Entry;
 use crate::link::Responder;
-use crate::owner::{Entry, Owner, Who};
+use crate::owner::{Owner, Who};
 use crate::relay::Relay;
 use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;

@@ -167,7 +167,7 @@ impl Owner {
     /// Whether nothing is left to wait for.
     pub(crate) fn may_freeze(&self) -> bool {
         let spawning =
-            |e: &crate::owner::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
+            |e: &crate::entry::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some())
             && !self.leases.values().any(spawning)
     }

@@ -285,7 +285,7 @@ impl Store {
     /// is closed. Nothing is written after that.
     ///
     /// # Errors
-    /// [`StoreError`]: the log stays beside the file, with everything that was answered.
+    /// [`StoreError`]: something of it could not be written.
     pub async fn finish(&self) -> Result<(), StoreError> {
         match &self.jobs {
             Ok(_) => self.run(Op::Finish).await,

@@ -110,6 +110,12 @@ pub(super) fn copy_into(connection: &Connection, path: &std::path::Path) -> Resu
     Ok(())
 }
 
+/// Writes everything that is in the log into the file.
+pub(super) fn into_one_file(connection: &Connection) -> Result<(), StoreError> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    Ok(())
+}
+
 pub(super) fn save_installation(connection: &Connection, known: &Installation) -> Result<(), StoreError> {
     connection
         .prepare_cached(

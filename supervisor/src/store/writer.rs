@@ -41,10 +41,12 @@ impl Disk {
             let mut group = vec![first];
             group.extend(std::iter::from_fn(|| queue.try_recv().ok()).take(GROUP_MAX - 1));
             let (ops, answers): (Vec<Op>, Answers) = group.into_iter().map(|job| (job.op, job.done)).unzip();
-            let mut outcomes = self.commit(&ops);
-            let finish = ops.iter().position(|op| matches!(op, Op::Finish));
-            if let Some(outcome) = finish.and_then(|place| outcomes.get_mut(place)).filter(|o| o.is_ok()) {
-                *outcome = self.finish();
+            let outcomes = self.commit(&ops);
+            let finish = ops.iter().find(|op| matches!(op, Op::Finish));
+            if finish.is_some()
+                && let Err(error) = self.finish()
+            {
+                tracing::warn!(%error, "the log stays beside the lease store's file, and nothing is lost by that");
             }
             for (outcome, answer) in outcomes.into_iter().zip(answers) {
                 // Nobody waits any more for one whose asker has gone; the row is written all the same.
@@ -59,7 +61,7 @@ impl Disk {
     /// Everything from the log goes into the file, and the file is closed: the last one to close it removes the log.
     fn finish(&mut self) -> Outcome {
         let Some(connection) = self.connection.take() else { return Ok(()) };
-        connection.pragma_query(None, "wal_checkpoint(TRUNCATE)", |_| Ok(()))?;
+        rows::into_one_file(&connection)?;
         connection.close().map_err(|(_, error)| error)?;
         Ok(())
     }
