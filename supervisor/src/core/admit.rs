@@ -226,6 +226,7 @@ pub fn admit(
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     fn policy() -> Policy {
