@@ -310,10 +310,13 @@ pub(crate) async fn serve(
     drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
     context.settle().await;
     give_back_groups(&context);
-    // What was posted is on disk when this is.
-    let flushed = context.store.flush().await;
-    drop((writer, standing));
-    Ok(flushed?)
+    // What was posted is on disk when this is, all of it in one file.
+    let finished = context.store.finish().await;
+    if finished.is_ok() {
+        writer.finish();
+    }
+    drop(standing);
+    Ok(finished?)
 }
 
 /// What a first image takes, and hands over to the next ones.
@@ -378,7 +381,10 @@ fn prepare(
     }
     ground.warnings.append(&mut loaded.warnings);
     let spools = Spools::new(&spool_dir, options.config.spool_total_bytes_max);
-    spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
+    let nobodys = spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
+    if handover.is_none() && store.read_only().is_none() {
+        ground.warnings.extend(forget_spools(&loaded, &nobodys));
+    }
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
         own_line: ground.sys.own_line(),
@@ -401,8 +407,31 @@ fn prepare(
         events,
         looks: Semaphore::new(LOOKS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),
+        wall_at_start_ms: handover.and_then(|h| h.head.wall_at_start_ms).unwrap_or_else(wall_ms),
     });
     Ok((context, queue, loaded, ground.warnings, writer))
+}
+
+/// Removes spools of leases that are not known any more. Where leases may have been forgotten by mistake they stay, and
+/// a person is told.
+fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
+    if nobodys.is_empty() {
+        return None;
+    }
+    if loaded.fresh || loaded.unreadable {
+        return Some(format!(
+            "output of {} leases that the lease store does not know is kept: {}; the next start removes it",
+            nobodys.len(),
+            nobodys.first().and_then(|path| path.parent()).unwrap_or(Path::new("")).display()
+        ));
+    }
+    tracing::info!(files = nobodys.len(), "removing output of leases that are not known any more");
+    for path in nobodys {
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!(%error, path = %path.display(), "a spool cannot be removed");
+        }
+    }
+    None
 }
 
 /// Puts rows out of use that cannot be believed, and says what the rows do not say.

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::core::ladder::Holding;
 use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::retain::Clocks;
 use crate::core::tenant::Tenant;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
@@ -67,6 +68,8 @@ pub struct Context<S: Sys = Linux> {
     pub looks: Semaphore,
     /// When it started.
     pub started: Instant,
+    /// What the wall clock said then, milliseconds since the Unix epoch.
+    pub wall_at_start_ms: u64,
 }
 
 impl<S: Sys> Context<S> {
@@ -74,6 +77,12 @@ impl<S: Sys> Context<S> {
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// What all clocks say, for what is kept for a time.
+    #[must_use]
+    pub fn clocks(&self) -> Clocks {
+        Clocks { now_ms: self.now_ms(), wall_ms: wall_ms(), wall_at_start_ms: self.wall_at_start_ms }
     }
 
     /// The instant of a [`Context::now_ms`] time.

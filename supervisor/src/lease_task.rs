@@ -2,7 +2,7 @@
 //! handle and control socket, and carries out what [`crate::core::stop`] says.
 
 use crate::context::{Context, wall_ms};
-use crate::core::lease::{Lease, LeaseEvent};
+use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending};
 use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
 use crate::core::verify::{Verdict, verify};
 use crate::disk;
@@ -155,8 +155,8 @@ async fn failed<S: Sys>(
         context.remove_root(bound.wrapper.pid);
     }
     // Where the processes were not what the wrapper said, nobody knows what else there is.
-    let event = if matches!(error, SpawnError::Mismatch(_)) { LeaseEvent::Lose } else { LeaseEvent::Gone };
-    end(context, &mut lease, event, &refusal.message).await;
+    let doubtful = matches!(error, SpawnError::Mismatch(_));
+    end(context, &mut lease, (false, doubtful), &refusal.message).await;
     context.tell(Event::Spawned { lease, result: Err(refusal), crashed }).await;
 }
 
@@ -178,7 +178,7 @@ pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lea
     if let Some(bound) = lease.bound {
         context.remove_root(bound.wrapper.pid);
     }
-    end(context, &mut lease, LeaseEvent::Gone, "").await;
+    end(context, &mut lease, (false, false), "").await;
     context.tell(Event::Changed { lease, stuck: false }).await;
 }
 
@@ -209,12 +209,17 @@ async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::
 }
 
 /// Records the end of a lease. Where the store fails the lease ends all the same: processes come first (H19).
-async fn end<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease, event: LeaseEvent, reason: &str) {
+async fn end<S: Sys>(
+    context: &Arc<Context<S>>,
+    lease: &mut Lease,
+    (vanished, doubtful): (bool, bool),
+    reason: &str,
+) {
     if lease.state != LeaseState::Closing {
         change(lease, LeaseEvent::Close, reason);
     }
     let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
-    change(lease, event, &reason);
+    change(lease, ending(lease.state, vanished, doubtful), &reason);
     lease.ended_at_ms = Some(wall_ms());
     context.store.record(lease, "the end of a lease").await;
     disk::waited(vec![context.leave_nothing(lease)]).await;
@@ -525,7 +530,7 @@ impl<S: Sys> Task<S> {
         let names =
             found.map(|found| found.doomed().map(|m| format!("{} ({})", m.pid, m.name)).collect::<Vec<_>>());
         let names = names.unwrap_or_default().join(", ");
-        self.lease.state_reason = format!("{}; SIGKILL did not end: {names}", self.lease.state_reason);
+        self.lease.explain(&format!("{}; {UNENDED}: {names}", self.lease.state_reason));
         tracing::error!(lease_id = %self.lease.lease_id, survivors = names, "a lease cannot be closed");
         self.context.store.post_lease(&self.lease);
         self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: true }).await;
@@ -540,9 +545,8 @@ impl<S: Sys> Task<S> {
         if let Some(bound) = self.lease.bound {
             self.context.remove_root(bound.wrapper.pid);
         }
-        let event = if self.vanished { LeaseEvent::Lose } else { LeaseEvent::Gone };
         let reason = self.lease.state_reason.clone();
-        end(&self.context, &mut self.lease, event, &reason).await;
+        end(&self.context, &mut self.lease, (self.vanished, false), &reason).await;
         self.relay.tell(RelayCmd::State(self.lease.state));
         self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }

@@ -12,6 +12,7 @@ mod confine;
 pub mod context;
 pub mod core;
 pub mod disk;
+mod entry;
 pub mod ground;
 mod handle;
 mod handover;

@@ -5,7 +5,9 @@ use crate::context::Context;
 use crate::core::admit::{Installation, Policy};
 use crate::core::backoff::{self, Agent, Backoff, Outcome};
 use crate::core::lease::Lease;
+use crate::core::retain::Rest;
 use crate::core::verify::Guard;
+use crate::entry::Entry;
 use crate::handle;
 use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
 use crate::lease_task::LeaseCmd;
@@ -16,8 +18,7 @@ use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LastUpgrade, LeaseInfo, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient,
-    Welcome,
+    Hello, LastUpgrade, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient, Welcome,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub enum Event {
         /// Something of its tree survives SIGKILL: its end is not waited for.
         stuck: bool,
     },
+    /// Lost leases were looked at again.
+    Looked(Vec<(LeaseId, Rest)>),
     /// News for a gateway, wherever it is connected now.
     News {
         /// Whose.
@@ -78,50 +81,6 @@ pub enum Event {
     Tried(Tried),
     /// The supervisor is to end; a second one leaves no grace.
     Stop,
-}
-
-/// One lease in the table.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    /// The row as its task last told it.
-    pub(crate) lease: Lease,
-    /// To its task, while it lives.
-    pub(crate) commands: Option<mpsc::Sender<LeaseCmd>>,
-    /// To its streams, while they are kept.
-    pub(crate) relay: Option<Relay>,
-    /// Who waits for the spawn.
-    pub(crate) waiting: Vec<Responder>,
-    /// Something of its tree survives SIGKILL.
-    pub(crate) stuck: bool,
-    /// The end was asked for, and waits for the terminals until then.
-    pub(crate) close_at_ms: Option<(u64, String)>,
-    /// When its adapter began to run.
-    pub(crate) open_since_ms: u64,
-}
-
-impl Entry {
-    /// The lease as people and programs see it.
-    pub(crate) fn info(&self) -> LeaseInfo {
-        let mut info = self.lease.info();
-        if let Some(relay) = &self.relay {
-            relay.describe(&mut info);
-        }
-        info
-    }
-
-    /// Why nothing can be had of a lease that has not ended and that no task of this supervisor works on.
-    pub(crate) fn left_over(&self) -> Refusal {
-        let why = format!(
-            "lease {} is left over ({}) and not verified gone yet; the sweep looks at it again",
-            self.lease.lease_id, self.lease.state
-        );
-        Refusal::new(RefusalCode::SessionBusy, why).retry_after(handle::spawn::SESSION_RETRY_MS)
-    }
-
-    /// Whether its end was asked for or has come.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.close_at_ms.is_some() || self.lease.state == LeaseState::Closing || self.lease.state.is_ended()
-    }
 }
 
 /// Who is behind a connection.
@@ -199,20 +158,7 @@ impl Owner {
         installations: Vec<Installation>,
         warnings: Vec<String>,
     ) -> Self {
-        let entry = |lease: Lease| {
-            (
-                lease.lease_id,
-                Entry {
-                    lease,
-                    commands: None,
-                    relay: None,
-                    waiting: Vec::new(),
-                    stuck: false,
-                    close_at_ms: None,
-                    open_since_ms: 0,
-                },
-            )
-        };
+        let entry = |lease: Lease| (lease.lease_id, Entry::of(lease));
         Self {
             backoff: Backoff::new(backoff::Limits::of(&context.config)),
             context,
@@ -286,6 +232,7 @@ impl Owner {
             Event::Unlinked(id) => self.unlink(id),
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
+            Event::Looked(rests) => self.looked(rests),
             Event::News { gateway, notice } => self.tell(gateway, notice),
             Event::Tried(tried) => self.tried(tried),
             Event::Stop => self.stop(),
@@ -305,6 +252,13 @@ impl Owner {
         let Some(connected) = self.links.remove(&id) else { return };
         tracing::info!(who = ?connected.who, "disconnected");
         if let Who::Gateway(gateway) = connected.who {
+            self.detach(gateway);
+        }
+    }
+
+    /// A gateway is away from now on. Who has nothing that lives is not waited for.
+    pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
+        if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
             self.detached_at_ms.insert(gateway, self.context.now_ms());
             self.wake_anew();
         }
@@ -313,13 +267,14 @@ impl Owner {
     fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
         self.wake_anew();
+        let now = self.context.now_ms();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut entry.waiting);
-        entry.lease = lease;
+        entry.take(lease, now);
         let answer = match result {
             Ok(relay) => {
                 entry.relay = Some(relay);
-                entry.open_since_ms = self.context.now_ms();
+                entry.open_since_ms = now;
                 Ok(Reply::Spawned(entry.info()))
             }
             Err(refusal) => {
@@ -327,7 +282,7 @@ impl Owner {
                 if let Some(agent) = Agent::of(&entry.lease)
                     && crashed
                 {
-                    self.backoff.on(self.context.now_ms(), &agent, Outcome::StartFailed);
+                    self.backoff.on(now, &agent, Outcome::StartFailed);
                 }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done, not even on record: the same spawn may come again.
@@ -345,7 +300,9 @@ impl Owner {
         let (id, gateway, state) = (lease.lease_id, lease.gateway, lease.state);
         let reason = lease.state_reason.clone();
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        if entry.lease.state.is_ended() {
+        let found_again = entry.lease.state == LeaseState::Lost
+            && matches!(state, LeaseState::Closing | LeaseState::Closed);
+        if entry.lease.state.is_ended() && !found_again {
             // An end is final: this is of one who looked before it.
             return;
         }
@@ -360,7 +317,7 @@ impl Owner {
             let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
             self.backoff.on(now, &agent, outcome);
         }
-        entry.lease = lease;
+        entry.take(lease, self.context.now_ms());
         entry.stuck = stuck;
         if state.is_ended() {
             entry.commands = None;

@@ -3,9 +3,9 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::cgroup::Subtree;
-use crate::core::lease::{Lease, LeaseEvent, Place, REASON_BYTES_MAX};
+use crate::core::lease::{Lease, LeaseEvent, Place, ProcessRecord, UNENDED};
 use crate::core::reap::{Findings, Plan, Stage, plan};
-use crate::core::tail::head;
+use crate::core::retain::Rest;
 use crate::core::tree::Proc;
 use crate::core::verify::{Guard, Holder, holder};
 use crate::disk;
@@ -46,7 +46,10 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a Subtree) -> io::Result<Self> {
         let here = sys.here();
-        let lies_here = |l: &&Lease| here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here);
+        // Nothing is looked for on the word of a record that is not believed.
+        let lies_here = |l: &&Lease| {
+            here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here) && !l.is_quarantined()
+        };
         let oldest = leases.iter().filter(lies_here).map(|l| Target::of(l, subtree).not_before_ticks).min();
         let Some(oldest) = oldest else {
             return Ok(Self { subtree, snapshot: Vec::new(), markers: HashMap::new(), roots: Vec::new() });
@@ -68,38 +71,75 @@ impl<'a> Scene<'a> {
     }
 }
 
-fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene<'_>) -> Examined<S::Handle> {
+/// Whether somebody has a lease in care. What this supervisor itself has given up for lost nobody has.
+fn holder_of<S: Sys>(sys: &S, lease: &Lease, watch: &Watch) -> Holder {
+    let given_up = lease.state == LeaseState::Lost || watch.found_again.contains(&lease.lease_id);
+    if given_up && lease.supervisor == watch.me {
+        return Holder::Dead;
+    }
     let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
-    let holder = holder(lease.supervisor, &lease.scope, &supervisor);
-    let (target, guard) = (Target::of(lease, scene.subtree), &scene.guard(lease, guard));
-    let found = if holder == Holder::Dead {
+    holder(lease.supervisor, &lease.scope, &supervisor)
+}
+
+fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> Examined<S::Handle> {
+    let holder = holder_of(sys, lease, watch);
+    let looked = holder == Holder::Dead && !lease.is_quarantined();
+    let (target, guard) = (Target::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
+    let found = if looked {
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
-        sweep::find(sys, &target, guard, &scene.snapshot, marked)
+        sweep::find(sys, &target, &guard, &scene.snapshot, marked)
     } else {
-        Found { members: Vec::new(), untold: Vec::new(), unknown: None }
+        Found::nothing()
     };
-    let findings = Findings { here: sys.here(), holder, owned: found.pids(), unknown: found.unknown };
-    Examined { plan: plan(lease, &findings), found, looked: holder == Holder::Dead, guard: guard.clone() }
+    let findings = Findings {
+        here: sys.here(),
+        holder,
+        owned: found.pids(),
+        unknown: found.unknown,
+        doubt: found.doubt,
+    };
+    Examined { plan: plan(lease, &findings), found, looked, guard }
+}
+
+/// Who looks, and whom it never touches.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    /// This supervisor, as leases record it.
+    pub me: ProcessRecord,
+    /// Who is never signalled.
+    pub guard: Guard,
+    /// The control groups of leases.
+    pub subtree: Subtree,
+    /// Leases that are being ended in this very look.
+    found_again: HashSet<LeaseId>,
+}
+
+impl Watch {
+    /// Of a supervisor.
+    #[must_use]
+    pub fn of<S: Sys>(context: &Context<S>) -> Self {
+        Self {
+            me: context.me,
+            guard: context.guard(None),
+            subtree: context.holding.subtree.clone(),
+            found_again: HashSet::new(),
+        }
+    }
 }
 
 /// What would be done about each lease.
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn dry_run<S: Sys>(
-    sys: &S,
-    leases: &[Lease],
-    subtree: &Subtree,
-    guard: &Guard,
-) -> io::Result<Vec<ReapLine>> {
-    let scene = Scene::read(sys, leases, subtree)?;
-    Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, guard, &scene).plan)).collect())
+pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], watch: &Watch) -> io::Result<Vec<ReapLine>> {
+    let scene = Scene::read(sys, leases, &watch.subtree)?;
+    Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, watch, &scene).plan)).collect())
 }
 
 fn line(lease: &Lease, plan: &Plan) -> ReapLine {
     let pids = match plan {
         Plan::Signal(pids) => pids.clone(),
-        Plan::Mark(..) | Plan::Leave(_) => Vec::new(),
+        Plan::Mark(..) | Plan::Rest(_) | Plan::Leave(_) => Vec::new(),
     };
     ReapLine {
         lease_id: lease.lease_id,
@@ -110,8 +150,35 @@ fn line(lease: &Lease, plan: &Plan) -> ReapLine {
     }
 }
 
-/// Ends the orphans among `leases` and records what became of each. Returns what was decided first about each.
-pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<Vec<ReapLine>> {
+/// What came of a look at many leases.
+#[derive(Debug, Default)]
+pub struct Reaped {
+    /// What was decided first about each.
+    pub lines: Vec<ReapLine>,
+    /// What is known now of those that are lost.
+    pub rests: Vec<(LeaseId, Rest)>,
+}
+
+impl Reaped {
+    fn of(leases: &[Lease], lines: Option<Vec<ReapLine>>, plans: &[Plan]) -> Self {
+        let rest = |(lease, plan): (&Lease, &Plan)| match plan {
+            Plan::Rest(rest) => Some((lease.lease_id, *rest)),
+            Plan::Signal(_) | Plan::Mark(..) | Plan::Leave(_) => None,
+        };
+        let rests = leases.iter().zip(plans).filter_map(rest).collect();
+        Self { lines: lines.unwrap_or_default(), rests }
+    }
+}
+
+/// Ends the orphans among `leases` and records what became of each. Where nothing can be recorded nothing is
+/// signalled: then this only looks.
+///
+/// # Errors
+/// The process list cannot be read; what was recorded until then stands.
+pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<Reaped> {
+    if context.store.read_only().is_some() {
+        return Ok(Reaped::default());
+    }
     let mut lines: Option<Vec<ReapLine>> = None;
     let began = context.now_ms();
     let term_until = began.saturating_add(context.config.reap_term_ms);
@@ -125,11 +192,11 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
         });
         record(context, leases, &plans).await;
         if targets == 0 {
-            return Ok(lines.unwrap_or_default());
+            return Ok(Reaped::of(leases, lines, &plans));
         }
         if context.now_ms() >= kill_until {
             name_survivors(context, leases, &plans).await;
-            return Ok(lines.unwrap_or_default());
+            return Ok(Reaped::of(leases, lines, &plans));
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -151,33 +218,27 @@ async fn round<S: Sys>(
     kill: bool,
     ending: &mut Ending,
 ) -> io::Result<(Vec<Plan>, usize)> {
-    // Closing is on record before the first signal.
-    let (rows, guard, subtree) = (leases.to_vec(), context.guard(None), context.holding.subtree.clone());
+    let found_again = ending.leases.clone();
+    let (rows, watch) = (leases.to_vec(), Watch { found_again, ..Watch::of(context) });
     let examined = context
         .blocking(move |sys| {
-            let scene = Scene::read(sys, &rows, &subtree)?;
-            Ok(rows.iter().map(|lease| examine(sys, lease, &guard, &scene)).collect::<Vec<_>>())
+            let scene = Scene::read(sys, &rows, &watch.subtree)?;
+            Ok(rows.iter().map(|lease| examine(sys, lease, &watch, &scene)).collect::<Vec<_>>())
         })
         .await?;
     let mut targets = 0;
-    for (lease, one) in leases.iter_mut().zip(&examined) {
-        if one.looked && !lease.state.is_ended() {
-            lease.last_evidence_json = Some(one.found.json(wall_ms()));
-        }
-        let Plan::Signal(pids) = &one.plan else {
+    for (lease, one) in leases.iter().zip(&examined) {
+        if matches!(one.plan, Plan::Signal(_)) {
+            targets += 1;
+            ending.leases.insert(lease.lease_id);
+        } else {
             // What is being ended here and cannot be told just now may be on its way out.
             targets += usize::from(one.found.unknown.is_some() && ending.leases.contains(&lease.lease_id));
-            continue;
-        };
-        targets += 1;
-        ending.leases.insert(lease.lease_id);
-        if lease.state != LeaseState::Closing {
-            if let Err(error) = lease.apply(LeaseEvent::Close, "an orphan of an earlier supervisor") {
-                tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped");
-                continue;
-            }
-            context.store.record(lease, "the reaping of a lease").await;
         }
+    }
+    begin(context, leases, &examined).await;
+    for (lease, one) in leases.iter().zip(&examined) {
+        let Plan::Signal(pids) = &one.plan else { continue };
         if kill {
             tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
             let target = Target::of(lease, &context.holding.subtree);
@@ -193,8 +254,33 @@ async fn round<S: Sys>(
     Ok((examined.into_iter().map(|one| one.plan).collect(), targets))
 }
 
+/// Closing is on record before the first signal, of all of them with as few commits as can be.
+async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[Examined<H>]) {
+    let mut begun = HashSet::new();
+    for (lease, one) in leases.iter_mut().zip(examined) {
+        let was_lost = lease.state == LeaseState::Lost;
+        if matches!(one.plan, Plan::Signal(_)) && lease.state != LeaseState::Closing {
+            let why = if was_lost {
+                tracing::warn!(lease_id = %lease.lease_id, "the tree of a lost lease is there after all");
+                "it was lost, and its tree was found again"
+            } else {
+                "an orphan of an earlier supervisor"
+            };
+            match lease.apply(LeaseEvent::Close, why) {
+                Ok(()) => drop(begun.insert(lease.lease_id)),
+                Err(error) => tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped"),
+            }
+        }
+        if one.looked && !lease.state.is_ended() {
+            lease.last_evidence_json = Some(one.found.json(wall_ms()));
+        }
+    }
+    let begun: Vec<&Lease> = leases.iter().filter(|l| begun.contains(&l.lease_id)).collect();
+    context.store.record_all(&begun, "the reaping of a lease").await;
+}
+
 async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
-    let mut removed = Vec::new();
+    let mut ended = HashSet::new();
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let Plan::Mark(event, why) = plan else { continue };
         let from = lease.state;
@@ -204,9 +290,11 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
         }
         tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
-        context.store.record(lease, "the end of a lease").await;
-        removed.push(context.leave_nothing(lease));
+        ended.insert(lease.lease_id);
     }
+    let ended: Vec<&Lease> = leases.iter().filter(|l| ended.contains(&l.lease_id)).collect();
+    context.store.record_all(&ended, "the end of a lease").await;
+    let removed: Vec<_> = ended.into_iter().map(|lease| context.leave_nothing(lease)).collect();
     if !removed.is_empty() {
         disk::waited(removed).await;
     }
@@ -216,8 +304,7 @@ async fn name_survivors<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease],
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let Plan::Signal(pids) = plan else { continue };
         tracing::error!(lease_id = %lease.lease_id, ?pids, "SIGKILL did not end these");
-        let reason = format!("an orphan of an earlier supervisor; SIGKILL did not end: {pids:?}");
-        lease.state_reason = head(&reason, REASON_BYTES_MAX).to_owned();
+        lease.explain(&format!("an orphan of an earlier supervisor; {UNENDED}: {pids:?}"));
         context.store.post_lease(lease);
     }
 }

@@ -5,7 +5,7 @@ use crate::core::cgroup::{KillBy, Leaf, Subtree, how_to_kill};
 use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
-    Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, verify, verify_member,
+    Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, doubt, verify, verify_member,
 };
 use crate::sys::{OpenError, Signal, SignalError, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -108,9 +108,17 @@ pub struct Found<H> {
     pub untold: Vec<ProcessRecord>,
     /// Why something of it cannot be told, if that is so.
     pub unknown: Option<&'static str>,
+    /// Why a process on record is not proved dead that is not proved to be its own either, if that is so.
+    pub doubt: Option<&'static str>,
 }
 
 impl<H> Found<H> {
+    /// Nothing.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self { members: Vec::new(), untold: Vec::new(), unknown: None, doubt: None }
+    }
+
     /// Whom SIGKILL is for, parents before children: the wrapper is spared while anything else of the tree lives.
     pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
         let spares_root = self.members.iter().any(|m| !m.is_root);
@@ -196,16 +204,26 @@ struct Search<'a, S: Sys> {
 impl<S: Sys> Search<'_, S> {
     fn root(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look(self.sys, process.pid);
-        let verdict = verify(&self.target.claim(process), &evidence, self.guard);
+        let verdict = self.judge(process, &evidence);
         // What is on record leads a group of its own; where that cannot be read now, the kernel knows.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
         self.take(&evidence, handle, leads_group, verdict);
     }
 
+    /// What is on record against what is there. A process that is not ours may still not be proved another one.
+    fn judge(&mut self, process: ProcessRecord, evidence: &Evidence) -> Verdict {
+        let claim = self.target.claim(process);
+        let verdict = verify(&claim, evidence, self.guard);
+        if matches!(verdict, Verdict::NotOurs(_)) {
+            self.found.doubt = self.found.doubt.or(doubt(&claim, evidence));
+        }
+        verdict
+    }
+
     /// One that was verified before. Whether its group was ever ours is not on record.
     fn known(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look(self.sys, process.pid);
-        let verdict = verify(&self.target.claim(process), &evidence, self.guard);
+        let verdict = self.judge(process, &evidence);
         if matches!(verdict, Verdict::Unknown(_)) {
             self.found.untold.push(process);
         }
@@ -286,7 +304,7 @@ pub fn find<S: Sys>(
         target,
         guard,
         names: snapshot.iter().map(|p| (p.pid, p)).collect(),
-        found: Found { members: Vec::new(), untold: Vec::new(), unknown: None },
+        found: Found::nothing(),
         seen: HashSet::new(),
     };
     match sys.here() {

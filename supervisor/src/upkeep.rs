@@ -2,13 +2,15 @@
 //! ones is bounded.
 
 use crate::core::lease::Lease;
+use crate::core::retain::{NOT_PROVED, Rest};
 use crate::core::wake::{Deadlines, next_wake};
+use crate::entry::Entry;
 use crate::handle;
 use crate::handover::Upgrade;
-use crate::owner::{Entry, Owner, TOLD, Who};
+use crate::owner::{Owner, TOLD, Who};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
-use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode};
+use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,7 +43,7 @@ impl Owner {
         }
         self.check_upgrade(now);
         self.manager.alive(now);
-        self.wake_at_ms = next_wake(now, &self.deadlines(now));
+        self.wake_at_ms = next_wake(now, &self.deadlines());
     }
 
     /// The instant to wake at without an event.
@@ -67,18 +69,16 @@ impl Owner {
         })
     }
 
-    fn deadlines(&self, now: u64) -> Deadlines {
-        let config = &self.context.config;
-        let wall = crate::context::wall_ms();
+    fn deadlines(&self) -> Deadlines {
+        let (config, clocks) = (&self.context.config, self.context.clocks());
         let kept = |e: &Entry| {
             let printed = e.lease.parent().is_some() && e.relay.is_some();
             let keep = if printed { TERMINAL_KEPT_MS.min(config.retention_ms) } else { config.retention_ms };
-            // What is kept for exactly its time goes one millisecond later.
-            let until = e.lease.ended_at_ms?.saturating_add(keep).saturating_add(1);
-            Some(now.saturating_add(until.saturating_sub(wall)))
+            // What may not go yet is waited for by the sweep.
+            e.due_ms(keep, &clocks).filter(|_| printed || e.may_be_forgotten())
         };
-        // Living leases may lose the store's file; those without a task are looked at again.
-        let living = self.leases.values().any(|e| !e.lease.state.is_ended());
+        // Living leases may lose the store's file; those without a task, and what is lost, are looked at again.
+        let living = self.leases.values().any(|e| !e.lease.state.is_ended() || e.is_left());
         let writes = self.context.store.read_only().is_none();
         Deadlines {
             detached: self
@@ -133,7 +133,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Looks again at leases of earlier supervisors that could not be told when this one started.
+    /// Looks again at leases that no task works on: those of earlier supervisors that could not be told when this one
+    /// started, and those that are lost and not proved gone (H23).
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         if now_ms < self.sweep_at_ms || self.stopping {
             return;
@@ -141,8 +142,8 @@ impl Owner {
         self.swept_at_ms = Some(crate::context::wall_ms());
         self.sweep_at_ms = now_ms.saturating_add(self.context.config.reap_every_ms);
         self.context.store.post_check();
-        let left = self.leases.values().filter(|e| e.commands.is_none() && !e.lease.state.is_ended());
-        let left: Vec<Lease> = left.map(|e| e.lease.clone()).collect();
+        let left: Vec<Lease> =
+            self.leases.values().filter(|e| e.is_left()).map(|e| e.lease.clone()).collect();
         if left.is_empty() || self.sweeping.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -155,17 +156,52 @@ impl Owner {
         });
     }
 
-    /// Forgets leases past their retention, and what terminals printed that ended a while ago.
+    /// What is known now of lost leases.
+    pub(crate) fn looked(&mut self, rests: Vec<(LeaseId, Rest)>) {
+        for (id, rest) in rests {
+            let lost = self.leases.get_mut(&id).filter(|e| e.lease.state == LeaseState::Lost);
+            let Some(entry) = lost else { continue };
+            if let Rest::Unproved(why) = rest
+                && entry.rest != Some(rest)
+            {
+                // Once for each answer, not with each sweep.
+                tracing::warn!(lease_id = %id, why, "a lost lease is not proved gone, and is kept until it is");
+            }
+            entry.rest = Some(rest);
+        }
+        self.wake_anew();
+    }
+
+    /// What a person should know of lost leases that are kept beyond their time.
+    pub(crate) fn overdue(&self) -> Option<String> {
+        let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
+        let over = |e: &Entry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
+        let unproved = |e: &Entry| match e.rest {
+            Some(Rest::Unproved(why)) if over(e) => Some((e.lease.lease_id, why)),
+            Some(Rest::Unproved(_) | Rest::Gone(_)) | None => None,
+        };
+        let mut kept = self.leases.values().filter_map(unproved);
+        let (first, why) = kept.next()?;
+        let count = kept.count() + 1;
+        Some(format!(
+            "lost leases past retention_ms that are kept because they are {NOT_PROVED}: {count}; the first is {first} ({why}). \
+             `acp-supervisor leases verify ID` shows the evidence; the next start of the machine proves it"
+        ))
+    }
+
+    /// Forgets leases past their retention, and what terminals printed that ended a while ago. What is lost and not
+    /// proved gone is kept (H23).
     pub(crate) fn expire(&mut self) {
-        let (now, keep) = (crate::context::wall_ms(), self.context.config.retention_ms);
+        let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
+        let over = |e: &Entry, keep_ms| e.due_ms(keep_ms, &clocks).is_some_and(|due| due <= clocks.now_ms);
         for entry in self.leases.values_mut().filter(|e| e.lease.parent().is_some()) {
-            if entry.lease.ended_at_ms.is_some_and(|at| now.saturating_sub(at) > TERMINAL_KEPT_MS)
+            if over(entry, TERMINAL_KEPT_MS)
                 && let Some(relay) = entry.relay.take()
             {
                 relay.tell(RelayCmd::Release);
             }
         }
-        let old = |e: &Entry| e.lease.ended_at_ms.is_some_and(|at| now.saturating_sub(at) > keep);
+        let old = |e: &Entry| over(e, keep) && e.may_be_forgotten();
         let mut ids: Vec<LeaseId> = self.leases.iter().filter(|(_, e)| old(e)).map(|(id, _)| *id).collect();
         ids.extend(self.surplus());
         if ids.is_empty() {
@@ -189,15 +225,18 @@ impl Owner {
     /// Ended leases beyond the number that is kept of each gateway, the oldest ones. What an agent said and nobody
     /// has acknowledged stays (H1).
     fn surplus(&self) -> Vec<LeaseId> {
+        // In the order in which they ended: what this supervisor did not see, then what it saw.
+        type Place = (Option<u64>, Option<u64>, LeaseId);
         let max = crate::config::size(self.context.config.ended_per_gateway_max);
         if self.leases.len() <= max {
             return Vec::new();
         }
-        let mut ended: HashMap<GatewayInstanceId, Vec<(u64, LeaseId)>> = HashMap::new();
-        for (id, entry) in &self.leases {
+        let mut ended: HashMap<GatewayInstanceId, Vec<Place>> = HashMap::new();
+        for (id, entry) in self.leases.iter().filter(|(_, e)| e.may_be_forgotten()) {
             let buffered = entry.relay.as_ref().map_or(0, Relay::buffered_bytes);
-            if let Some(at) = entry.lease.ended_at_ms.filter(|_| entry.lease.released || buffered == 0) {
-                ended.entry(entry.lease.gateway).or_default().push((at, *id));
+            if entry.lease.released || buffered == 0 {
+                let place = (entry.ended_seen_ms, entry.lease.ended_at_ms, *id);
+                ended.entry(entry.lease.gateway).or_default().push(place);
             }
         }
         ended
@@ -207,7 +246,7 @@ impl Owner {
                 of_one.truncate(of_one.len().saturating_sub(max));
                 of_one
             })
-            .map(|(_, id)| id)
+            .map(|(_, _, id)| id)
             .collect()
     }
 

@@ -130,6 +130,22 @@ pub struct Installation {
     pub home: Home,
     /// The highest epoch it has shown.
     pub epoch_max: u64,
+    /// Its record cannot be read, and why: the rest of this is not believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
+}
+
+impl Installation {
+    /// What a person is told of a record that cannot be read, if it cannot.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        let (why, gateway) = (self.damaged.as_ref()?, self.gateway);
+        Some(format!(
+            "what is known of gateway {gateway} is damaged ({why}), so it cannot be told from a copy or from somebody \
+             else's and is not let in; if it is what you expect, stop the supervisor, remove the row (sqlite3 supervisor.db \
+             \"DELETE FROM homes WHERE gateway_instance_id = '{gateway}'\") and start it again"
+        ))
+    }
 }
 
 /// A gateway that is let in.
@@ -175,8 +191,16 @@ pub fn admit(
     home: &Home,
     epoch: u64,
 ) -> Result<Admitted, Refusal> {
-    let mut installation =
-        known.cloned().unwrap_or_else(|| Installation { gateway, uid, home: home.clone(), epoch_max: 0 });
+    if let Some(why) = known.and_then(Installation::damage) {
+        return Err(Refusal::new(RefusalCode::StoreUnavailable, why));
+    }
+    let mut installation = known.cloned().unwrap_or_else(|| Installation {
+        gateway,
+        uid,
+        home: home.clone(),
+        epoch_max: 0,
+        damaged: None,
+    });
     if installation.uid != uid {
         return Err(other_user(gateway));
     }
@@ -202,6 +226,7 @@ pub fn admit(
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     fn policy() -> Policy {
@@ -262,7 +287,7 @@ mod tests {
         let gateway = GatewayInstanceId::mint();
         let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
         let copy = Home { ino: 3, ..home.clone() };
-        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7 };
+        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7, damaged: None };
         let dead = |epoch| Some(Living { epoch, elsewhere: false });
         let alive = |epoch| Some(Living { epoch, elsewhere: true });
         let ok = |epoch_max, supersedes| {
@@ -290,6 +315,19 @@ mod tests {
         ] {
             let got = admit(known, living, gateway, uid, home, epoch).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn whose_record_is_damaged_is_not_let_in_and_told_why() {
+        let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
+        let gateway = GatewayInstanceId::mint();
+        let damaged = Some("uid is out of range".to_owned());
+        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7, damaged };
+        let refusal = admit(Some(&known), None, gateway, 5, &home, 8).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
+        for said in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
+            assert!(refusal.message.contains(said), "{said}: {refusal:?}");
         }
     }
 }

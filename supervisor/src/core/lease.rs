@@ -1,7 +1,7 @@
 //! A lease: one process tree under care, and the machine of its life.
 //!
-//! `reserved → bound → open → closing → closed`, and `lost` from the first four. The whole table is printed by
-//! `lease.table.txt`, which a test compares.
+//! `reserved → bound → open → closing → closed`, and `lost` from the first four; what is lost closes when its tree is
+//! found again after all. The whole table is printed by `lease.table.txt`, which a test compares.
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
@@ -15,7 +15,7 @@ pub enum LeaseEvent {
     Bind,
     /// The adapter has called exec.
     Run,
-    /// The end was asked for, or the adapter ended, or the start failed.
+    /// The end was asked for, or the adapter ended, or the start failed, or a tree that was lost is found and ended.
     Close,
     /// The whole tree is verified gone.
     Gone,
@@ -49,14 +49,30 @@ pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Ille
     match (state, event) {
         (Reserved, Bind) => Ok(Bound),
         (Bound, Run) => Ok(Open),
-        (Reserved | Bound | Open | Closing, Close) => Ok(Closing),
+        (Reserved | Bound | Open | Closing | Lost, Close) => Ok(Closing),
         (Closing, Gone) => Ok(Closed),
         (Reserved | Bound | Open | Closing, Lose) => Ok(Lost),
         (Reserved, Run | Gone)
         | (Bound, Bind | Gone)
         | (Open, Bind | Run | Gone)
         | (Closing, Bind | Run)
-        | (Closed | Lost, Bind | Run | Close | Gone | Lose) => illegal,
+        | (Closed, Bind | Run | Close | Gone | Lose)
+        | (Lost, Bind | Run | Gone | Lose) => illegal,
+    }
+}
+
+/// How a lease ends of which nothing is left: in order where its end had begun, lost where it vanished before that, or
+/// where a process runs that could be its own and does not prove it. `vanished`: its wrapper ended without a word.
+#[must_use]
+pub const fn ending(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
+    match state {
+        LeaseState::Closing if !vanished && !doubtful => LeaseEvent::Gone,
+        LeaseState::Closing
+        | LeaseState::Reserved
+        | LeaseState::Bound
+        | LeaseState::Open
+        | LeaseState::Closed
+        | LeaseState::Lost => LeaseEvent::Lose,
     }
 }
 
@@ -116,6 +132,21 @@ pub enum Place {
 }
 
 impl Scope {
+    /// Why nothing of it can live any more, where that is certain: seen from `here`, its boot or its pid namespace is
+    /// over. An unreadable record proves nothing.
+    #[must_use]
+    pub fn is_over(&self, here: &Self) -> Option<&'static str> {
+        if self.boot_id.is_empty() || here.boot_id.is_empty() {
+            return None;
+        }
+        if self.boot_id != here.boot_id {
+            return Some("the machine was started anew since");
+        }
+        // The number of a namespace comes again only when the one before has ended, with all that was in it.
+        let other_init = self.init.inode.zip(here.init.inode).is_some_and(|(then, now)| then != now);
+        (self.pidns == here.pidns && other_init).then_some("its pid namespace has ended since")
+    }
+
     /// Where this scope lies.
     #[must_use]
     pub fn seen_from(&self, here: &Self) -> Place {
@@ -210,10 +241,18 @@ impl Lease {
     pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), Illegal> {
         let to = on(self.state, event)?;
         if to != self.state || self.state_reason.is_empty() {
-            self.state_reason = crate::core::tail::head(reason, REASON_BYTES_MAX).to_owned();
+            self.explain(reason);
+        }
+        if !to.is_ended() {
+            self.ended_at_ms = None;
         }
         self.state = to;
         Ok(())
+    }
+
+    /// Says why it is as it is.
+    pub fn explain(&mut self, reason: &str) {
+        self.state_reason = harmless(reason);
     }
 
     /// Puts a lease out of use whose record cannot be trusted: it is lost, and names no process any more, so that
@@ -226,8 +265,7 @@ impl Lease {
                 bound.pgid, bound.sid
             ));
         }
-        let reason = format!("{QUARANTINED}, nothing is signalled for it: {why}");
-        self.state_reason = crate::core::tail::head(&reason, REASON_BYTES_MAX).to_owned();
+        self.explain(&format!("{QUARANTINED}, nothing is signalled for it: {why}"));
         self.state = LeaseState::Lost;
         self.ended_at_ms = self.ended_at_ms.or(Some(at_ms));
     }
@@ -279,11 +317,33 @@ impl Lease {
 }
 
 const QUARANTINED: &str = "quarantined";
+/// What a reason says before it names those that outlived SIGKILL.
+pub const UNENDED: &str = "SIGKILL did not end";
 /// The longest reason that is kept, in bytes.
 pub const REASON_BYTES_MAX: usize = 500;
 
+/// A reason, whoever gave it, as it is kept: of bounded length, on one line, without orders to a terminal.
+#[must_use]
+pub fn harmless(reason: &str) -> String {
+    let mut safe = String::new();
+    for c in reason.chars() {
+        let from = safe.len();
+        if c.is_control() {
+            safe.extend(c.escape_default())
+        } else {
+            safe.push(c)
+        }
+        if safe.len() > REASON_BYTES_MAX {
+            safe.truncate(from);
+            break;
+        }
+    }
+    safe
+}
+
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     /// Every state against every event, one line each.
@@ -304,11 +364,58 @@ mod tests {
     }
 
     #[test]
-    fn ended_is_final() {
-        for state in LeaseState::ALL.into_iter().filter(|s| s.is_ended()) {
-            for event in LeaseEvent::ALL {
-                assert_eq!(on(state, event), Err(Illegal { from: state, event }));
+    fn closed_is_final_and_lost_only_ends_once_more() {
+        for event in LeaseEvent::ALL {
+            let closed = Illegal { from: LeaseState::Closed, event };
+            assert_eq!(on(LeaseState::Closed, event), Err(closed));
+            assert_eq!(
+                on(LeaseState::Lost, event).ok(),
+                (event == LeaseEvent::Close).then_some(LeaseState::Closing)
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_found_again_has_not_ended() {
+        let mut lease = Lease { state: LeaseState::Lost, ended_at_ms: Some(5), ..fixture::lease() };
+        lease.apply(LeaseEvent::Close, "found again").unwrap();
+        assert_eq!((lease.state, lease.ended_at_ms), (LeaseState::Closing, None));
+    }
+
+    #[test]
+    fn every_end_is_decided_in_one_place() {
+        for state in LeaseState::ALL {
+            for (vanished, doubtful) in [(false, false), (true, false), (false, true), (true, true)] {
+                let in_order = state == LeaseState::Closing && !vanished && !doubtful;
+                let want = if in_order { LeaseEvent::Gone } else { LeaseEvent::Lose };
+                assert_eq!(ending(state, vanished, doubtful), want, "{state} {vanished} {doubtful}");
             }
+        }
+    }
+
+    #[test]
+    fn a_reason_is_cut_and_harmless() {
+        assert_eq!(harmless("its agent ended"), "its agent ended");
+        assert_eq!(harmless("a\u{1b}[2Jb\n\u{9b}c\u{7f}é"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{7f}é");
+        let long = harmless(&"é".repeat(REASON_BYTES_MAX));
+        assert_eq!((long.len(), long.chars().all(|c| c == 'é')), (REASON_BYTES_MAX, true));
+        let escapes = harmless(&"\u{1b}".repeat(REASON_BYTES_MAX));
+        assert!(escapes.len() <= REASON_BYTES_MAX && escapes.ends_with("\\u{1b}"), "no escape is cut in two");
+    }
+
+    #[test]
+    fn h23_s_only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
+        let init = |inode| NsInit { start_ticks: Some(1), inode };
+        let here = Scope { boot_id: "boot".into(), pidns: 7, init: init(Some(3)) };
+        for (name, scope, over) in [
+            ("the same", here.clone(), false),
+            ("another boot", Scope { boot_id: "other".into(), ..here.clone() }, true),
+            ("a boot that cannot be read", Scope { boot_id: String::new(), ..here.clone() }, false),
+            ("another namespace, which may live", Scope { pidns: 8, ..here.clone() }, false),
+            ("one that ended", Scope { init: init(Some(2)), ..here.clone() }, true),
+            ("one whose first process is not known", Scope { init: init(None), ..here.clone() }, false),
+        ] {
+            assert_eq!(scope.is_over(&here).is_some(), over, "{name}");
         }
     }
 }

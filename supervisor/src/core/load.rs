@@ -2,6 +2,7 @@
 //! of two leases that name one process at most one can be right.
 
 use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
+use acp_shared::protocol::LeaseState;
 use std::collections::{BTreeMap, HashSet};
 
 /// What a supervisor knows of itself when it loads leases.
@@ -48,11 +49,14 @@ pub fn settle(
         place += 1;
         last.get(&lease.lease_id) == Some(&(place - 1))
     });
-    for lease in leases.iter_mut().filter(|l| !l.state.is_ended()) {
+    // What is lost is looked at again; what is closed is not.
+    for lease in leases.iter_mut().filter(|l| l.state != LeaseState::Closed) {
         let Some(bound) = lease.bound else { continue };
         let ours = |pid: &i32| own.line.contains(pid);
         let here = lease.scope.seen_from(own.scope) == Place::Here;
-        let itself = here && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
+        // A number of what was lost before may well be this supervisor's by now.
+        let itself =
+            here && !lease.state.is_ended() && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
         let why = fault(&bound, lease.supervisor.pid)
             .or(itself.then_some("it names this supervisor or an ancestor of it"));
         if let Some(why) = why {
@@ -106,7 +110,6 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::core::lease::fixture;
-    use acp_shared::protocol::LeaseState;
 
     const OWN: i32 = 50;
 
@@ -147,6 +150,16 @@ mod tests {
             assert_eq!((changed, leases[0].state, leases[0].bound), (1, LeaseState::Lost, None), "{name}");
             assert!(leases[0].state_reason.starts_with("quarantined"), "{name}");
             assert!(leases[0].last_evidence_json.as_ref().unwrap().contains("wrapper_pid"), "{name}");
+        }
+        // What is lost is looked at again: the same holds for it, but this number may be ours by now.
+        for (wrapper, changed) in [(1, 1), (OWN, 0)] {
+            let lost = Lease { state: LeaseState::Lost, ended_at_ms: Some(3), ..tree(wrapper, 101, 1) };
+            let lost = Lease { supervisor: ProcessRecord { pid: 60, ..lost.supervisor }, ..lost };
+            let (leases, quarantined) = settled(vec![lost], |_| None);
+            assert_eq!(
+                (quarantined, leases[0].state, leases[0].ended_at_ms),
+                (changed, LeaseState::Lost, Some(3))
+            );
         }
         // Numbers of another boot say nothing about this supervisor.
         let mut earlier = tree(OWN, 101, 1);

@@ -10,6 +10,7 @@ pub mod limits;
 pub mod load;
 pub mod quiet;
 pub mod reap;
+pub mod retain;
 pub mod ring;
 pub mod stdin;
 pub mod stop;

@@ -1,7 +1,8 @@
 //! What to do about the leases that an earlier supervisor left behind. Planned from leases alone, never from
 //! processes that look like agents.
 
-use crate::core::lease::{Lease, LeaseEvent, Place, Scope};
+use crate::core::lease::{Lease, LeaseEvent, Place, Scope, ending};
+use crate::core::retain::Rest;
 use crate::core::verify::Holder;
 
 /// What the evidence says about one lease.
@@ -15,6 +16,8 @@ pub struct Findings {
     pub owned: Vec<i32>,
     /// Why something of it cannot be told, if that is so.
     pub unknown: Option<&'static str>,
+    /// Why one of its processes is not proved dead that is not proved to be its own either, if that is so.
+    pub doubt: Option<&'static str>,
 }
 
 /// How far the end of an orphan has come, in order. What each stage does is on record before the next one begins.
@@ -44,6 +47,8 @@ pub enum Plan {
     Signal(Vec<i32>),
     /// Nothing is left of it: record this.
     Mark(LeaseEvent, &'static str),
+    /// It was lost and stays so: this is what is known of its tree now (H23).
+    Rest(Rest),
     /// Leave it as it is.
     Leave(&'static str),
 }
@@ -56,7 +61,7 @@ impl Plan {
             Self::Signal(_) => "signal",
             Self::Mark(LeaseEvent::Gone, _) => "mark_closed",
             Self::Mark(_, _) => "mark_lost",
-            Self::Leave(_) => "leave",
+            Self::Rest(_) | Self::Leave(_) => "leave",
         }
     }
 
@@ -65,20 +70,50 @@ impl Plan {
     pub const fn why(&self) -> &'static str {
         match self {
             Self::Signal(_) => "its supervisor is dead and these processes are verified to be its tree",
-            Self::Mark(_, why) | Self::Leave(why) => why,
+            Self::Mark(_, why) | Self::Leave(why) | Self::Rest(Rest::Gone(why) | Rest::Unproved(why)) => why,
         }
     }
 }
 
-/// Decides about one lease that has not ended.
+/// Why nothing can be proved of a record that is not believed.
+const NOT_BELIEVED: &str = "its record is not believed";
+
+/// Decides about one lease that is lost: nothing of it is signalled that is not verified, and that nothing is left of
+/// it must be proved.
+fn rest(lease: &Lease, found: &Findings) -> Plan {
+    let unproved = |why| Plan::Rest(Rest::Unproved(why));
+    let Some(here) = &found.here else { return unproved("boot id or pid namespace cannot be read") };
+    if let Some(why) = lease.scope.is_over(here) {
+        return Plan::Rest(Rest::Gone(why));
+    }
+    match lease.scope.seen_from(here) {
+        Place::Here if lease.is_quarantined() => return unproved(NOT_BELIEVED),
+        Place::Here => {}
+        Place::EarlierBoot => return unproved(NOT_BELIEVED),
+        Place::Elsewhere(why) => return unproved(why),
+    }
+    match found.holder {
+        Holder::Alive => return unproved("the supervisor that spawned it lives"),
+        Holder::Unknown => return unproved("it cannot be told whether the supervisor that spawned it lives"),
+        Holder::Dead => {}
+    }
+    match (found.owned.is_empty(), found.unknown.or(found.doubt)) {
+        (false, _) => Plan::Signal(found.owned.clone()),
+        (true, Some(why)) => unproved(why),
+        (true, None) => Plan::Rest(Rest::Gone("nothing is left of its tree")),
+    }
+}
+
+/// Decides about one lease. One that is closed stays so; one that is lost is looked at again.
 #[must_use]
 pub fn plan(lease: &Lease, found: &Findings) -> Plan {
     use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
-    let Some(here) = &found.here else { return Plan::Leave("boot id or pid namespace cannot be read") };
     match lease.state {
-        Closed | Lost => return Plan::Leave("it has ended"),
+        Closed => return Plan::Leave("it has ended"),
+        Lost => return rest(lease, found),
         Reserved | Bound | Open | Closing => {}
     }
+    let Some(here) = &found.here else { return Plan::Leave("boot id or pid namespace cannot be read") };
     match lease.scope.seen_from(here) {
         Place::Here => {}
         Place::EarlierBoot => return Plan::Mark(LeaseEvent::Lose, "the machine was started anew since"),
@@ -97,12 +132,13 @@ pub fn plan(lease: &Lease, found: &Findings) -> Plan {
     if let Some(why) = found.unknown {
         return Plan::Leave(why);
     }
-    match lease.state {
-        Closing => Plan::Mark(LeaseEvent::Gone, "its tree is gone"),
-        Reserved | Bound | Open | Closed | Lost => {
-            Plan::Mark(LeaseEvent::Lose, "its supervisor died and nothing is left of its tree")
-        }
-    }
+    let event = ending(lease.state, false, found.doubt.is_some());
+    let why = match (event, found.doubt) {
+        (LeaseEvent::Gone, _) => "its tree is gone",
+        (_, Some(why)) => why,
+        (_, None) => "its supervisor died and nothing is left of its tree",
+    };
+    Plan::Mark(event, why)
 }
 
 #[cfg(test)]
@@ -114,7 +150,13 @@ mod tests {
     #[test]
     fn plans() {
         let scope = Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() };
-        let base = Findings { here: Some(scope.clone()), holder: Holder::Dead, owned: vec![], unknown: None };
+        let base = Findings {
+            here: Some(scope.clone()),
+            holder: Holder::Dead,
+            owned: vec![],
+            unknown: None,
+            doubt: None,
+        };
         let other_boot = Some(Scope { boot_id: "other".into(), ..scope.clone() });
         let other_ns = Some(Scope { pidns: 8, ..scope.clone() });
         let f = |change: &dyn Fn(&mut Findings)| {
@@ -167,10 +209,85 @@ mod tests {
             ("19: a process cannot be read", LeaseState::Open, f(&|f| f.unknown = Some("?")), "leave"),
             ("the scope cannot be read", LeaseState::Open, f(&|f| f.here = None), "leave"),
             ("ended", LeaseState::Closed, f(&|f| f.owned = vec![9]), "leave"),
+            ("closing, in doubt", LeaseState::Closing, f(&|f| f.doubt = Some("?")), "mark_lost"),
+            ("lost, its tree is there", LeaseState::Lost, f(&|f| f.owned = vec![9]), "signal"),
+            ("lost, and gone", LeaseState::Lost, f(&|_| {}), "leave"),
         ] {
             let mut lease = fixture::lease();
             lease.state = state;
             assert_eq!(plan(&lease, &found).action(), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn h23_s_a_lost_lease_is_gone_only_by_proof() {
+        let scope = Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() };
+        let at = |change: &dyn Fn(&mut Scope)| {
+            let mut here = scope.clone();
+            change(&mut here);
+            Some(here)
+        };
+        let base = Findings {
+            here: Some(scope.clone()),
+            holder: Holder::Dead,
+            owned: vec![],
+            unknown: None,
+            doubt: None,
+        };
+        let gone = |why| Plan::Rest(Rest::Gone(why));
+        let unproved = |why| Plan::Rest(Rest::Unproved(why));
+        let other_boot = at(&|here| here.boot_id = "other".into());
+        for (name, found, sound, quarantined) in [
+            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(NOT_BELIEVED)),
+            (
+                "its tree is there",
+                Findings { owned: vec![9], ..base.clone() },
+                Plan::Signal(vec![9]),
+                unproved(NOT_BELIEVED),
+            ),
+            (
+                "in doubt",
+                Findings { doubt: Some("?"), ..base.clone() },
+                unproved("?"),
+                unproved(NOT_BELIEVED),
+            ),
+            (
+                "not told",
+                Findings { unknown: Some("!"), ..base.clone() },
+                unproved("!"),
+                unproved(NOT_BELIEVED),
+            ),
+            (
+                "another boot",
+                Findings { here: other_boot, owned: vec![9], ..base.clone() },
+                gone("the machine was started anew since"),
+                gone("the machine was started anew since"),
+            ),
+            (
+                "another namespace",
+                Findings { here: at(&|here| here.pidns = 8), owned: vec![9], ..base.clone() },
+                unproved("it was recorded in another pid namespace"),
+                unproved("it was recorded in another pid namespace"),
+            ),
+            (
+                "somebody else's",
+                Findings { holder: Holder::Alive, owned: vec![9], ..base.clone() },
+                unproved("the supervisor that spawned it lives"),
+                unproved(NOT_BELIEVED),
+            ),
+            (
+                "it cannot be told where this is",
+                Findings { here: None, owned: vec![9], ..base.clone() },
+                unproved("boot id or pid namespace cannot be read"),
+                unproved("boot id or pid namespace cannot be read"),
+            ),
+        ] {
+            let mut lease = Lease { state: LeaseState::Lost, ..fixture::lease() };
+            assert_eq!(plan(&lease, &found), sound, "{name}");
+            lease.quarantine("it makes no sense", 1);
+            assert_eq!(plan(&lease, &found), quarantined, "{name}, quarantined");
+            lease.scope.boot_id.clear();
+            assert!(matches!(plan(&lease, &found), Plan::Rest(Rest::Unproved(_))), "{name}, no boot id");
         }
     }
 }

@@ -293,6 +293,21 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
     }
 }
 
+/// Why it is not proved that the recorded process is dead, if it is not. That a process does not prove to be ours
+/// (its environment names nobody, say) is no proof that it is another one.
+#[must_use]
+pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
+    match identity(claim.process, claim.scope, now, false) {
+        Identity::Gone(_) | Identity::Other(_) => None,
+        Identity::Same | Identity::SameTicks if now.life == Life::Zombie => None,
+        Identity::Elsewhere(why) | Identity::Unknown(why) => Some(why),
+        Identity::Same => Some("its process runs, and is never signalled"),
+        Identity::SameTicks => {
+            Some("a process with its number and start time runs, and does not prove to be its own")
+        }
+    }
+}
+
 /// How a process that no lease names came to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kin<'a> {

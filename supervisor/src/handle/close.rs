@@ -1,5 +1,6 @@
 //! CloseLease: the orderly end, terminals first. Idempotent.
 
+use crate::core::lease::harmless;
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
 use acp_shared::ids::LeaseId;
@@ -17,9 +18,9 @@ pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, reason: &st
     };
     if ended.is_none() {
         if who == Who::Admin {
-            tracing::info!(%lease_id, reason, "an admin closes a lease");
+            tracing::info!(%lease_id, reason = harmless(reason), "an admin closes a lease");
         }
-        owner.close(lease_id, reason);
+        owner.close(lease_id, &harmless(reason));
     }
     to.answer(Ok(Reply::Closing { state: ended.unwrap_or(LeaseState::Closing) }));
 }

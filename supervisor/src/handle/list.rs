@@ -3,8 +3,9 @@
 
 use crate::core::lease::ProcessRecord;
 use crate::core::tree::weigh;
+use crate::entry::Entry;
 use crate::link::Responder;
-use crate::owner::{Entry, Owner, Who};
+use crate::owner::{Owner, Who};
 use crate::sys::Sys;
 use acp_shared::protocol::{LeaseInfo, Refusal, RefusalCode, Reply};
 use std::io;

@@ -2,10 +2,15 @@
 
 use crate::context::Context;
 use crate::core::lease::Lease;
+use crate::entry::Entry;
+use crate::handover::outlasting;
+use crate::lease_task;
 use crate::link::Responder;
 use crate::owner::{Event, Owner, Who};
-use crate::reaper;
-use acp_shared::protocol::{Refusal, RefusalCode, Reply};
+use crate::reaper::{self, Watch};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -13,10 +18,10 @@ pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
     if let Err(refusal) = super::admin_only(owner, who) {
         return to.answer(Err(refusal));
     }
-    let living = owner.leases.values().filter(|e| !e.lease.state.is_ended());
     // What a task of this supervisor holds is shown, and left to that task.
+    let held = |e: &&Entry| dry_run && !e.lease.state.is_ended();
     let leases: Vec<Lease> =
-        living.filter(|e| dry_run || e.commands.is_none()).map(|e| e.lease.clone()).collect();
+        owner.leases.values().filter(|e| e.is_left() || held(e)).map(|e| e.lease.clone()).collect();
     let context = Arc::clone(&owner.context);
     tokio::spawn(async move {
         let lines = if dry_run { show(&context, leases).await } else { act(&context, leases).await };
@@ -27,17 +32,29 @@ pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
 }
 
 async fn show(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
-    let (guard, subtree) = (context.guard(None), context.holding.subtree.clone());
-    context.blocking_in_turn(move |sys| reaper::dry_run(sys, &leases, &subtree, &guard)).await
+    let watch = Watch::of(context);
+    context.blocking_in_turn(move |sys| reaper::dry_run(sys, &leases, &watch)).await
 }
 
 pub(crate) async fn act(
     context: &Arc<Context>,
     mut leases: Vec<Lease>,
 ) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
-    let lines = reaper::reap(context, &mut leases).await?;
+    let lost: HashSet<LeaseId> =
+        leases.iter().filter(|l| l.state == LeaseState::Lost).map(|l| l.lease_id).collect();
+    let reaped = reaper::reap(context, &mut leases).await?;
+    // Of what is lost and stays so nothing changed but what is known.
+    let known: HashSet<LeaseId> = reaped.rests.iter().map(|(id, _)| *id).collect();
     for lease in leases {
-        context.tell(Event::Changed { lease, stuck: false }).await;
+        if outlasting(&lease, context.me) && lost.contains(&lease.lease_id) {
+            // The sweep leaves what this supervisor spawned to its tasks.
+            let (context, lease) = (Arc::clone(context), lease.clone());
+            tokio::spawn(async move { lease_task::until_gone(&context, lease).await });
+        }
+        if !known.contains(&lease.lease_id) {
+            context.tell(Event::Changed { lease, stuck: false }).await;
+        }
     }
-    Ok(lines)
+    context.tell(Event::Looked(reaped.rests)).await;
+    Ok(reaped.lines)
 }

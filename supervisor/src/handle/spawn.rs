@@ -4,9 +4,10 @@ use crate::core::backoff::Agent;
 use crate::core::ladder::Rung;
 use crate::core::lease::Lease;
 use crate::core::tenant::tenant_of;
+use crate::entry::Entry;
 use crate::lease_task;
 use crate::link::Responder;
-use crate::owner::{Entry, Owner, Who};
+use crate::owner::{Owner, Who};
 use crate::spawn::Asked;
 use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
@@ -41,15 +42,7 @@ enum Reserved<'a> {
 
 fn run(owner: &mut Owner, lease: Lease, asked: Asked, to: Responder) {
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
-    let entry = Entry {
-        lease: lease.clone(),
-        commands: Some(commands),
-        relay: None,
-        waiting: vec![to],
-        stuck: false,
-        close_at_ms: None,
-        open_since_ms: 0,
-    };
+    let entry = Entry { commands: Some(commands), waiting: vec![to], ..Entry::of(lease.clone()) };
     owner.leases.insert(lease.lease_id, entry);
     tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, asked, queue));
 }

@@ -2,8 +2,9 @@
 
 use crate::core::backoff::{Agent, Held};
 use crate::core::ladder;
+use crate::entry::Entry;
 use crate::link::Responder;
-use crate::owner::{Entry, Owner, Who};
+use crate::owner::{Owner, Who};
 use crate::relay::Relay;
 use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
@@ -62,6 +63,7 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .iter()
             .cloned()
             .chain(context.store.warnings())
+            .chain(owner.overdue().filter(|_| who == Who::Admin))
             .chain(held(owner, who))
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),

@@ -170,7 +170,7 @@ impl Owner {
     /// Whether nothing is left to wait for.
     pub(crate) fn may_freeze(&self) -> bool {
         let spawning =
-            |e: &crate::owner::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
+            |e: &crate::entry::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some())
             && !self.leases.values().any(spawning)
     }
@@ -264,13 +264,12 @@ impl Owner {
 
     /// Lets every client go, save the one that waits for the outcome.
     async fn let_go(&mut self, asker: &Link, events: &mut mpsc::Receiver<Event>) {
-        let now = self.context.now_ms();
         let leave =
             Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
         let mut ends = Vec::new();
         for (id, connected) in std::mem::take(&mut self.links) {
             if let Who::Gateway(gateway) = connected.who {
-                self.detached_at_ms.insert(gateway, now);
+                self.detach(gateway);
             }
             if id != asker.id() {
                 connected.link.refuse(leave.clone());
@@ -320,6 +319,10 @@ impl Owner {
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             crashes: self.backoff.crashes(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),
+            wall_at_start_ms: Some(context.wall_at_start_ms),
+            ended_seen_ms: Some(
+                self.leases.iter().filter_map(|(id, entry)| Some((*id, entry.ended_seen_ms?))).collect(),
+            ),
         }
     }
 

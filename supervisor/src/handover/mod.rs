@@ -24,7 +24,7 @@ pub(crate) mod program;
 mod thaw;
 
 pub(crate) use exec::{ResumeError, go_back, number, plain, resume};
-pub(crate) use freeze::{Footing, Frozen, Pause, Tried, Upgrade};
+pub(crate) use freeze::{Footing, Frozen, Pause, Tried, Upgrade, outlasting};
 pub(crate) use passed::Passed;
 pub(crate) use thaw::{Standing, Thawing};
 
@@ -34,7 +34,7 @@ use crate::core::ladder::{Abilities, Holding};
 use crate::core::lease::Lease;
 use crate::core::stop::Stop;
 use crate::relay::RelayState;
-use acp_shared::ids::GatewayInstanceId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -80,6 +80,12 @@ pub(crate) struct Head {
     pub(crate) crashes: Vec<(Agent, Crashes)>,
     /// How often an end was asked for meanwhile.
     pub(crate) stops: u32,
+    /// What the wall clock said when the supervisor started.
+    #[serde(default)]
+    pub(crate) wall_at_start_ms: Option<u64>,
+    /// When leases ended that it saw end, on the supervisor's clock.
+    #[serde(default)]
+    pub(crate) ended_seen_ms: Option<Vec<(LeaseId, u64)>>,
 }
 
 /// What one lease hands over.

@@ -5,10 +5,12 @@ use super::{EntryState, Footing, Handover, TaskState};
 use crate::context::Context;
 use crate::core::admit::Policy;
 use crate::core::lease::Lease;
+use crate::entry::Entry;
 use crate::handle::spawn::COMMANDS_QUEUED_MAX;
 use crate::lease_task;
-use crate::owner::{Entry, Owner};
+use crate::owner::Owner;
 use crate::relay::{self, Relay, RelayState};
+use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LastUpgrade;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -97,12 +99,29 @@ impl Owner {
             let id = entry.lease.lease_id;
             owner.leases.insert(id, revive(context, entry));
         }
+        owner.recall_ends(head.ended_seen_ms);
         tracing::info!(leases = last.leases, pause_ms = last.pause_ms, from = last.from_version, "resumed");
         owner.last_upgrade = Some(last);
         for _ in 0..head.stops {
             owner.stop();
         }
         Ok((owner, standing))
+    }
+
+    /// When leases ended. From an image that did not say so all of them count as ended now: they are rather kept.
+    fn recall_ends(&mut self, seen: Option<Vec<(LeaseId, u64)>>) {
+        let now = self.context.now_ms();
+        let Some(seen) = seen else {
+            for entry in self.leases.values_mut().filter(|e| e.lease.state.is_ended()) {
+                entry.ended_seen_ms = Some(now);
+            }
+            return;
+        };
+        for (id, at_ms) in seen {
+            if let Some(entry) = self.leases.get_mut(&id) {
+                entry.ended_seen_ms = Some(at_ms);
+            }
+        }
     }
 
     /// Looks after what failed starts left behind, as tasks of the earlier image did.
@@ -124,7 +143,7 @@ fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
     let EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay } = entry;
     let relay = relay.map(|state| flow(context, &lease, state));
     let commands = task.zip(relay.clone()).map(|(task, relay)| live(context, &lease, task, relay));
-    Entry { lease, commands, relay, waiting: Vec::new(), stuck, close_at_ms, open_since_ms }
+    Entry { commands, relay, stuck, close_at_ms, open_since_ms, ..Entry::of(lease) }
 }
 
 fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {

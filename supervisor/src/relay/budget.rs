@@ -29,9 +29,14 @@ impl Budget {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// How much all of them together hold.
+    pub(super) fn used(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether all of them together hold as much as they may.
     pub(super) fn is_spent(&self) -> bool {
-        self.used_bytes.load(Ordering::Relaxed) >= self.bytes_max
+        self.used() >= self.bytes_max
     }
 }
 

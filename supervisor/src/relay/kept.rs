@@ -42,20 +42,24 @@ fn read(path: &Path, bytes: usize, at: u64) -> io::Result<Vec<u8>> {
 }
 
 impl Spool {
+    /// Which lease a file of this name is of, and the offset of its first byte; `None` for names that no spool has.
+    pub(super) fn of_name(name: &str) -> Option<(LeaseId, u64)> {
+        let (lease_id, start) = name.strip_suffix(".out")?.split_once('.')?;
+        Some((LeaseId::parse(lease_id).ok()?, start.parse().ok()?))
+    }
+
     /// The spool of a lease, if there is one. This blocks.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub(super) fn find(shelf: &Shelf, lease_id: LeaseId) -> io::Result<Option<Self>> {
-        let prefix = format!("{lease_id}.");
         for entry in std::fs::read_dir(&shelf.dir)? {
             let entry = entry?;
-            let name = entry.file_name();
-            let start =
-                name.to_str().and_then(|n| n.strip_prefix(&prefix)?.strip_suffix(".out")?.parse().ok());
-            let Some(start) = start else { continue };
-            let end = start + entry.metadata()?.len();
-            return Ok(Some(Self { path: entry.path(), start, base: start, end, shelf: shelf.clone() }));
+            let Some((of, start)) = entry.file_name().to_str().and_then(Self::of_name) else { continue };
+            if of == lease_id {
+                let end = start + entry.metadata()?.len();
+                return Ok(Some(Self { path: entry.path(), start, base: start, end, shelf: shelf.clone() }));
+            }
         }
         Ok(None)
     }

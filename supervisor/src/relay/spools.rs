@@ -5,7 +5,7 @@ use super::kept::Spool;
 use crate::disk::Disk;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where the spools of one gateway go.
@@ -37,6 +37,10 @@ impl Spools {
     #[must_use]
     pub fn shelf(&self, gateway: GatewayInstanceId) -> Shelf {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        if !totals.contains_key(&gateway) {
+            // Nobody writes for these, and nothing of them is there.
+            totals.retain(|_, total| Arc::strong_count(total) > 1 || total.used() > 0);
+        }
         let total = totals.entry(gateway).or_insert_with(|| Arc::new(Budget::new(self.bytes_max)));
         Shelf { dir: Arc::clone(&self.dir), total: Arc::clone(total), disk: self.disk.clone() }
     }
@@ -47,17 +51,23 @@ impl Spools {
         &self.disk
     }
 
-    /// Counts what an earlier supervisor left of these leases.
-    pub fn count(&self, leases: impl Iterator<Item = (GatewayInstanceId, LeaseId)>) {
+    /// Counts what an earlier supervisor left of these leases. Returns the files whose lease is none of them; what no
+    /// supervisor would have made here is not looked at.
+    #[must_use]
+    pub fn count(&self, leases: impl Iterator<Item = (GatewayInstanceId, LeaseId)>) -> Vec<PathBuf> {
         let of: HashMap<LeaseId, GatewayInstanceId> =
             leases.map(|(gateway, lease)| (lease, gateway)).collect();
+        let mut nobodys = Vec::new();
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let lease = name.to_str().and_then(|name| LeaseId::parse(name.split('.').next()?).ok());
-            if let (Some(gateway), Ok(meta)) = (lease.and_then(|id| of.get(&id)), entry.metadata()) {
-                self.shelf(*gateway).total.add(meta.len());
+            let Some((lease, _)) = name.to_str().and_then(Spool::of_name) else { continue };
+            match (of.get(&lease), entry.metadata()) {
+                (Some(gateway), Ok(meta)) => self.shelf(*gateway).total.add(meta.len()),
+                (None, Ok(meta)) if meta.is_file() => nobodys.push(entry.path()),
+                (_, Ok(_) | Err(_)) => {}
             }
         }
+        nobodys
     }
 
     /// One past the last byte that is kept of a lease, if something is. This blocks.
@@ -93,11 +103,29 @@ mod tests {
         std::fs::write(dir.path().join("something else"), b"12345").unwrap();
         let spools = Spools::new(dir.path(), 5);
         assert!(!spools.shelf(gateway).total.is_spent());
-        spools.count([(gateway, lease)].into_iter());
+        let nobodys = LeaseId::mint();
+        let orphan = dir.path().join(format!("{nobodys}.0.out"));
+        for name in [orphan.clone(), dir.path().join(format!("{nobodys}.out")), dir.path().join("x.0.out")] {
+            std::fs::write(name, b"1").unwrap();
+        }
+        assert_eq!(spools.count([(gateway, lease)].into_iter()), [orphan]);
         assert!(spools.shelf(gateway).total.is_spent() && !spools.shelf(other).total.is_spent());
         assert_eq!(spools.end(gateway, lease), Some(12));
         Spool::find(&spools.shelf(gateway), lease).unwrap().unwrap().remove().await;
         assert!(!spools.shelf(gateway).total.is_spent());
         assert_eq!(spools.end(gateway, lease), None);
+    }
+
+    #[test]
+    fn gateways_that_have_nothing_are_not_remembered() {
+        let spools = Spools::new(Path::new("/nowhere"), 5);
+        let (writes, full) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
+        let held = spools.shelf(writes).total;
+        spools.shelf(full).total.add(5);
+        for _ in 0..100 {
+            drop(spools.shelf(GatewayInstanceId::mint()));
+        }
+        assert_eq!(spools.totals.lock().unwrap().len(), 3);
+        assert!(Arc::ptr_eq(&held, &spools.shelf(writes).total) && spools.shelf(full).total.is_spent());
     }
 }

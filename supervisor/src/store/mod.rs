@@ -26,6 +26,8 @@ use tokio::sync::oneshot;
 /// File name of the store inside the state directory.
 pub const STORE_FILE: &str = "supervisor.db";
 const QUEUED_MAX: usize = 4096;
+/// How many rows wait for the disk together.
+const RECORDS_MAX: usize = 512;
 /// How long what has to be done to processes waits for a disk that does not answer.
 const PROCESSES_WAIT: Duration = Duration::from_secs(2);
 
@@ -76,6 +78,8 @@ enum Op {
     SaveInstallation(Box<Installation>),
     DeleteLeases(Vec<LeaseId>),
     DeleteInstallation(GatewayInstanceId),
+    /// Everything goes into the one file, and nothing is taken any more.
+    Finish,
 }
 
 struct Job {
@@ -94,6 +98,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// The file did not exist.
     pub fresh: bool,
+    /// There are leases of which not even the id can be read: what no known lease names may be theirs.
+    pub unreadable: bool,
 }
 
 /// How the writer is.
@@ -136,9 +142,11 @@ impl Store {
     pub fn open(state_dir: &Path) -> Result<(Self, Writer, Loaded), StoreError> {
         let opened = open::open(state_dir)?;
         let (leases, mut warnings) = rows::leases(&opened.connection).or_else(|e| opened.unreadable(e))?;
-        let installations = rows::installations(&opened.connection).or_else(|e| opened.unreadable(e))?;
-        warnings.extend(opened.warnings);
-        let loaded = Loaded { leases, installations, warnings, fresh: opened.fresh };
+        let unreadable = !warnings.is_empty();
+        let (installations, of_homes) =
+            rows::installations(&opened.connection).or_else(|e| opened.unreadable(e))?;
+        warnings.extend(of_homes.into_iter().chain(opened.warnings));
+        let loaded = Loaded { leases, installations, warnings, fresh: opened.fresh, unreadable };
         let health = Arc::new(Health::default());
         if let Some(why) = opened.read_only {
             return Ok((Self { jobs: Err(why.into()), health }, Writer(None), loaded));
@@ -197,13 +205,27 @@ impl Store {
     /// Writes a lease before something is done to its processes. Those come first (H19): a disk that fails is only
     /// reported, and one that hangs is waited for only so long; then the row follows when the disk answers.
     pub async fn record(&self, lease: &Lease, what: &'static str) {
-        let saved = tokio::time::timeout(PROCESSES_WAIT, self.save_lease(lease)).await;
-        let error = match saved {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
-        };
-        tracing::error!(lease_id = %lease.lease_id, state = %lease.state, error, "{what} is not on record");
+        self.record_all(std::slice::from_ref(&lease), what).await;
+    }
+
+    /// The same for many leases: they share their commits. Each batch waits for the disk once.
+    pub async fn record_all(&self, leases: &[&Lease], what: &'static str) {
+        for batch in leases.chunks(RECORDS_MAX) {
+            let asked: Vec<_> = batch
+                .iter()
+                .map(|lease| (*lease, self.ask(Op::SaveLease(Box::new((*lease).clone())))))
+                .collect();
+            let until = tokio::time::Instant::now() + PROCESSES_WAIT;
+            for (lease, asked) in asked {
+                let saved = tokio::time::timeout_at(until, answer(asked)).await;
+                let error = match saved {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
+                };
+                tracing::error!(lease_id = %lease.lease_id, state = %lease.state, error, "{what} is not on record");
+            }
+        }
     }
 
     /// Has a whole lease written without waiting for it: for changes that a crash may lose. Operations are written
@@ -259,15 +281,38 @@ impl Store {
         }
     }
 
+    /// Ends the store in order: what was asked for before is written, everything goes into the one file, and the file
+    /// is closed. Nothing is written after that.
+    ///
+    /// # Errors
+    /// [`StoreError`]: something of it could not be written.
+    pub async fn finish(&self) -> Result<(), StoreError> {
+        match &self.jobs {
+            Ok(_) => self.run(Op::Finish).await,
+            Err(_) => Ok(()),
+        }
+    }
+
     async fn run(&self, op: Op) -> Result<(), StoreError> {
+        answer(self.ask(op)).await
+    }
+
+    /// Has something done, in turn. The answer comes when it is durable.
+    fn ask(&self, op: Op) -> Result<Answer, StoreError> {
         let jobs = self.jobs.as_ref().map_err(|why| StoreError::ReadOnly(why.to_string()))?;
         let (done, answer) = oneshot::channel();
         jobs.try_send(Job { op, done }).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy,
             TrySendError::Disconnected(_) => StoreError::Closed,
         })?;
-        answer.await.unwrap_or(Err(StoreError::Closed))
+        Ok(answer)
     }
+}
+
+type Answer = oneshot::Receiver<Result<(), StoreError>>;
+
+async fn answer(asked: Result<Answer, StoreError>) -> Result<(), StoreError> {
+    asked?.await.unwrap_or(Err(StoreError::Closed))
 }
 
 #[cfg(test)]

@@ -110,6 +110,12 @@ pub(super) fn copy_into(connection: &Connection, path: &std::path::Path) -> Resu
     Ok(())
 }
 
+/// Writes everything that is in the log into the file.
+pub(super) fn into_one_file(connection: &Connection) -> Result<(), StoreError> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    Ok(())
+}
+
 pub(super) fn save_installation(connection: &Connection, known: &Installation) -> Result<(), StoreError> {
     connection
         .prepare_cached(
@@ -282,23 +288,43 @@ pub(super) fn leases(connection: &Connection) -> Result<(Vec<Lease>, Vec<String>
     Ok((all, warnings))
 }
 
-/// Every gateway installation.
-pub(super) fn installations(connection: &Connection) -> Result<Vec<Installation>, StoreError> {
+fn installation(row: &Row<'_>, gateway: GatewayInstanceId) -> rusqlite::Result<Installation> {
+    Ok(Installation {
+        gateway,
+        uid: row.get("uid")?,
+        home: Home { machine_id: row.get("machine_id")?, dev: number(row, "dev")?, ino: number(row, "ino")? },
+        epoch_max: number(row, "epoch_max")?,
+        damaged: None,
+    })
+}
+
+/// What stands for a row that is not believed: it keeps its place, and nobody is let in by it.
+fn damaged(gateway: GatewayInstanceId, why: &str) -> Installation {
+    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
+    Installation { gateway, uid: NOBODY, home, epoch_max: 0, damaged: Some(why.to_owned()) }
+}
+
+/// No user has this id: for the kernel it means that there is none.
+const NOBODY: u32 = u32::MAX;
+
+/// Every gateway installation, and what could not be read.
+pub(super) fn installations(connection: &Connection) -> Result<(Vec<Installation>, Vec<String>), StoreError> {
     let mut statement = connection.prepare("SELECT * FROM homes")?;
     let mut rows = statement.query([])?;
-    let mut all = Vec::new();
+    let (mut all, mut warnings) = (Vec::new(), Vec::new());
     while let Some(row) = rows.next()? {
-        let id: String = row.get("gateway_instance_id")?;
-        all.push(Installation {
-            gateway: GatewayInstanceId::parse(&id).map_err(|_| bad("gateway", &id))?,
-            uid: row.get("uid")?,
-            home: Home {
-                machine_id: row.get("machine_id")?,
-                dev: number(row, "dev")?,
-                ino: number(row, "ino")?,
-            },
-            epoch_max: number(row, "epoch_max")?,
-        });
+        let id: String = row.get("gateway_instance_id").unwrap_or_default();
+        let Ok(gateway) = GatewayInstanceId::parse(&id) else {
+            warnings.push(format!(
+                "what is known of a gateway cannot be read and is left alone: its id is {id:?}"
+            ));
+            continue;
+        };
+        all.push(installation(row, gateway).unwrap_or_else(|error| {
+            let known = damaged(gateway, &error.to_string());
+            warnings.extend(known.damage());
+            known
+        }));
     }
-    Ok(all)
+    Ok((all, warnings))
 }

@@ -33,6 +33,7 @@ async fn what_is_saved_is_loaded() {
         uid: 5,
         home: Home { machine_id: String::new(), dev: u64::MAX, ino: 1 },
         epoch_max: 3,
+        damaged: None,
     };
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
     assert!(loaded.leases.is_empty() && loaded.installations.is_empty());
@@ -198,4 +199,50 @@ async fn concurrent_writers_share_commits() {
     drop(store);
     writer.finish();
     assert_eq!(Store::open(dir.path()).unwrap().2.leases.len(), 200);
+}
+
+#[tokio::test]
+async fn in_the_end_everything_is_in_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let lease = fixture::lease();
+    store.post_lease(&lease);
+    // Others may still hold the store: they are told.
+    let other = store.clone();
+    store.finish().await.unwrap();
+    writer.finish();
+    assert!(!open::file(dir.path(), "-wal").exists() && !open::file(dir.path(), "-shm").exists());
+    assert!(matches!(other.save_lease(&lease).await, Err(StoreError::Closed)));
+    assert_eq!(Store::open(dir.path()).unwrap().2.leases, [lease]);
+}
+
+#[tokio::test]
+async fn a_damaged_home_is_not_believed_and_the_others_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let home = |uid| Installation {
+        gateway: GatewayInstanceId::mint(),
+        uid,
+        home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
+        epoch_max: 3,
+        damaged: None,
+    };
+    let (sound, spoilt) = (home(5), home(6));
+    for known in [&sound, &spoilt] {
+        store.save_installation(known).await.unwrap();
+    }
+    store.finish().await.unwrap();
+    writer.finish();
+    let connection = open::connect(dir.path()).unwrap();
+    connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
+    let change = "UPDATE homes SET uid = -1 WHERE gateway_instance_id = ?1";
+    assert_eq!(connection.execute(change, [spoilt.gateway.to_string()]).unwrap(), 1);
+    connection.execute("INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1)", []).unwrap();
+    drop(connection);
+    let (_store, _, loaded) = Store::open(dir.path()).unwrap();
+    assert!(!loaded.unreadable, "leases are another matter");
+    assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+    let of = |gateway| loaded.installations.iter().find(|known| known.gateway == gateway);
+    assert_eq!((loaded.installations.len(), of(sound.gateway)), (2, Some(&sound)));
+    assert!(of(spoilt.gateway).is_some_and(|known| known.damage().is_some() && known.uid != spoilt.uid));
 }

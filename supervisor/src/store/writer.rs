@@ -42,11 +42,28 @@ impl Disk {
             group.extend(std::iter::from_fn(|| queue.try_recv().ok()).take(GROUP_MAX - 1));
             let (ops, answers): (Vec<Op>, Answers) = group.into_iter().map(|job| (job.op, job.done)).unzip();
             let outcomes = self.commit(&ops);
+            let finish = ops.iter().find(|op| matches!(op, Op::Finish));
+            if finish.is_some()
+                && let Err(error) = self.finish()
+            {
+                tracing::warn!(%error, "the log stays beside the lease store's file, and nothing is lost by that");
+            }
             for (outcome, answer) in outcomes.into_iter().zip(answers) {
                 // Nobody waits any more for one whose asker has gone; the row is written all the same.
                 let _ = answer.send(outcome);
             }
+            if finish.is_some() {
+                return;
+            }
         }
+    }
+
+    /// Everything from the log goes into the file, and the file is closed: the last one to close it removes the log.
+    fn finish(&mut self) -> Outcome {
+        let Some(connection) = self.connection.take() else { return Ok(()) };
+        rows::into_one_file(&connection)?;
+        connection.close().map_err(|(_, error)| error)?;
+        Ok(())
     }
 
     fn commit(&mut self, ops: &[Op]) -> Vec<Outcome> {
@@ -114,7 +131,11 @@ impl Disk {
 impl Op {
     /// Whether there is nothing to write: it only waits its turn.
     fn is_nothing(&self) -> bool {
-        matches!(self, Self::DeleteLeases(ids) if ids.is_empty())
+        match self {
+            Self::DeleteLeases(ids) => ids.is_empty(),
+            Self::Finish => true,
+            Self::SaveLease(_) | Self::SaveInstallation(_) | Self::DeleteInstallation(_) => false,
+        }
     }
 
     fn apply(&self, connection: &Connection) -> Outcome {
@@ -123,6 +144,7 @@ impl Op {
             Self::SaveInstallation(installation) => rows::save_installation(connection, installation),
             Self::DeleteLeases(ids) => rows::delete_leases(connection, ids),
             Self::DeleteInstallation(gateway) => rows::delete_installation(connection, *gateway),
+            Self::Finish => Ok(()),
         }
     }
 }

@@ -20,6 +20,7 @@ mod legacy;
 mod matrix;
 mod pty;
 mod relay;
+mod retention;
 mod rig_groups;
 mod schema;
 mod service;

@@ -1,7 +1,8 @@
 //! What a damaged, replaced or newer store means for processes. Cases 58, 60, 61 and 64.
+//! What becomes of leases that are over, with case 63, stands in `lost.rs`.
 
 use crate::stage::Stage;
-use acp_shared::protocol::LeaseState::{Closed, Open};
+use acp_shared::protocol::LeaseState::{self, Closed, Open};
 use acp_shared::protocol::RefusalCode;
 use acp_supervisor::store::{Loaded, STORE_FILE, Store, StoreError};
 use std::path::Path;
@@ -149,4 +150,34 @@ fn newer(dir: &Path) {
     let connection = rusqlite::Connection::open(file(dir, "")).unwrap();
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "user_version", version + 1).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn c64_s_with_a_newer_store_what_an_earlier_supervisor_left_is_seen_and_not_touched() {
+    for (state, ended) in [(Open, None), (LeaseState::Closing, None), (LeaseState::Lost, Some(1))] {
+        // A supervisor of that version dies beside its trees; then an older program starts on the same machine.
+        let mut before = Stage::new().await;
+        let tree = before.orphan(Open).await;
+        before.rewrite(&tree, |l| (l.state, l.ended_at_ms) = (state, ended)).await;
+        let dir = before.copy();
+        newer(dir.path());
+        let (old, rows) = (before.sys.kernel_of(), before.leases.clone());
+        let mut s = Stage::prepared(
+            |kernel| *kernel = old,
+            |state_dir| {
+                // Its log went into it when the last one closed it.
+                std::fs::copy(file(dir.path(), ""), file(state_dir, "")).unwrap();
+            },
+        );
+        assert!(s.context.store.read_only().is_some());
+        assert_eq!(s.leases, rows, "it looks");
+        let lines: Vec<_> = s.dry_run().into_iter().map(|line| line.action).collect();
+        assert_eq!(lines, ["signal"], "and says what it would do");
+        let found = std::fs::read(file(s.state_dir(), "")).unwrap();
+        s.look(|_| true).await.unwrap();
+        s.pass(2_000).await;
+        assert!(s.untouched(&tree) && s.sent().is_empty(), "{state}");
+        assert!(std::fs::read(file(s.state_dir(), "")).unwrap() == found, "nothing was written");
+        assert_eq!(s.leases, rows);
+    }
 }

@@ -9,6 +9,7 @@ mod endings;
 mod identity;
 mod kernel;
 mod leases;
+mod lost;
 mod openclaw;
 mod scope;
 mod spawning;

@@ -14,10 +14,11 @@ use acp_supervisor::core::cgroup::Subtree;
 use acp_supervisor::core::ladder::{Holding, Limits, choose};
 use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
 use acp_supervisor::core::load::{self, Own};
+use acp_supervisor::core::retain::{Clocks, Ended, Rest, due_ms, may_be_forgotten};
 use acp_supervisor::launchdir::WrapperRoot;
 use acp_supervisor::lease_task::{self, LeaseCmd};
 use acp_supervisor::owner::Event;
-use acp_supervisor::reaper;
+use acp_supervisor::reaper::{self, Watch};
 use acp_supervisor::refusals::Refusals;
 use acp_supervisor::relay::Relay;
 use acp_supervisor::relay::spools::Spools;
@@ -38,6 +39,8 @@ const STEP: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Graces of leases that are spawned here.
 pub(crate) const GRACES: Graces = Graces { eof_ms: 100, term_ms: 200, kill_ms: 400 };
+/// What the wall clock says when a test begins, milliseconds since the Unix epoch.
+pub(crate) const WALL_MS: u64 = 1_800_000_000_000;
 /// From SIGTERM to SIGKILL for what an earlier supervisor left behind.
 pub(crate) const REAP_TERM_MS: u64 = 300;
 
@@ -70,6 +73,8 @@ pub(crate) struct Stage {
     pub(crate) relays: HashMap<LeaseId, Relay>,
     /// Leases of which something survives.
     pub(crate) stuck: Vec<LeaseId>,
+    /// What is known of lost leases.
+    pub(crate) rests: HashMap<LeaseId, Rest>,
     commands: HashMap<LeaseId, mpsc::Sender<LeaseCmd>>,
     events: mpsc::Receiver<Event>,
     dir: TempDir,
@@ -93,7 +98,8 @@ impl Stage {
         Self::prepared(|_| {}, prepare)
     }
 
-    fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
+    /// A machine and a state directory that are prepared before the supervisor starts, with the rows that it reads.
+    pub(crate) fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
         let (hold, held) = std::sync::mpsc::sync_channel::<()>(0);
         tokio::task::spawn_blocking(move || held.recv());
         let mut kernel = Kernel::new();
@@ -102,7 +108,7 @@ impl Stage {
         let sys = Arc::new(FakeSys::new(kernel));
         let dir = tempfile::tempdir().unwrap();
         store(dir.path());
-        let (store, _, _) = Store::open(dir.path()).unwrap();
+        let (store, _, loaded) = Store::open(dir.path()).unwrap();
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
         let holding = Holding {
@@ -130,15 +136,17 @@ impl Stage {
             events,
             looks: Semaphore::new(2),
             started: Instant::now(),
+            wall_at_start_ms: WALL_MS,
             sys: Arc::clone(&sys),
         });
         Self {
             sys,
             context,
-            leases: Vec::new(),
+            leases: loaded.leases,
             refusals: HashMap::new(),
             relays: HashMap::new(),
             stuck: Vec::new(),
+            rests: HashMap::new(),
             commands: HashMap::new(),
             events: queue,
             dir,
@@ -374,28 +382,51 @@ impl Stage {
         for lease in load::settle(&mut self.leases, own, 1, now) {
             self.drive(self.context.store.save_lease(&lease)).await.unwrap();
         }
-        let mut open: Vec<Lease> = self.leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
-        let context = Arc::clone(&self.context);
-        let lines = self.drive(reaper::reap(&context, &mut open)).await;
-        for lease in open {
-            self.keep(lease);
-        }
+        let lines = self.look(|l| !l.state.is_ended()).await;
         for lease in &self.stored().await {
             assert_eq!(lease.state, self.by_id(lease.lease_id).state, "the row on disk");
         }
         lines
     }
 
+    /// Looks at some leases, as the sweep does.
+    pub(crate) async fn look(&mut self, which: impl Fn(&Lease) -> bool) -> std::io::Result<Vec<ReapLine>> {
+        let mut left: Vec<Lease> = self.leases.iter().filter(|l| which(l)).cloned().collect();
+        let context = Arc::clone(&self.context);
+        let reaped = self.drive(reaper::reap(&context, &mut left)).await;
+        for lease in left {
+            self.keep(lease);
+        }
+        let reaped = reaped?;
+        self.rests.extend(reaped.rests);
+        Ok(reaped.lines)
+    }
+
+    /// Looks at what is lost, as the sweep does.
+    pub(crate) async fn look_at_lost(&mut self) -> Vec<ReapLine> {
+        self.look(|l| l.state == LeaseState::Lost).await.unwrap()
+    }
+
+    /// Forgets what may be forgotten after so long, with the wall clock set by so much: what was there at the start.
+    pub(crate) async fn forget_after(&mut self, after_ms: u64, set_ms: i64) {
+        let wall_ms = (WALL_MS + after_ms).saturating_add_signed(set_ms);
+        let clocks = Clocks { now_ms: after_ms, wall_ms, wall_at_start_ms: WALL_MS };
+        let keep_ms = self.context.config.retention_ms;
+        let over = |l: &Lease| {
+            let due = l.ended_at_ms.map(|at| due_ms(Ended::Before(at), keep_ms, &clocks));
+            due.is_some_and(|due| due <= after_ms)
+                && may_be_forgotten(l, self.rests.get(&l.lease_id).copied())
+        };
+        let ids: Vec<LeaseId> = self.leases.iter().filter(|l| over(l)).map(|l| l.lease_id).collect();
+        self.drive(self.context.store.delete_leases(ids.clone())).await.unwrap();
+        self.leases.retain(|l| !ids.contains(&l.lease_id));
+        assert_eq!(self.stored().await.len(), self.leases.len(), "the rows on disk");
+    }
+
     /// What would be done, without doing it.
     pub(crate) fn dry_run(&self) -> Vec<ReapLine> {
         let before = self.sent();
-        let lines = reaper::dry_run(
-            self.sys.as_ref(),
-            &self.leases,
-            &self.context.holding.subtree,
-            &self.context.guard(None),
-        )
-        .unwrap();
+        let lines = reaper::dry_run(self.sys.as_ref(), &self.leases, &Watch::of(&self.context)).unwrap();
         assert_eq!(self.sent(), before, "a dry run signals nobody");
         lines
     }

@@ -101,6 +101,11 @@ impl FakeSys {
         lock(&self.kernel)
     }
 
+    /// The machine as it is now, for another supervisor; nothing is left of it here.
+    pub(crate) fn kernel_of(&self) -> Kernel {
+        std::mem::replace(&mut *self.kernel(), Kernel::new())
+    }
+
     fn open_as(&self, kernel: &Kernel, pid: i32, own_child: bool) -> Result<Arc<FakeHandle>, OpenError> {
         let abilities = kernel.abilities;
         // Without pidfds a thread's number opens a directory of its process, as it does in the real /proc.

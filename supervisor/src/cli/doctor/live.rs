@@ -2,6 +2,8 @@
 
 use super::Check;
 use crate::cli::{Address, CliError, client, leases, status, text};
+use crate::core::lease::UNENDED;
+use crate::core::retain::NOT_PROVED;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Status};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -116,15 +118,20 @@ pub(super) fn leases(seen: &Seen) -> Vec<Check> {
         Check::ok("lost leases", "none", "every tree that ended is verified gone")
     } else {
         let newest = of(LeaseState::Lost).map(|l| l.started_at_ms).max().unwrap_or_default();
+        let mut found = format!("{}, the newest started {}", text::count(lost, "lease"), text::time(newest));
+        let unproved = of(LeaseState::Lost).filter(|l| l.state_reason.contains(NOT_PROVED));
+        if let count @ 1.. = unproved.count() {
+            found.push_str(&format!("; {NOT_PROVED}: {count}"));
+        }
         Check::warn(
             "lost leases",
-            format!("{}, the newest started {}", text::count(lost, "lease"), text::time(newest)),
-            "their trees vanished without an orderly end or cannot be proved ours; nothing of them is signalled",
-            "`acp-supervisor leases verify --all` shows the evidence; they are forgotten after retention_ms",
+            found,
+            "their trees vanished without an orderly end or cannot be proved ours; nothing is signalled without proof",
+            "`acp-supervisor leases verify --all` shows the evidence; they are looked at again, and forgotten after retention_ms once they are proved gone",
         )
     }];
     let stuck: Vec<&LeaseInfo> =
-        of(LeaseState::Closing).filter(|l| l.state_reason.contains("surviv")).collect();
+        of(LeaseState::Closing).filter(|l| l.state_reason.contains(UNENDED)).collect();
     if let Some(first) = stuck.first() {
         checks.push(Check::warn(
             "survivors",

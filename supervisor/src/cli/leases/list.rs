@@ -100,7 +100,7 @@ mod tests {
                 "LEASE       STATE    KIND   SESSION               GATEWAY   PIDS     UPTIME   MEM  TREE   BUF  RUNG  REASON",
                 "0190b5f0-0  open     agent  agent:claude:acp:01…  01000000  812/815   1h01m   90M     4  1.4K  R2",
                 "0190b5f0-1  closing  term   agent:claude:acp:01…  01000000  812/815   1m01s  2.0M     1     0  R2    its agent is \\u{1b…",
-                "0190b5f0-2  lost     agent  agent:codex:acp:019…  02000000  812/815       -     -     -     0  R2    the wrapper's pid …"
+                "0190b5f0-2  lost     agent  agent:codex:acp:019…  02000000  -             -     -     -     0  R2    the wrapper's pid …"
             ]
         );
         assert_eq!(
@@ -109,7 +109,7 @@ mod tests {
                 "LEASE       STATE    SESSION             PIDS     UPTIME   MEM  TREE   BUF  RUNG",
                 "0190b5f0-0  open     agent:claude:acp:…  812/815   1h01m   90M     4  1.4K  R2",
                 "0190b5f0-1  closing  agent:claude:acp:…  812/815   1m01s  2.0M     1     0  R2",
-                "0190b5f0-2  lost     agent:codex:acp:0…  812/815       -     -     -     0  R2"
+                "0190b5f0-2  lost     agent:codex:acp:0…  -             -     -     -     0  R2"
             ]
         );
         assert_eq!(at(80, false).lines().count(), 3);
@@ -133,7 +133,7 @@ mod tests {
                 "LEASE                                 STATE    KIND   SESSION                            GATEWAY                                UID  WRAPPER  ADAPTER  UPTIME  STARTED                MEM  TREE   BUF  RUNG  CGROUP  REASON",
                 "0190b5f0-0000-7000-8000-000000000001  open     agent  agent:claude:acp:0190b5f000007000  01000000-0000-7000-8000-000000000000  1000      812      815   1h01m  2027-01-15T06:58:20Z   90M     4  1.4K  R2    -",
                 "0190b5f0-1000-7000-8000-000000000002  closing  term   agent:claude:acp:0190b5f000007000  01000000-0000-7000-8000-000000000000  1000      812      815   1m01s  2027-01-15T07:58:59Z  2.0M     1     0  R2    -       its agent is \\u{1b}[2Jending",
-                "0190b5f0-2000-7000-8000-000000000003  lost     agent  agent:codex:acp:0190b5f2           02000000-0000-7000-8000-000000000000  1000      812      815       -  2027-01-04T22:00:00Z     -     -     0  R2    -       the wrapper's pid belongs to another process now"
+                "0190b5f0-2000-7000-8000-000000000003  lost     agent  agent:codex:acp:0190b5f2           02000000-0000-7000-8000-000000000000  1000        -        -       -  2027-01-04T22:00:00Z     -     -     0  R2    -       the wrapper's pid belongs to another process now"
             ]
         );
     }

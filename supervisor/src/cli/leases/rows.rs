@@ -63,9 +63,14 @@ pub(in crate::cli) fn uptime(lease: &LeaseInfo, now_ms: u64) -> Option<String> {
     (!lease.state.is_ended()).then(|| text::duration(now_ms.saturating_sub(lease.started_at_ms)))
 }
 
+/// A process number while it is the lease's: once that has ended it may be somebody else's.
+fn now(lease: &LeaseInfo, pid: Option<i32>) -> Option<i32> {
+    pid.filter(|_| !lease.state.is_ended())
+}
+
 /// One row of [`NARROW`].
 pub(in crate::cli) fn narrow(lease: &LeaseInfo, shorts: (Short, Short), now_ms: u64) -> Vec<Cell> {
-    let pids = match (lease.wrapper_pid, lease.adapter_pid) {
+    let pids = match (now(lease, lease.wrapper_pid), now(lease, lease.adapter_pid)) {
         (None, None) => "-".to_owned(),
         (wrapper, adapter) => format!("{}/{}", or_dash(wrapper), or_dash(adapter)),
     };
@@ -94,8 +99,8 @@ pub(in crate::cli) fn wide(lease: &LeaseInfo, now_ms: u64) -> Vec<Cell> {
         lease.session_key.as_str().into(),
         lease.gateway_instance_id.to_string().into(),
         lease.owner_uid.to_string().into(),
-        or_dash(lease.wrapper_pid).into(),
-        or_dash(lease.adapter_pid).into(),
+        or_dash(now(lease, lease.wrapper_pid)).into(),
+        or_dash(now(lease, lease.adapter_pid)).into(),
         or_dash(uptime(lease, now_ms)).into(),
         text::time(lease.started_at_ms).into(),
         or_dash(lease.memory_bytes.map(text::size)).into(),

@@ -23,6 +23,14 @@ pub(super) async fn run(client: &mut Client, id: &str, out: &mut Output) -> Resu
 /// Pairs of name and value, without those that say nothing.
 type Rows = Vec<(&'static str, Cell)>;
 
+/// A number of a process, group or session: once the lease has ended it may be somebody else's.
+fn number(lease: &LeaseInfo, pid: Option<i32>) -> Cell {
+    match pid {
+        Some(pid) if lease.state.is_ended() => Cell::new(format!("was {pid}")),
+        pid => Cell::new(or_dash(pid)),
+    }
+}
+
 /// A lease in sections.
 pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static str, Rows)> {
     let mut head = vec![
@@ -49,10 +57,10 @@ pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static 
         head.push(("ended with", text::exit(lease.exit).into()));
     }
     let processes = vec![
-        ("wrapper", Cell::new(or_dash(lease.wrapper_pid))),
-        ("adapter", Cell::new(or_dash(lease.adapter_pid))),
-        ("group", Cell::new(or_dash(lease.pgid))),
-        ("session id", Cell::new(or_dash(lease.sid))),
+        ("wrapper", number(lease, lease.wrapper_pid)),
+        ("adapter", number(lease, lease.adapter_pid)),
+        ("group", number(lease, lease.pgid)),
+        ("session id", number(lease, lease.sid)),
         (
             "tree",
             Cell::new(lease.tree_size.map_or("-".into(), |n| {
@@ -143,6 +151,10 @@ mod tests {
             ]
         );
         let lost = text(&leases[2], NOW_MS, look);
+        assert!(
+            lost.contains("  wrapper       was 812\n") && lost.contains("  session id    was 812\n"),
+            "{lost}"
+        );
         assert!(
             lost.ends_with(
                 "or is gone: `acp-supervisor leases verify 0190b5f0-2000-7000-8000-000000000003` shows why"

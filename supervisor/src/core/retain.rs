@@ -1,0 +1,158 @@
+//! How long ended leases are kept. Reckoned from what this supervisor's own clock has seen; the wall clock, which may
+//! be set to any year at any time, is asked only about what had ended before this supervisor started. Whatever cannot
+//! be told is kept: for a lease that was there at the start the whole window seen by this supervisor is enough, so
+//! that nothing is kept for ever either.
+
+use crate::core::lease::Lease;
+use acp_shared::protocol::LeaseState;
+
+/// How long the wall clock may take to be set after a start before it is believed, in milliseconds.
+pub const WALL_SETTLES_MS: u64 = 3_600 * 1_000;
+
+/// What the clocks say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clocks {
+    /// The supervisor's own clock, milliseconds since it started.
+    pub now_ms: u64,
+    /// The wall clock, milliseconds since the Unix epoch.
+    pub wall_ms: u64,
+    /// What that was when the supervisor started.
+    pub wall_at_start_ms: u64,
+}
+
+impl Clocks {
+    /// The earlier one of two readings: the wall clock now, and as it would be had nobody set it since the start.
+    fn sober_wall_ms(&self) -> u64 {
+        self.wall_ms.min(self.wall_at_start_ms.saturating_add(self.now_ms))
+    }
+}
+
+/// When a lease ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// This supervisor saw it, at this time of its own clock.
+    Seen(u64),
+    /// Before this supervisor started: at this time of the wall clock, as it was then.
+    Before(u64),
+}
+
+/// When what is kept for `keep_ms` goes, on the supervisor's own clock. What is kept for exactly its time goes one
+/// millisecond later.
+#[must_use]
+pub fn due_ms(ended: Ended, keep_ms: u64, clocks: &Clocks) -> u64 {
+    let keep_ms = keep_ms.saturating_add(1);
+    match ended {
+        Ended::Seen(at_ms) => at_ms.saturating_add(keep_ms),
+        // Seen for the whole window, or old by a wall clock that had the time to be set.
+        Ended::Before(at_wall_ms) => {
+            let by_wall = clocks.sober_wall_ms().checked_sub(at_wall_ms).map(|age_ms| {
+                clocks.now_ms.saturating_add(keep_ms.saturating_sub(age_ms)).max(WALL_SETTLES_MS)
+            });
+            keep_ms.min(by_wall.unwrap_or(u64::MAX))
+        }
+    }
+}
+
+/// What was last found of a lost lease (H23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing of its tree lives.
+    Gone(&'static str),
+    /// That cannot be told, and why.
+    Unproved(&'static str),
+}
+
+/// What a lost lease's reason says of one that is not proved gone.
+pub const NOT_PROVED: &str = "not proved gone";
+
+impl Rest {
+    /// In words, behind the reason of the lease.
+    #[must_use]
+    pub fn in_words(self) -> String {
+        match self {
+            Self::Gone(why) => format!("proved gone ({why})"),
+            Self::Unproved(why) => format!("{NOT_PROVED} ({why})"),
+        }
+    }
+}
+
+/// Whether a lease may be forgotten once its time is over: a lost one only when it is proved gone (H23).
+#[must_use]
+pub fn may_be_forgotten(lease: &Lease, rest: Option<Rest>) -> bool {
+    match lease.state {
+        LeaseState::Closed => true,
+        LeaseState::Lost => matches!(rest, Some(Rest::Gone(_))),
+        LeaseState::Reserved | LeaseState::Bound | LeaseState::Open | LeaseState::Closing => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::lease::fixture;
+
+    const DAY_MS: u64 = 24 * 3_600 * 1_000;
+    const KEEP_MS: u64 = 7 * DAY_MS;
+    const YEARS_MS: u64 = 3_650 * DAY_MS;
+    /// When the supervisor started, by the wall clock.
+    const START_MS: u64 = 2 * YEARS_MS;
+
+    /// Whether a lease is kept no longer, after so long, with the wall clock set by so much.
+    fn is_over(ended: Ended, after_ms: u64, set_ms: i64) -> bool {
+        let wall_ms = (START_MS + after_ms).saturating_add_signed(set_ms);
+        let clocks = Clocks { now_ms: after_ms, wall_ms, wall_at_start_ms: START_MS };
+        due_ms(ended, KEEP_MS, &clocks) <= after_ms
+    }
+
+    #[test]
+    fn c16_s_a_wall_clock_that_is_set_by_years_erases_nothing_and_keeps_nothing_for_ever() {
+        let years = YEARS_MS.cast_signed();
+        for set_ms in [0, 3_600_000, -3_600_000, years, -years, i64::MIN, i64::MAX] {
+            let seen = |at_ms, after_ms| is_over(Ended::Seen(at_ms), after_ms, set_ms);
+            assert!(!seen(5, 5) && !seen(5, 5 + KEEP_MS) && seen(5, 6 + KEEP_MS), "{set_ms}");
+            let future = |after_ms| is_over(Ended::Before(START_MS + YEARS_MS), after_ms, set_ms);
+            assert!(!future(KEEP_MS) && future(KEEP_MS + 1), "{set_ms}");
+            let fresh = |after_ms| is_over(Ended::Before(START_MS - DAY_MS), after_ms, set_ms);
+            assert!(!fresh(0) && !fresh(6 * DAY_MS) && fresh(KEEP_MS + 1), "{set_ms}");
+        }
+    }
+
+    #[test]
+    fn what_ended_before_the_start_goes_by_a_wall_clock_that_had_time_to_be_set() {
+        for (name, ended_ms, after_ms, set_ms, over) in [
+            ("old, just started", START_MS - YEARS_MS, 0, 0, false),
+            ("old, the clock has settled", START_MS - YEARS_MS, WALL_SETTLES_MS, 0, true),
+            (
+                "old, set back since",
+                START_MS - 8 * DAY_MS,
+                WALL_SETTLES_MS,
+                -(2 * DAY_MS.cast_signed()),
+                false,
+            ),
+            ("a day old", START_MS - DAY_MS, 6 * DAY_MS, 0, false),
+            ("a day old, its time has come", START_MS - DAY_MS, 6 * DAY_MS + 1, 0, true),
+            ("a day old, set on", START_MS - DAY_MS, WALL_SETTLES_MS, YEARS_MS.cast_signed(), false),
+        ] {
+            assert_eq!(is_over(Ended::Before(ended_ms), after_ms, set_ms), over, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_short_window_is_not_made_longer_by_the_start() {
+        let clocks = Clocks { now_ms: 301, wall_ms: START_MS, wall_at_start_ms: START_MS };
+        assert_eq!(due_ms(Ended::Before(1), 300, &clocks), 301);
+    }
+
+    #[test]
+    fn h23_s_only_what_is_proved_gone_is_forgotten() {
+        for state in LeaseState::ALL {
+            for (rest, gone) in
+                [(None, false), (Some(Rest::Unproved("?")), false), (Some(Rest::Gone("!")), true)]
+            {
+                let lease = Lease { state, ..fixture::lease() };
+                let want = state == LeaseState::Closed || (state == LeaseState::Lost && gone);
+                assert_eq!(may_be_forgotten(&lease, rest), want, "{state} {rest:?}");
+            }
+        }
+    }
+}
