@@ -210,7 +210,10 @@ async fn h21_a_group_with_the_supervisor_in_it_is_walked_instead() {
     held.closed().await;
     assert!(runs(held.host.pid()), "the supervisor has not killed itself");
     assert_eq!(members(&held.leaf), [held.host.pid()], "and everything else is gone");
-    put(held.host.group.as_ref().unwrap().dir(), held.host.pid());
+    // Into a group of its own: one with controllers for those below it takes no process.
+    let home = held.host.group.as_ref().unwrap().dir().join("home");
+    std::fs::create_dir(&home).unwrap();
+    put(&home, held.host.pid());
 }
 
 #[tokio::test]
@@ -283,30 +286,4 @@ async fn a_rung_that_cannot_be_had_refuses_the_start() {
     let mut gateway = host.gateway().connect().await;
     let info = gateway.spawn(&agent(&["cat"])).await;
     assert_eq!((info.rung.as_str(), info.cgroup_path), ("R2", None));
-}
-
-#[tokio::test]
-async fn limits_bite_or_are_said_to_have_no_effect() {
-    let mut host = Host::idle("rung = \"R1\"\npids_max = 40\nmemory_max_bytes = 268435456");
-    let Some(dir) = host.group.as_ref().map(|group| group.dir().to_owned()) else { return };
-    host.start();
-    let mut gateway = host.gateway().connect().await;
-    let spec = script("i=0; while [ $i -lt 60 ]; do sleep 300 & i=$((i+1)); done; wait; cat");
-    gateway.spawn(&spec).await;
-    let leaf = host.group.as_ref().unwrap().leaf(spec.lease_id).unwrap();
-    let warnings = host.json(&["status"])["warnings"].to_string();
-    for (key, controller, file, value) in
-        [("pids_max", "pids", "pids.max", "40"), ("memory_max_bytes", "memory", "memory.max", "268435456")]
-    {
-        let has = std::fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap().contains(controller);
-        assert_eq!(warnings.contains(key), !has, "{warnings}");
-        if has {
-            assert_eq!(std::fs::read_to_string(leaf.join(file)).unwrap().trim(), value);
-        } else {
-            probe(&format!("the {controller} controller in {}", dir.display()), &"not available");
-        }
-    }
-    let bounded = !warnings.contains("pids_max");
-    eventually("it has started what it can", || members(&leaf).len() >= if bounded { 39 } else { 60 });
-    assert!(!bounded || members(&leaf).len() <= 40);
 }

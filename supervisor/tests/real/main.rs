@@ -16,6 +16,7 @@ mod hostile;
 mod identity;
 mod idle;
 mod legacy;
+mod limits;
 mod matrix;
 mod pty;
 mod relay;
