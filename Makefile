@@ -19,7 +19,7 @@ WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign nightly cases mutants bench bench-wrapper fmt lint
+.PHONY: help up build wrapper man completions test test-foreign test-vm nightly cases mutants bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,10 @@ test-foreign: ## Install real agents into target/foreign and run them through th
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
+
+test-vm: ## Run the tests of processes under Debian's own kernel with control groups of version 2 (needs qemu)
+	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
+	tests/vm/run.sh "$(TARGET_DIR)" suite
 
 nightly: ## Run for ten minutes what `make test` runs for one (ACP_SOAK_SEED=N repeats the order of a run)
 	$(CARGO) build --locked -p acp-wrapper -p acp-supervisor --bins

@@ -17,6 +17,7 @@ mod hung;
 mod identity;
 mod idle;
 mod legacy;
+mod limits;
 mod matrix;
 mod pty;
 mod relay;

@@ -27,6 +27,8 @@ pub enum Ability {
     Ptrace,
     /// cgroups of version 2 that can be made.
     CgroupV2,
+    /// cgroups of version 2 that can be limited in memory, processes and processor time.
+    CgroupLimits,
     /// cgroups that can be frozen so that not even SIGKILL is taken (version 1).
     CgroupFreezer,
     /// Landlock.
@@ -57,6 +59,7 @@ pub fn has(ability: Ability) -> Result<(), String> {
         Ability::Seccomp => seccomp(),
         Ability::Ptrace => ptrace(),
         Ability::CgroupV2 => cgroup_v2(),
+        Ability::CgroupLimits => cgroup_limits(),
         Ability::CgroupFreezer => cgroup_freezer(),
         Ability::Landlock => {
             sys::landlock_abi().map(drop).map_err(|e| format!("landlock_create_ruleset: {e}"))
@@ -170,6 +173,35 @@ fn cgroup_v2() -> Result<(), String> {
     })
 }
 
+/// A group below the top of the tree, where the tests have theirs, must have the controllers: a test does not turn them
+/// on for the whole machine.
+fn cgroup_limits() -> Result<(), String> {
+    let mounts =
+        std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
+    make_and_remove(&mounted("cgroup2", "")?, |dir| {
+        let file = dir.join("cgroup.controllers");
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let has: Vec<&str> = text.split_ascii_whitespace().collect();
+        let wanted = ["memory", "pids", "cpu"].into_iter();
+        let missing: Vec<String> = wanted
+            .filter(|name| !has.contains(name))
+            .map(|name| format!("{name} ({})", elsewhere(name, &mounts)))
+            .collect();
+        let why = || format!("controllers missing in {}: {}", file.display(), missing.join(", "));
+        if missing.is_empty() { Ok(()) } else { Err(why()) }
+    })
+}
+
+/// Where a controller is that cgroups of version 2 have not got.
+fn elsewhere(controller: &str, mounts: &str) -> String {
+    let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = rows.find_map(|row| match row.as_slice() {
+        [_, at, "cgroup", options, ..] if options.split(',').any(|o| o == controller) => Some(*at),
+        _ => None,
+    });
+    found.map_or("not turned on for the groups below the top".into(), |at| format!("in cgroup v1 at {at}"))
+}
+
 fn cgroup_freezer() -> Result<(), String> {
     make_and_remove(&cgroup_freezer_home()?, |dir| {
         let state = dir.join("freezer.state");
@@ -201,6 +233,7 @@ mod tests {
             Ability::Seccomp,
             Ability::Ptrace,
             Ability::CgroupV2,
+            Ability::CgroupLimits,
             Ability::CgroupFreezer,
             Ability::Landlock,
             Ability::SmallTmpfs,

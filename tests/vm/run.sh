@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Runs what this machine's kernel and control groups may not allow in a machine that does: Debian's own kernel, with
+# control groups of version 2 and every controller in them (stage `suite`), and systemd with the packaged units (stage
+# `systemd`). It installs qemu where that is missing and may be; everything else stays in TARGET_DIR/vm. Nothing of
+# it outlives this script.
+#
+# usage: run.sh TARGET_DIR [suite|systemd]...
+# ACP_VM_FILTER: only tests whose name matches this expression. ACP_VM_SECONDS: how long a machine may run.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+repository=$(cd "$here/../.." && pwd)
+target=${1:?usage: run.sh TARGET_DIR [suite|systemd]...}
+shift
+mkdir -p "$target/vm"
+target=$(cd "$target" && pwd)
+dir=$target/vm
+[ $# -gt 0 ] || set -- suite systemd
+seconds=${ACP_VM_SECONDS:-3600}
+machine=
+
+fail() {
+    echo "run.sh: $*" >&2
+    exit 1
+}
+
+cleanup() {
+    # TERM to `timeout`, which passes it on.
+    if [ -n "$machine" ] && kill -0 "$machine" 2>/dev/null; then
+        kill -TERM "$machine"
+    fi
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+if ! command -v qemu-system-x86_64 >/dev/null; then
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+        fail "qemu-system-x86_64 is missing, and it takes root to install it: apt-get install qemu-system-x86"
+    echo "qemu is missing: installing it with apt-get"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive timeout 900 apt-get install -y -qq --no-install-recommends qemu-system-x86 >/dev/null
+fi
+"$here/image.sh" "$dir"
+
+# What the machine gets beside its root: programs and sources, at the very paths that the tests were built with.
+stage=$dir/stage
+rm -rf "$stage"
+mkdir -p "$stage/places$repository" "$stage/places$target/debug/deps" "$stage/places$target/tmp"
+cp -a "$repository"/{supervisor,wrapper,packaging,shared,tests} "$stage/places$repository/"
+put() {
+    strip --strip-debug -o "$stage/places$1" "$1"
+}
+for program in acp-supervisor acp-wrapper acp-gateway; do
+    put "$target/debug/$program"
+done
+# One JSON line per binary of tests: its package's manifest, its target's name, and where it lies.
+cargo test --locked --no-run -q -p acp-supervisor -p acp-wrapper -p acp-testkit --message-format=json |
+    sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"name":"\(real\|acp_testkit\)".*"executable":"\([^"]*\)".*/\2 \1 \3/p' |
+    while read -r name package binary; do
+        put "$binary"
+        echo "$(basename "$package")/$name $package $binary"
+    done >"$stage/binaries"
+[ "$(wc -l <"$stage/binaries")" = 3 ] || fail "the binaries of tests are not those that were expected: $(cat "$stage/binaries")"
+cp "$here"/*.sh "$stage/"
+cat >"$stage/plan" <<END
+PLACES="$repository $target"
+JOBS=2
+TEST_SECONDS=300
+FILTER='${ACP_VM_FILTER:-.}'
+LEAVE_OUT='${ACP_VM_LEAVE_OUT:-heavy_soak}'
+REPOSITORY="$repository"
+TARGET="$target"
+END
+rm -f "$dir/programs.ext4"
+PATH=$PATH:/usr/sbin:/sbin mke2fs -q -F -t ext4 -E root_owner=0:0 -d "$stage" "$dir/programs.ext4" 3G
+rm -rf "$stage"
+
+# Boots a machine whose first process is $1; what it says goes into $2. Sets `machine`.
+launch() {
+    : >"$2"
+    timeout -k 5 "$seconds" qemu-system-x86_64 -machine "q35,accel=$accel" -cpu max,-arch-capabilities -smp 2 -m 3072 \
+        -nodefaults -no-reboot -display none -serial "file:$2" -kernel "$dir/vmlinuz" -initrd "$dir/initramfs.gz" \
+        -append "console=ttyS0 quiet loglevel=3 panic=-1 acp.init=$1" \
+        -drive "file=$dir/root.ext4,format=raw,if=none,id=root,snapshot=on,cache=unsafe" -device virtio-blk-pci,drive=root \
+        -drive "file=$dir/programs.ext4,format=raw,if=none,id=acp,snapshot=on,cache=unsafe" -device virtio-blk-pci,drive=acp \
+        -device virtio-rng-pci </dev/null &
+    machine=$!
+}
+
+# Whether the machine says its first word within so many seconds.
+speaks() {
+    local until=$((SECONDS + $2))
+    until grep -aq '^acp-vm: up' "$1"; do
+        kill -0 "$machine" 2>/dev/null && [ $SECONDS -lt $until ] || return 1
+        sleep 0.2
+    done
+}
+
+# KVM is told by a machine that runs: where it is nested it may be there and not get a kernel started.
+boot() {
+    local code=0
+    launch "$1" "$2"
+    if [ "$accel" = kvm ] && ! speaks "$2" 30; then
+        echo "run.sh: /dev/kvm is there, and no machine starts with it within 30 s; going on without it, slowly"
+        cleanup
+        wait "$machine" || true
+        accel=tcg
+        launch "$1" "$2"
+    fi
+    wait "$machine" || code=$?
+    machine=
+    [ $code = 0 ] || echo "run.sh: the machine ended with status $code (124: it took more than $seconds s)"
+}
+
+accel=tcg
+if [ -w /dev/kvm ]; then accel=kvm; fi
+status=0
+for what in "$@"; do
+    log=$dir/$what.log start=$SECONDS
+    case $what in
+    suite) boot /acp/suite.sh "$log" ;;
+    systemd) boot /acp/systemd.sh "$log" ;;
+    *) fail "there is no stage $what" ;;
+    esac
+    tr -d '\r' <"$log" | grep -aE '^(acp-vm:|    \|)' || true
+    passed=$(grep -ac '^acp-vm: passed' "$log" || true)
+    failed=$(grep -ac '^acp-vm: FAILED' "$log" || true)
+    cannot=$(grep -ac '^acp-vm: not possible' "$log" || true)
+    echo "=== $what ($accel): $passed passed, $failed failed, $cannot not possible, $((SECONDS - start)) s; all of it: $log"
+    if ! grep -aq '^acp-vm: the end' "$log"; then
+        echo "=== $what: the machine did not come to its end"
+        tail -n 40 "$log"
+        status=1
+    fi
+    if [ "$failed" != 0 ] || [ "$passed" = 0 ]; then status=1; fi
+done
+exit $status
