@@ -372,7 +372,7 @@ fn prepare(
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
         spools,
-        children: Mutex::new(HashSet::new()),
+        children: Mutex::default(),
         descriptors,
         events,
         looks: Semaphore::new(LOOKS_MAX),

@@ -75,7 +75,7 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, guard: &Guard, scene: &Scene<'_>) -> 
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, guard, &scene.snapshot, marked)
     } else {
-        Found { members: Vec::new(), untold: Vec::new(), unknown: None }
+        Found::default()
     };
     let findings = Findings { here: sys.here(), holder, owned: found.pids(), unknown: found.unknown };
     Examined { plan: plan(lease, &findings), found, looked: holder == Holder::Dead, guard: guard.clone() }
@@ -118,7 +118,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     let mut ending = Ending::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let (plans, targets) = round(context, leases, kill, &mut ending).await?;
+        let Round { plans, survivors, targets } = round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
@@ -127,7 +127,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
             return Ok(lines.unwrap_or_default());
         }
         if context.now_ms() >= kill_until {
-            name_survivors(context, leases, &plans).await;
+            name_survivors(context, leases, &plans, &survivors);
             return Ok(lines.unwrap_or_default());
         }
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -143,13 +143,23 @@ struct Ending {
     leases: HashSet<LeaseId>,
 }
 
+/// What one round came to.
+struct Round {
+    /// What was decided about each lease.
+    plans: Vec<Plan>,
+    /// What of each was there when it was looked at, for people.
+    survivors: Vec<String>,
+    /// How many leases are not done with.
+    targets: usize,
+}
+
 /// Looks at every lease and signals what is verified: SIGTERM once to each process, SIGKILL after the grace.
 async fn round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
     ending: &mut Ending,
-) -> io::Result<(Vec<Plan>, usize)> {
+) -> io::Result<Round> {
     // Closing is on record before the first signal.
     let (rows, guard, subtree) = (leases.to_vec(), context.guard(None), context.holding.subtree.clone());
     let examined = context
@@ -189,7 +199,8 @@ async fn round<S: Sys>(
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
         }
     }
-    Ok((examined.into_iter().map(|one| one.plan).collect(), targets))
+    let survivors = examined.iter().map(|one| one.found.survivors()).collect();
+    Ok(Round { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
 }
 
 async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
@@ -207,11 +218,11 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
     }
 }
 
-async fn name_survivors<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
-    for (lease, plan) in leases.iter_mut().zip(plans) {
-        let Plan::Signal(pids) = plan else { continue };
-        tracing::error!(lease_id = %lease.lease_id, ?pids, "SIGKILL did not end these");
-        let reason = format!("an orphan of an earlier supervisor; SIGKILL did not end: {pids:?}");
+fn name_survivors<S: Sys>(context: &Context<S>, leases: &mut [Lease], plans: &[Plan], survivors: &[String]) {
+    for ((lease, plan), survivors) in leases.iter_mut().zip(plans).zip(survivors) {
+        let Plan::Signal(_) = plan else { continue };
+        tracing::error!(lease_id = %lease.lease_id, survivors, "SIGKILL did not end these");
+        let reason = format!("an orphan of an earlier supervisor; SIGKILL did not end: {survivors}");
         lease.state_reason = head(&reason, REASON_BYTES_MAX).to_owned();
         context.store.post_lease(lease);
     }

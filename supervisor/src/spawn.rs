@@ -390,11 +390,11 @@ fn verify<S: Sys>(
     if let (Some(sender), Some(child)) = (sender, wrapper.inode()) {
         check(sender == child, "another process speaks for the wrapper")?;
     }
-    let w = context.sys.evidence(wrapper);
+    let w = context.sys.glance(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter =
         context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch("there is no such adapter"))?;
-    let a = context.sys.evidence(&adapter);
+    let a = context.sys.glance(&adapter);
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
     check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;
