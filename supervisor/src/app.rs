@@ -401,7 +401,7 @@ fn prepare(
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
         spools,
-        children: Mutex::new(HashSet::new()),
+        children: Mutex::default(),
         descriptors,
         refusals: Refusals::default(),
         events,

@@ -5,6 +5,7 @@ use crate::core::ladder::Holding;
 use crate::core::lease::{Lease, ProcessRecord, Scope};
 use crate::core::retain::Clocks;
 use crate::core::tenant::Tenant;
+use crate::core::tree;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
@@ -14,12 +15,12 @@ use crate::relay::budget::Budget;
 use crate::relay::spools::Spools;
 use crate::store::Store;
 use crate::sys::linux::Linux;
-use crate::sys::{Abilities, Sys};
+use crate::sys::{Abilities, Offspring, Sys};
 use acp_shared::ids::GatewayInstanceId;
 use rustix::process::Rlimit;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -57,7 +58,7 @@ pub struct Context<S: Sys = Linux> {
     /// What ended agents said, on disk.
     pub spools: Spools,
     /// Children that this supervisor started and has not collected.
-    pub children: Mutex<HashSet<i32>>,
+    pub children: Mutex<Children>,
     /// The limit on open files that wrappers get, which is the one this supervisor was started with.
     pub descriptors: Rlimit,
     /// The log of refusals.
@@ -70,6 +71,15 @@ pub struct Context<S: Sys = Linux> {
     pub started: Instant,
     /// What the wall clock said then, milliseconds since the Unix epoch.
     pub wall_at_start_ms: u64,
+}
+
+/// The children of a supervisor that it holds.
+#[derive(Debug, Default)]
+pub struct Children {
+    /// Those that it started and has not collected.
+    pub held: HashSet<i32>,
+    /// Threads that start one just now: it may be there already, and its number is not known yet.
+    starting: HashSet<i32>,
 }
 
 impl<S: Sys> Context<S> {
@@ -121,7 +131,7 @@ impl<S: Sys> Context<S> {
     #[must_use]
     pub fn is_under_care(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
-        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.evidence(&handle).cgroup);
+        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.glance(&handle).cgroup);
         if group.is_some_and(|group| self.holding.subtree.is_of_a_lease(&group)) {
             return true;
         }
@@ -130,7 +140,8 @@ impl<S: Sys> Context<S> {
             // Whatever is below this process comes from one of those trees.
             roots.insert(self.me.pid);
         }
-        (0..TRIES_MAX).find_map(|_| self.sys.is_below(pid, &roots)).unwrap_or(true)
+        let below = || tree::is_below(pid, &roots, |pid| self.sys.parent(pid));
+        (0..TRIES_MAX).find_map(|_| below()).unwrap_or(true)
     }
 
     /// Names the root of a living lease.
@@ -143,49 +154,57 @@ impl<S: Sys> Context<S> {
         self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
     }
 
-    /// Starts a child so that at no instant it could be taken for a stray.
+    fn children(&self) -> MutexGuard<'_, Children> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a child, from this thread, so that at no instant it could be taken for a stray. A program on a disk that
+    /// does not answer holds up nobody else.
     ///
     /// # Errors
     /// As `start`.
     pub fn start_child(&self, start: impl FnOnce() -> std::io::Result<i32>) -> std::io::Result<i32> {
-        let mut children = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let pid = start()?;
-        children.insert(pid);
-        Ok(pid)
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        self.children().starting.insert(thread);
+        let started = start();
+        let mut children = self.children();
+        children.starting.remove(&thread);
+        children.held.extend(started.as_ref().ok());
+        started
     }
 
     /// A child that an earlier image of this process started is under care here.
     pub fn keep_child(&self, pid: i32) {
-        self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(pid);
+        self.children().held.insert(pid);
     }
 
     /// A child was collected, or nobody holds it any more.
     pub fn forget_child(&self, pid: i32) {
-        self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
+        self.children().held.remove(&pid);
     }
 
     /// Whether this process has any child, one that it started or a stray.
     #[must_use]
     pub fn has_children(&self) -> bool {
-        let started = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        !started.is_empty() || !self.sys.children().is_empty()
+        !self.children().held.is_empty() || !self.sys.children().is_empty()
     }
 
-    /// Children that this supervisor did not start.
+    /// Children that this supervisor does not hold. Those of a thread that starts one just now are left for later.
     #[must_use]
     pub fn strays(&self) -> Vec<i32> {
-        if !self.abilities.subreaper {
-            return Vec::new();
-        }
-        let children = self.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.sys.children().into_iter().filter(|pid| !children.contains(pid)).collect()
+        // Held while the list is read: meanwhile nobody begins to start one, and no number that is held comes free.
+        let children = self.children();
+        let stray = |child: &Offspring| {
+            !children.held.contains(&child.pid) && !children.starting.contains(&child.thread)
+        };
+        self.sys.children().into_iter().filter(stray).map(|child| child.pid).collect()
     }
 
     /// Has removed what was made on disk and in the tree of control groups for a lease that has ended, where it holds
     /// up nobody. Who wants to may wait for it.
     pub fn leave_nothing(&self, lease: &Lease) -> JoinHandle<()> {
         let (sys, root) = (Arc::clone(&self.sys), self.wrapper_root.clone());
-        let leaf = self.holding.subtree.recorded(lease).filter(|_| lease.scope == self.scope);
+        let leaf = self.holding.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
         let (gateway, lease_id) = (lease.gateway, lease.lease_id);
         tokio::spawn(async move {
             if let Some(leaf) = leaf

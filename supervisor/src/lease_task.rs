@@ -184,7 +184,7 @@ pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lea
 
 /// Kills the wrapper itself, our own un-reaped child.
 fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
-    let evidence = context.sys.evidence(child.handle());
+    let evidence = context.sys.glance(child.handle());
     let Some(process) = child.handle().record() else { return };
     let target = Target::of(lease, &context.holding.subtree);
     if let Verdict::Owned(proof) =
@@ -319,7 +319,7 @@ impl<S: Sys> Task<S> {
             tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper did not survive the handover");
         });
         let Ok(handle) = handle else { return false };
-        let (found, evidence) = (handle.record(), self.context.sys.evidence(&handle));
+        let (found, evidence) = (handle.record(), self.context.sys.glance(&handle));
         let same = found == Some(bound.wrapper);
         let seen = serde_json::json!({ "at_ms": wall_ms(), "resumed": same, "life": format!("{:?}", evidence.life) });
         self.lease.last_evidence_json = Some(seen.to_string());
@@ -485,7 +485,7 @@ impl<S: Sys> Task<S> {
         let target = Target::of(&self.lease, &self.context.holding.subtree);
         let claim = target.claim(bound.wrapper);
         for signal in [Signal::Term, Signal::Cont] {
-            let evidence = self.context.sys.evidence(handle);
+            let evidence = self.context.sys.glance(handle);
             match verify(&claim, &evidence, &self.context.guard(Some(bound.wrapper.pid))) {
                 Verdict::Owned(proof) => {
                     if let Err(error) = self.context.sys.signal(handle, &proof, signal) {
@@ -527,9 +527,7 @@ impl<S: Sys> Task<S> {
             self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)),
         );
         let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;
-        let names =
-            found.map(|found| found.doomed().map(|m| format!("{} ({})", m.pid, m.name)).collect::<Vec<_>>());
-        let names = names.unwrap_or_default().join(", ");
+        let names = found.map(|found| found.survivors()).unwrap_or_default();
         self.lease.explain(&format!("{}; {UNENDED}: {names}", self.lease.state_reason));
         tracing::error!(lease_id = %self.lease.lease_id, survivors = names, "a lease cannot be closed");
         self.context.store.post_lease(&self.lease);

@@ -238,7 +238,7 @@ fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
 
 fn runs<S: Sys>(sys: &S, member: &Member<S::Handle>) -> bool {
     use crate::core::verify::Life;
-    matches!(sys.evidence(&member.handle).life, Life::Running | Life::Unreadable)
+    matches!(sys.glance(&member.handle).life, Life::Running | Life::Unreadable)
 }
 
 fn wait<S: Sys>(sys: &S, tree: &[Member<S::Handle>], at_most: Duration) {

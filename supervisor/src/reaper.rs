@@ -89,7 +89,7 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> 
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, &guard, &scene.snapshot, marked)
     } else {
-        Found::nothing()
+        Found::default()
     };
     let findings = Findings {
         here: sys.here(),
@@ -186,7 +186,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     let mut ending = Ending::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let (plans, targets) = round(context, leases, kill, &mut ending).await?;
+        let Round { plans, survivors, targets } = round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
@@ -195,7 +195,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
             return Ok(Reaped::of(leases, lines, &plans));
         }
         if context.now_ms() >= kill_until {
-            name_survivors(context, leases, &plans).await;
+            name_survivors(context, leases, &plans, &survivors);
             return Ok(Reaped::of(leases, lines, &plans));
         }
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -211,13 +211,23 @@ struct Ending {
     leases: HashSet<LeaseId>,
 }
 
+/// What one round came to.
+struct Round {
+    /// What was decided about each lease.
+    plans: Vec<Plan>,
+    /// What of each was there when it was looked at, for people.
+    survivors: Vec<String>,
+    /// How many leases are not done with.
+    targets: usize,
+}
+
 /// Looks at every lease and signals what is verified: SIGTERM once to each process, SIGKILL after the grace.
 async fn round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
     ending: &mut Ending,
-) -> io::Result<(Vec<Plan>, usize)> {
+) -> io::Result<Round> {
     let found_again = ending.leases.clone();
     let (rows, watch) = (leases.to_vec(), Watch { found_again, ..Watch::of(context) });
     let examined = context
@@ -251,7 +261,8 @@ async fn round<S: Sys>(
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
         }
     }
-    Ok((examined.into_iter().map(|one| one.plan).collect(), targets))
+    let survivors = examined.iter().map(|one| one.found.survivors()).collect();
+    Ok(Round { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
 }
 
 /// Closing is on record before the first signal, of all of them with as few commits as can be.
@@ -300,11 +311,11 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
     }
 }
 
-async fn name_survivors<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
-    for (lease, plan) in leases.iter_mut().zip(plans) {
-        let Plan::Signal(pids) = plan else { continue };
-        tracing::error!(lease_id = %lease.lease_id, ?pids, "SIGKILL did not end these");
-        lease.explain(&format!("an orphan of an earlier supervisor; {UNENDED}: {pids:?}"));
+fn name_survivors<S: Sys>(context: &Context<S>, leases: &mut [Lease], plans: &[Plan], survivors: &[String]) {
+    for ((lease, plan), survivors) in leases.iter_mut().zip(plans).zip(survivors) {
+        let Plan::Signal(_) = plan else { continue };
+        tracing::error!(lease_id = %lease.lease_id, survivors, "SIGKILL did not end these");
+        lease.explain(&format!("an orphan of an earlier supervisor; {UNENDED}: {survivors}"));
         context.store.post_lease(lease);
     }
 }

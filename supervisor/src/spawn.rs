@@ -413,11 +413,11 @@ fn verify<S: Sys>(
 ) -> Result<Bound, SpawnError> {
     let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
     check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
-    let w = context.sys.evidence(wrapper);
+    let w = context.sys.glance(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter =
         context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch("there is no such adapter"))?;
-    let a = context.sys.evidence(&adapter);
+    let a = context.sys.glance(&adapter);
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
     check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;

@@ -1,6 +1,7 @@
 //! Orphans of dead wrappers come to this process, their nearest subreaper. Nothing else can be among its children:
 //! it starts wrappers only, and had no child when it became subreaper. So a child that is no wrapper belongs to a
-//! tree that has lost its root: it is killed while it runs, and reaped when it is dead.
+//! tree that has lost its root: it is killed while it runs, and reaped when it is dead. Where this process is no
+//! subreaper, a child that it does not hold may be of another program that it was before: then it is only reaped.
 
 use crate::context::Context;
 use crate::core::verify::{Kin, Verdict, verify_member};
@@ -69,7 +70,10 @@ pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
                 continue;
             }
         }
-        let (handle, evidence) = sweep::look(sys, pid);
+        if !context.abilities.subreaper {
+            continue;
+        }
+        let (handle, evidence) = sweep::glance(sys, pid);
         let guard = context.guard(None);
         // Which lease it was of can no longer be told; that it was of one is proven by its parent being us.
         let verdict = verify_member(

@@ -1,13 +1,13 @@
 //! Finding the whole tree of a lease and ending it: each process is opened, its evidence is read through the
 //! handle, [`crate::core::verify`] decides, and the signal goes through the same handle.
 
-use crate::core::cgroup::{KillBy, Leaf, Subtree, how_to_kill};
+use crate::core::cgroup::{KillBy, Leaf, Recorded, Strange, Subtree, how_to_kill};
 use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
     Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, doubt, verify, verify_member,
 };
-use crate::sys::{OpenError, Signal, SignalError, Sys};
+use crate::sys::{OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -29,6 +29,8 @@ pub struct Target {
     pub not_before_ticks: u64,
     /// The control group that was made for it.
     pub leaf: Option<Leaf>,
+    /// The one that it recorded, where that is not recognised.
+    pub strange: Option<Strange>,
     /// Processes that were verified to be of the tree when it was last looked at: whoever lost its parent since, and
     /// shows no environment, is still known by its identity.
     pub known: Vec<ProcessRecord>,
@@ -38,13 +40,19 @@ impl Target {
     /// From a lease.
     #[must_use]
     pub fn of(lease: &Lease, subtree: &Subtree) -> Self {
+        let (leaf, strange) = match subtree.recorded(lease) {
+            Recorded::Nothing => (None, None),
+            Recorded::Own(leaf) => (Some(leaf), None),
+            Recorded::Strange(strange) => (None, Some(strange)),
+        };
         Self {
             lease_id: lease.lease_id,
             gateway: lease.gateway,
             scope: lease.scope.clone(),
             bound: lease.bound,
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
-            leaf: subtree.recorded(lease),
+            leaf,
+            strange,
             known: lease.last_evidence_json.as_deref().map(last_seen).unwrap_or_default(),
         }
     }
@@ -106,22 +114,25 @@ pub struct Found<H> {
     pub members: Vec<Member<H>>,
     /// Processes that were verified before and cannot be told now: they are looked at again, never forgotten.
     pub untold: Vec<ProcessRecord>,
+    /// Children of verified processes that cannot be read.
+    pub unread: Vec<i32>,
     /// Why something of it cannot be told, if that is so.
     pub unknown: Option<&'static str>,
     /// Why a process on record is not proved dead that is not proved to be its own either, if that is so.
     pub doubt: Option<&'static str>,
 }
 
-impl<H> Found<H> {
-    /// Nothing.
-    #[must_use]
-    pub const fn nothing() -> Self {
-        Self { members: Vec::new(), untold: Vec::new(), unknown: None, doubt: None }
+impl<H> Default for Found<H> {
+    fn default() -> Self {
+        Self { members: Vec::new(), untold: Vec::new(), unread: Vec::new(), unknown: None, doubt: None }
     }
+}
 
-    /// Whom SIGKILL is for, parents before children: the wrapper is spared while anything else of the tree lives.
+impl<H> Found<H> {
+    /// Whom SIGKILL is for, parents before children: the wrapper is spared while anything else of the tree lives, or
+    /// may live.
     pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
-        let spares_root = self.members.iter().any(|m| !m.is_root);
+        let spares_root = self.members.iter().any(|m| !m.is_root) || !self.unread.is_empty();
         self.members.iter().filter(move |m| !(spares_root && m.is_root))
     }
 
@@ -129,6 +140,15 @@ impl<H> Found<H> {
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
         self.members.iter().rev().map(|m| m.pid).collect()
+    }
+
+    /// What SIGKILL did not end, for people: number and name, and what is known of the tree and cannot be told now.
+    #[must_use]
+    pub fn survivors(&self) -> String {
+        let named = self.doomed().map(|m| format!("{} ({})", m.pid, m.name));
+        let unread = self.untold.iter().map(|r| r.pid).chain(self.unread.iter().copied());
+        let unread = unread.map(|pid| format!("{pid} (cannot be read)"));
+        named.chain(unread).collect::<Vec<_>>().join(", ")
     }
 
     /// What the next look has to go by.
@@ -162,8 +182,29 @@ impl<H> Found<H> {
     }
 }
 
-/// Looks at one recorded process. The handle comes with the evidence that was read through it.
+/// Looks at one process. The handle comes with the evidence that was read through it.
 pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    look_by(sys, pid, |handle| sys.evidence(handle))
+}
+
+/// The same without its marker, for whom something else says whose it is.
+pub fn glance<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    look_by(sys, pid, |handle| sys.glance(handle))
+}
+
+/// Looks at a recorded process. Where an inode tells it, its environment is not asked.
+fn look_for<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
+    look_by(sys, process.pid, |handle| {
+        let told = process.inode.is_some() && handle.inode().is_some();
+        if told { sys.glance(handle) } else { sys.evidence(handle) }
+    })
+}
+
+fn look_by<S: Sys>(
+    sys: &S,
+    pid: i32,
+    read: impl FnOnce(&S::Handle) -> Evidence,
+) -> (Option<Arc<S::Handle>>, Evidence) {
     let nothing = |life| Evidence {
         handle: None,
         pid,
@@ -181,7 +222,7 @@ pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
     };
     match sys.open(pid) {
         Ok(handle) => {
-            let evidence = sys.evidence(&handle);
+            let evidence = read(&handle);
             (Some(handle), evidence)
         }
         Err(OpenError::Gone) => (None, nothing(Life::Gone)),
@@ -191,6 +232,11 @@ pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
 
 /// Nothing in the group can run any more, and something in it has not ended either.
 const DYING: &str = "something in its control group is dying and not yet dead";
+
+/// What a lease recorded is not the group that this state directory's supervisor makes for it.
+const STRANGE: &str =
+    "its recorded control group is not recognised and holds processes; end them, or move them out of it";
+const STRANGE_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
 
 struct Search<'a, S: Sys> {
     sys: &'a S,
@@ -203,7 +249,7 @@ struct Search<'a, S: Sys> {
 
 impl<S: Sys> Search<'_, S> {
     fn root(&mut self, process: ProcessRecord) {
-        let (handle, evidence) = look(self.sys, process.pid);
+        let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
         // What is on record leads a group of its own; where that cannot be read now, the kernel knows.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
@@ -222,7 +268,7 @@ impl<S: Sys> Search<'_, S> {
 
     /// One that was verified before. Whether its group was ever ours is not on record.
     fn known(&mut self, process: ProcessRecord) {
-        let (handle, evidence) = look(self.sys, process.pid);
+        let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
         if matches!(verdict, Verdict::Unknown(_)) {
             self.found.untold.push(process);
@@ -231,7 +277,10 @@ impl<S: Sys> Search<'_, S> {
     }
 
     fn member(&mut self, pid: i32, kin: Kin<'_>) {
-        let (handle, evidence) = look(self.sys, pid);
+        let (handle, evidence) = match kin {
+            Kin::Marked { .. } => look(self.sys, pid),
+            Kin::ChildOf(_) | Kin::InCgroup(_) => glance(self.sys, pid),
+        };
         if let Kin::ChildOf(parent) = kin {
             // The parent's number means the verified parent only if it was not reaped until now.
             let parent = self.found.members.iter().find(|m| m.pid == parent);
@@ -240,6 +289,11 @@ impl<S: Sys> Search<'_, S> {
             }
         }
         let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
+        if matches!((&verdict, kin), (Verdict::Unknown(_), Kin::ChildOf(_)))
+            && !self.found.unread.contains(&pid)
+        {
+            self.found.unread.push(pid);
+        }
         // A group of ours holds nobody else: who is in it descends from us. A marker alone does not say as much.
         let leads_group = !matches!(kin, Kin::Marked { .. }) && evidence.pgid == Some(pid);
         self.take(&evidence, handle, leads_group, verdict);
@@ -251,8 +305,10 @@ impl<S: Sys> Search<'_, S> {
                 let pid = now.pid;
                 self.seen.insert(pid);
                 let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
+                // Of one that is hidden no start time can be read: then its inode alone says who it is.
+                let start_ticks = now.start_ticks.or(now.inode.map(|_| 0));
                 let record =
-                    now.start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
+                    start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
                 let is_root = self.target.bound.is_some_and(|bound| bound.wrapper.pid == pid);
                 self.found.members.push(Member { pid, name, record, handle, proof, leads_group, is_root });
             }
@@ -287,6 +343,36 @@ impl<S: Sys> Search<'_, S> {
                 self.member(pid, Kin::ChildOf(parent));
             }
         }
+        if self.sys.hides() {
+            self.hidden_below();
+        }
+    }
+
+    /// Children that the list of processes leaves out, and theirs.
+    fn hidden_below(&mut self) {
+        let mut next = 0;
+        while let Some(member) = self.found.members.get(next) {
+            next += 1;
+            let (parent, children) = (member.pid, self.sys.children_of(&member.handle));
+            for pid in children {
+                if !self.seen.contains(&pid) {
+                    self.member(pid, Kin::ChildOf(parent));
+                }
+            }
+        }
+    }
+
+    /// Its group was recorded and is not recognised: nobody is signalled for being in there, and while somebody is,
+    /// it cannot be told whether that is of the tree.
+    fn in_strange_group(&mut self, strange: &Strange) {
+        match self.sys.group_populated(strange) {
+            Ok(false) => {}
+            Ok(true) => self.found.unknown = self.found.unknown.or(Some(STRANGE)),
+            Err(error) => {
+                tracing::debug!(%error, group = strange.path(), "a control group cannot be read");
+                self.found.unknown = self.found.unknown.or(Some(STRANGE_UNREAD));
+            }
+        }
     }
 }
 
@@ -304,7 +390,7 @@ pub fn find<S: Sys>(
         target,
         guard,
         names: snapshot.iter().map(|p| (p.pid, p)).collect(),
-        found: Found::nothing(),
+        found: Found::default(),
         seen: HashSet::new(),
     };
     match sys.here() {
@@ -328,6 +414,9 @@ pub fn find<S: Sys>(
     if let Some(leaf) = &target.leaf {
         search.in_group(leaf);
     }
+    if let Some(strange) = &target.strange {
+        search.in_strange_group(strange);
+    }
     for pid in marked {
         if !search.seen.contains(pid) {
             search.member(*pid, Kin::Marked { since_ticks: target.not_before_ticks });
@@ -341,9 +430,10 @@ pub fn find<S: Sys>(
 #[must_use]
 pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> HashMap<String, Vec<i32>> {
     let mut by_lease: HashMap<String, Vec<i32>> = HashMap::new();
-    for pid in may_be_marked(snapshot, not_before_ticks) {
-        if let Marker::Pair { lease, .. } = sys.peek_marker(pid) {
-            by_lease.entry(lease).or_default().push(pid);
+    let pids = may_be_marked(snapshot, not_before_ticks);
+    for (pid, marker) in pids.iter().zip(sys.peek_markers(&pids)) {
+        if let Marker::Pair { lease, .. } = marker {
+            by_lease.entry(lease).or_default().push(*pid);
         }
     }
     by_lease
@@ -364,11 +454,18 @@ pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<F
 /// verified, and to the wrapper only when nothing else of the tree was found: what is forked in that instant must not
 /// lose the parent it is known by. Returns the processes that could not be signalled, with the reason.
 pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
+    match signal {
+        Signal::Kill => signal_each(sys, found.doomed().rev(), signal),
+        Signal::Term | Signal::Cont | Signal::Stop => signal_each(sys, found.members.iter().rev(), signal),
+    }
+}
+
+fn signal_each<'a, S: Sys>(
+    sys: &S,
+    members: impl Iterator<Item = &'a Member<S::Handle>>,
+    signal: Signal,
+) -> Vec<(i32, &'static str)> {
     let mut failed = Vec::new();
-    let members: Vec<_> = match signal {
-        Signal::Kill => found.doomed().rev().collect(),
-        Signal::Term | Signal::Cont | Signal::Stop => found.members.iter().rev().collect(),
-    };
     for member in members {
         if signal == Signal::Kill && member.leads_group {
             // The kernel ends a group at once, even one that forks as fast as it can. What is missed here is
@@ -407,6 +504,21 @@ pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duratio
     }
 }
 
+/// SIGKILL to what the list of processes alone says is of the tree. What environments say comes after it: one that
+/// hangs holds up nothing.
+fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Result<()> {
+    let found = find(sys, target, guard, &sys.snapshot()?, &[]);
+    // A process with a marker may be there as well: the wrapper is spared until that is known.
+    let spared = found.members.iter().position(|m| m.is_root);
+    signal_each(
+        sys,
+        found.members.iter().enumerate().rev().filter(|(at, _)| Some(*at) != spared).map(|(_, m)| m),
+        Signal::Kill,
+    );
+    target.known = found.records();
+    Ok(())
+}
+
 /// Kills a tree until nothing of it is found in two scans one after the other, at most `rounds_max` times.
 ///
 /// # Errors
@@ -420,6 +532,7 @@ pub fn kill<S: Sys>(
     let mut empty = 0;
     let target = &mut target.clone();
     kill_group(sys, target, guard, GROUP_WAIT);
+    kill_at_once(sys, target, guard)?;
     let mut found = find_now(sys, target, guard)?;
     for _ in 0..rounds_max {
         if found.is_gone() {

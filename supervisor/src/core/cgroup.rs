@@ -125,13 +125,51 @@ impl Subtree {
         inside.and_then(|inside| inside.split('/').next()).is_some_and(|name| LeaseId::parse(name).is_ok())
     }
 
-    /// The group that a lease recorded, if it is one that a supervisor of this state directory made for this very
-    /// lease. Any other path is not looked at.
+    /// The group that a lease recorded, if it did.
     #[must_use]
-    pub fn recorded(&self, lease: &Lease) -> Option<Leaf> {
-        let path = lease.cgroup_path.as_deref()?;
+    pub fn recorded(&self, lease: &Lease) -> Recorded {
+        let Some(path) = lease.cgroup_path.as_deref() else { return Recorded::Nothing };
         let ours = format!("/{}/{}", self.name, lease.lease_id);
-        (is_plain(path) && path.ends_with(&ours)).then(|| Leaf(path.to_owned()))
+        if is_plain(path) && path.ends_with(&ours) {
+            Recorded::Own(Leaf(path.to_owned()))
+        } else {
+            Recorded::Strange(Strange(path.to_owned()))
+        }
+    }
+}
+
+/// What a lease recorded about its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// It has none.
+    Nothing,
+    /// One that a supervisor of this state directory made for this very lease.
+    Own(Leaf),
+    /// Another path: the state directory was moved since, or the row is damaged.
+    Strange(Strange),
+}
+
+impl Recorded {
+    /// The group that is surely the lease's.
+    #[must_use]
+    pub const fn own(&self) -> Option<&Leaf> {
+        match self {
+            Self::Own(leaf) => Some(leaf),
+            Self::Nothing | Self::Strange(_) => None,
+        }
+    }
+}
+
+/// A recorded group that is not recognised as the lease's. Nothing in there is signalled for being in there; while
+/// something is, the lease cannot be judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strange(String);
+
+impl Strange {
+    /// The path, as it was recorded.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.0
     }
 }
 
@@ -297,10 +335,11 @@ mod tests {
             ("below it", format!("/s/acp-supervisor-ab/{id}/x"), false),
         ] {
             let lease = Lease { cgroup_path: Some(path.clone()), ..lease.clone() };
-            let leaf = subtree.recorded(&lease);
-            assert_eq!(leaf.as_ref().map(Leaf::path), want.then_some(path.as_str()), "{name}");
+            let recorded = subtree.recorded(&lease);
+            let strange = Recorded::Strange(Strange(path.clone()));
+            assert_eq!(recorded, if want { Recorded::Own(Leaf(path)) } else { strange }, "{name}");
         }
-        assert_eq!(subtree.recorded(&lease), None);
+        assert_eq!(subtree.recorded(&lease), Recorded::Nothing);
         assert_eq!(subtree.leaf(id).path(), format!("/s/acp-supervisor-ab/{id}"));
     }
 

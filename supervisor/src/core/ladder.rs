@@ -210,6 +210,8 @@ impl Rung {
     pub const fn residue(self) -> &'static [&'static str] {
         const KERNEL: &str = "A process in uninterruptible sleep outlives SIGKILL until the kernel lets go of it: the lease stays closing, and says so.";
         const SETUID: &str = "An agent that is itself a set-user-id or file-capability program loses its parent-death signal: when its wrapper is killed, it runs until the supervisor has swept the tree.";
+        const HIDDEN: &str = "Where /proc hides processes of other users (hidepid), one that became another user's is found as the child of one that is seen, by Linux 6.13; with an older kernel it is named and its lease stays closing. Once its wrapper was killed it is not found again.";
+        const UNREAD: &str = "A process whose memory hangs, as that of one that sleeps in a disk that does not answer, is found as a descendant and not by its environment.";
         const BOTH: &str = "A process that cleared its environment and left the session is not found again once wrapper and supervisor were both killed.";
         match self {
             Self::R1 => &[
@@ -217,11 +219,13 @@ impl Rung {
                 SETUID,
                 "Root, or a process of the supervisor's own user, can move a stranger into the group of a lease; it would be killed with the tree, unless it is the supervisor, an ancestor or the root of another lease and was there when the group was read.",
             ],
-            Self::R2 => &[KERNEL, SETUID, BOTH],
+            Self::R2 => &[KERNEL, SETUID, BOTH, HIDDEN, UNREAD],
             Self::R3 => &[
                 KERNEL,
                 SETUID,
                 BOTH,
+                HIDDEN,
+                UNREAD,
                 "Without pidfds and their inodes a process is told by number, start time and environment: one that cannot be read is left alone, and its lease stays as it is.",
             ],
             Self::R4 => &[],

@@ -73,6 +73,26 @@ pub fn descendants(snapshot: &[Proc], roots: &[i32]) -> Vec<(i32, i32)> {
     found
 }
 
+/// How far up the line of a process is followed.
+const GENERATIONS_MAX: usize = 4096;
+
+/// Whether a process runs somewhere below one of `roots`, by what `parent` says of each in its line. `None` when that
+/// cannot be told: a process that cannot be read may be anybody's.
+#[must_use]
+pub fn is_below(pid: i32, roots: &HashSet<i32>, parent: impl Fn(i32) -> Option<i32>) -> Option<bool> {
+    let mut at = pid;
+    for _ in 0..GENERATIONS_MAX {
+        if roots.contains(&at) {
+            return Some(true);
+        }
+        if at <= 1 {
+            return Some(false);
+        }
+        at = parent(at)?;
+    }
+    None
+}
+
 /// What a tree takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Weight {
@@ -146,6 +166,33 @@ mod tests {
         assert_eq!(descendants(&snapshot, &[9]), [(8, 9)]);
         assert_eq!(descendants(&snapshot, &[77]), []);
         assert_eq!(descendants(&snapshot, &[3, 4]), [(6, 3), (5, 4)]);
+    }
+
+    #[test]
+    fn h9_c20_what_cannot_be_read_is_not_called_outside() {
+        // 10 is a root; 11 and 12 are below it, 20 is not; 30 has a parent that is hidden, 40 is its own ancestor.
+        let parent = |pid| match pid {
+            12 => Some(11),
+            11 => Some(10),
+            10 | 20 => Some(1),
+            30 => Some(31),
+            40 => Some(41),
+            41 => Some(40),
+            _ => None,
+        };
+        let roots = HashSet::from([10]);
+        for (pid, want) in [
+            (12, Some(true)),
+            (10, Some(true)),
+            (20, Some(false)),
+            (1, Some(false)),
+            (0, Some(false)),
+            (30, None),
+            (31, None),
+            (40, None),
+        ] {
+            assert_eq!(is_below(pid, &roots, parent), want, "{pid}");
+        }
     }
 
     #[test]

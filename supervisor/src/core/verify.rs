@@ -338,6 +338,7 @@ pub fn verify_member(
         Life::Running => {}
     }
     let proven = match kin {
+        Kin::ChildOf(_) if now.ppid.is_none() => return Verdict::Unknown("its parent cannot be read"),
         Kin::ChildOf(parent) => now.ppid == Some(parent),
         Kin::Marked { since_ticks } => {
             now.marker.names(lease_id, gateway) && now.start_ticks.is_some_and(|ticks| ticks >= since_ticks)

@@ -188,7 +188,7 @@ fn members_need_a_proof_of_their_own() {
         ("22: not marked", marked, bare.clone(), "not_ours"),
         ("22: not marked, but a child", Kin::ChildOf(50), bare.clone(), "owned"),
         ("child of another", Kin::ChildOf(51), live.clone(), "not_ours"),
-        ("parent unreadable", Kin::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "not_ours"),
+        ("parent unreadable", Kin::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "unknown"),
         ("zombie", Kin::ChildOf(50), Evidence { life: Life::Zombie, ..bare.clone() }, "gone"),
         ("gone", marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
         ("unreadable", marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),

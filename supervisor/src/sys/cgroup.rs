@@ -1,7 +1,7 @@
 //! Control groups on Linux: finding them, making the part of the tree that leases live in, and trying whether all of
 //! it really works. What is decided about groups stands in [`crate::core::cgroup`] and [`crate::core::ladder`].
 
-use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Subtree, of_process};
+use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Strange, Subtree, of_process};
 use crate::core::ladder::{Groups, Limits};
 use crate::core::limits::{CONTROLLERS_FILE, Controllers};
 use acp_shared::ids::LeaseId;
@@ -82,6 +82,20 @@ impl Tree {
             Err(error) => return Err(error),
         };
         Ok(Members { pids, populated })
+    }
+
+    /// Whether anything is in a recorded group that is not recognised, or below it. One that is not there holds nothing.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no group of this tree.
+    pub fn populated(&self, strange: &Strange) -> io::Result<bool> {
+        fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
+        let dir = self.dir(strange.path())?;
+        match fs::read_to_string(dir.join("cgroup.events")) {
+            Ok(text) => Ok(says_populated(&text)),
+            Err(error) if is_gone(&error) && !dir.exists() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// SIGKILL to all that is in a group; then waits, for so long at most, until nothing is.

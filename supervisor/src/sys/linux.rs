@@ -6,18 +6,20 @@
     reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
 )]
 
-use crate::core::cgroup::{self, Cleared, Leaf, Members};
+use crate::core::cgroup::{Cleared, Leaf, Members, Strange};
 use crate::core::ladder::Limits;
 use crate::core::lease::{NsInit, ProcessRecord, Scope};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::Particulars;
-use crate::core::verify::{Evidence, HandleId, Life, Marker, Verified};
+use crate::core::verify::{Evidence, HandleId, Marker, Verified};
 use crate::sys::cgroup::Tree;
+use crate::sys::handle::{self, marker_in, may_hide, particulars_in};
+pub use crate::sys::handle::{Handle, pidfs_inode};
 use crate::sys::packet::{Packet, control_pair};
-use crate::sys::{Abilities, OpenError, OpenProcess, Sender, Signal, SignalError, Sys};
+use crate::sys::reads::{Read, Reads};
+use crate::sys::{Abilities, Offspring, OpenError, OpenProcess, Sender, Signal, SignalError, Sys};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
@@ -29,16 +31,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const PIDFS_MAGIC: i64 = 0x5049_4446;
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 4;
-/// The largest environment that is read, in bytes; a longer one counts as unreadable.
-const ENVIRON_BYTES_MAX: usize = 4 * 1024 * 1024;
-const STAT_BYTES_MAX: usize = 4096;
-const CGROUP_BYTES_MAX: usize = 64 * 1024;
-/// How far up the line of a process is followed.
-const GENERATIONS_MAX: usize = 4096;
+/// `PIDFD_GET_INFO` with its first, shortest answer.
+const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
+const PIDFD_INFO_PID: u64 = 1;
 
 /// This machine.
 #[derive(Debug)]
@@ -49,99 +47,13 @@ pub struct Linux {
     pidfds: bool,
     /// The control groups (v2), where they are mounted.
     groups: Option<Tree>,
+    /// Whether `/proc` may hide processes (hidepid).
+    hides: bool,
+    /// Reads that can hang.
+    reads: Reads,
 }
 
-/// An open process.
-#[derive(Debug)]
-pub struct Handle {
-    id: HandleId,
-    pid: i32,
-    pidfd: Option<OwnedFd>,
-    dir: Option<OwnedFd>,
-    own_child: bool,
-}
-
-impl Handle {
-    fn stat(&self) -> Option<Proc> {
-        parse_stat(&read_at(self.dir.as_ref()?.as_fd(), "stat", STAT_BYTES_MAX).ok()?)
-    }
-
-    fn marker(&self) -> Marker {
-        let Some(dir) = &self.dir else { return Marker::Unreadable };
-        read_at(dir.as_fd(), "environ", ENVIRON_BYTES_MAX)
-            .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
-    }
-
-    /// Whether all its threads have ended; `None` where the kernel does not say.
-    fn ended(&self) -> Option<bool> {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let fd = PollFd::new(self.pidfd.as_ref()?, PollFlags::IN);
-        rustix::event::poll(&mut [fd], Some(&at_once)).ok().map(|ready| ready > 0)
-    }
-
-    /// Whether its directory says that it was reaped. What is unreadable for another reason is no proof.
-    fn is_gone(&self) -> bool {
-        let Some(dir) = &self.dir else { return false };
-        let stat = read_at(dir.as_fd(), "stat", STAT_BYTES_MAX);
-        stat.is_err_and(|e| matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::SRCH)))
-    }
-
-    fn reaped(&self) -> Option<bool> {
-        let fd = self.pidfd.as_ref()?;
-        match raw_signal(fd.as_fd(), 0, 0) {
-            Ok(()) | Err(Errno::PERM) => Some(false),
-            Err(Errno::SRCH) => Some(true),
-            Err(_) => None,
-        }
-    }
-}
-
-impl OpenProcess for Handle {
-    fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    fn record(&self) -> Option<ProcessRecord> {
-        let start_ticks = self.stat()?.start_ticks;
-        Some(ProcessRecord { pid: self.pid, start_ticks, inode: self.inode() })
-    }
-
-    fn inode(&self) -> Option<u64> {
-        self.pidfd().and_then(pidfs_inode)
-    }
-
-    fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
-    }
-}
-
-/// The inode of a pidfd, if the kernel keeps pidfds in pidfs.
-#[must_use]
-pub fn pidfs_inode(fd: BorrowedFd<'_>) -> Option<u64> {
-    if rustix::fs::fstatfs(fd).ok()?.f_type != PIDFS_MAGIC {
-        return None;
-    }
-    Some(rustix::fs::fstat(fd).ok()?.st_ino)
-}
-
-fn read_at(dir: BorrowedFd<'_>, name: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
-    let fd = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut bytes = Vec::new();
-    let mut piece = vec![0u8; 4096];
-    loop {
-        match rustix::io::read(&fd, &mut piece) {
-            Ok(0) => return Ok(bytes),
-            Ok(count) => bytes.extend_from_slice(piece.get(..count).unwrap_or_default()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        if bytes.len() > bytes_max {
-            return Err(io::Error::from(Errno::FBIG));
-        }
-    }
-}
-
-fn raw_signal(fd: BorrowedFd<'_>, signal: libc::c_int, flags: libc::c_uint) -> Result<(), Errno> {
+pub(super) fn raw_signal(fd: BorrowedFd<'_>, signal: libc::c_int, flags: libc::c_uint) -> Result<(), Errno> {
     // SAFETY: the descriptor is open for the whole call, the info pointer is null, which the call allows, and the
     // kernel touches no other memory of ours.
     let result = unsafe {
@@ -154,6 +66,27 @@ fn raw_signal(fd: BorrowedFd<'_>, signal: libc::c_int, flags: libc::c_uint) -> R
         )
     };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// The parent that the kernel names for a process, whatever `/proc` shows of it; `None` before Linux 6.13.
+pub(super) fn raw_parent(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    /// The first 64 bytes of `struct pidfd_info`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup_id: u64,
+        pid: u32,
+        tgid: u32,
+        ppid: u32,
+        rest: [u32; 9],
+    }
+    let mut info = Info { mask: PIDFD_INFO_PID, ..Info::default() };
+    // SAFETY: the descriptor is open for the whole call, and the number of the call says that `info` is 64 bytes,
+    // which the kernel reads and writes.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+    let told = result == 0 && info.mask & PIDFD_INFO_PID != 0;
+    i32::try_from(info.ppid).ok().filter(|_| told)
 }
 
 fn last_errno() -> Errno {
@@ -191,8 +124,14 @@ impl Linux {
     /// Reads where it runs.
     #[must_use]
     pub fn new() -> Self {
-        let mut linux =
-            Self { next_handle: AtomicU64::new(1), here: None, pidfds: true, groups: Tree::find() };
+        let mut linux = Self {
+            next_handle: AtomicU64::new(1),
+            here: None,
+            pidfds: true,
+            groups: Tree::find(),
+            hides: std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|text| may_hide(&text)),
+            reads: Reads::default(),
+        };
         let first = linux.open_as(1, false).ok();
         let init = NsInit {
             start_ticks: first.as_ref().and_then(Handle::stat).map(|stat| stat.start_ticks),
@@ -296,60 +235,48 @@ impl Sys for Linux {
         self.open_as(pid, false).map(Arc::new)
     }
 
-    fn evidence(&self, handle: &Handle) -> Evidence {
+    fn glance(&self, handle: &Handle) -> Evidence {
         let stat = handle.stat();
-        let marker = handle.marker();
-        let exe = handle.dir.as_ref().and_then(|dir| {
-            let path = rustix::fs::readlinkat(dir, "exe", Vec::new()).ok()?;
-            Some(path.to_string_lossy().into_owned())
-        });
-        let cgroup = handle.dir.as_ref().and_then(|dir| {
-            let bytes = read_at(dir.as_fd(), "cgroup", CGROUP_BYTES_MAX).ok()?;
-            cgroup::of_process(&String::from_utf8_lossy(&bytes))
-        });
-        // Read last: what was read above is of a process that still held its number then.
-        let life = match (handle.reaped(), &stat) {
-            (Some(true), _) => Life::Gone,
-            // Its first thread may have ended before the others: a process is dead when its pidfd says so.
-            (_, Some(stat)) if stat.zombie && handle.ended() != Some(false) => Life::Zombie,
-            (_, Some(_)) => Life::Running,
-            (Some(false), None) => Life::Unreadable,
-            (None, None) if handle.is_gone() => Life::Gone,
-            (None, None) => Life::Unreadable,
-        };
+        // What `/proc` hides the pidfd tells.
+        let parent = if stat.is_none() { handle.parent() } else { None };
+        let life = handle.life(stat.as_ref(), parent);
         Evidence {
             handle: Some(handle.id),
             pid: handle.pid,
             scope: self.here.clone(),
-            life,
+            ppid: stat.as_ref().map(|s| s.ppid).or(parent),
             start_ticks: stat.as_ref().map(|s| s.start_ticks),
-            ppid: stat.as_ref().map(|s| s.ppid),
             pgid: stat.as_ref().map(|s| s.pgid),
             sid: stat.as_ref().map(|s| s.sid),
             inode: handle.inode(),
-            marker,
-            exe,
-            cgroup,
+            marker: Marker::Unreadable,
+            exe: handle.exe(),
+            cgroup: handle.cgroup(),
             own_child: handle.own_child,
+            life,
         }
     }
 
-    fn particulars(&self, handle: &Handle) -> Particulars {
-        let Some(dir) = &handle.dir else { return Particulars::default() };
-        let argv = read_at(dir.as_fd(), "cmdline", ENVIRON_BYTES_MAX).ok().and_then(|bytes| {
-            let text = String::from_utf8(bytes).ok()?;
-            Some(text.strip_suffix('\0')?.split('\0').map(str::to_owned).collect())
-        });
-        let status = read_at(dir.as_fd(), "status", STAT_BYTES_MAX * 4).unwrap_or_default();
-        let status = String::from_utf8_lossy(&status);
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-        let uid = line.and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
-        Particulars { argv, uid }
+    fn marker(&self, handle: &Handle) -> Marker {
+        let Some(dir) = handle.dir_again() else { return Marker::Unreadable };
+        self.reads.one(handle.pid, move || marker_in(&dir)).unwrap_or(Marker::Unreadable)
     }
 
-    fn peek_marker(&self, pid: i32) -> Marker {
-        std::fs::read(format!("/proc/{pid}/environ"))
-            .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
+    fn particulars(&self, handle: &Handle) -> Particulars {
+        let Some(dir) = handle.dir_again() else { return Particulars::default() };
+        self.reads.one(handle.pid, move || particulars_in(&dir)).unwrap_or_default()
+    }
+
+    fn peek_markers(&self, pids: &[i32]) -> Vec<Marker> {
+        let peek = |pid: i32| {
+            let read = move || {
+                std::fs::read(format!("/proc/{pid}/environ"))
+                    .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
+            };
+            Read { pid, read: Box::new(read) as Box<dyn FnOnce() -> Marker + Send> }
+        };
+        let read = self.reads.each(pids.iter().copied().map(peek).collect());
+        read.into_iter().map(|marker| marker.unwrap_or(Marker::Unreadable)).collect()
     }
 
     fn holds_number(&self, handle: &Handle) -> bool {
@@ -389,8 +316,7 @@ impl Sys for Linux {
         let mut line = HashSet::new();
         let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
         while pid > 0 && line.insert(pid) {
-            let stat = std::fs::read(format!("/proc/{pid}/stat")).ok();
-            pid = stat.and_then(|bytes| parse_stat(&bytes)).map_or(0, |s| s.ppid);
+            pid = self.parent(pid).unwrap_or(0);
         }
         line
     }
@@ -415,6 +341,10 @@ impl Sys for Linux {
 
     fn group_members(&self, leaf: &Leaf) -> io::Result<Members> {
         self.tree()?.list(leaf)
+    }
+
+    fn group_populated(&self, strange: &Strange) -> io::Result<bool> {
+        self.tree()?.populated(strange)
     }
 
     fn kill_group(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
@@ -449,14 +379,16 @@ impl Sys for Linux {
         }))
     }
 
-    fn children(&self) -> Vec<i32> {
-        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let pids: Vec<String> = lists.collect();
-        pids.iter()
-            .flat_map(|list| list.split_ascii_whitespace())
-            .filter_map(|pid| pid.parse().ok())
-            .collect()
+    fn children(&self) -> Vec<Offspring> {
+        handle::children_in("/proc/self/task")
+    }
+
+    fn hides(&self) -> bool {
+        self.hides
+    }
+
+    fn children_of(&self, handle: &Handle) -> Vec<i32> {
+        handle.children()
     }
 
     fn reap_stray(&self, pid: i32) -> io::Result<bool> {
@@ -465,23 +397,10 @@ impl Sys for Linux {
         Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
     }
 
-    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
-        let mut at = pid;
-        for _ in 0..GENERATIONS_MAX {
-            if roots.contains(&at) {
-                return Some(true);
-            }
-            if at <= 1 {
-                return Some(false);
-            }
-            match std::fs::read(format!("/proc/{at}/stat")).ok().and_then(|stat| parse_stat(&stat)) {
-                Some(stat) => at = stat.ppid,
-                // Hidden from this process, so of another user: none of the trees that it started.
-                None if self.open(at).is_ok() => return Some(false),
-                None => return None,
-            }
-        }
-        None
+    fn parent(&self, pid: i32) -> Option<i32> {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse_stat(&stat));
+        // A number that was read a moment ago: what is looked for is a line, and a broken one is told by that.
+        stat.map(|stat| stat.ppid).or_else(|| self.open_as(pid, false).ok()?.parent())
     }
 }
 

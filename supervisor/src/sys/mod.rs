@@ -2,12 +2,14 @@
 //! nothing is signalled but through a handle that was opened before its evidence was read.
 
 pub mod cgroup;
+mod handle;
 pub mod linux;
 pub mod packet;
 pub mod people;
+mod reads;
 pub mod watch;
 
-use crate::core::cgroup::{Cleared, Leaf, Members};
+use crate::core::cgroup::{Cleared, Leaf, Members, Strange};
 pub use crate::core::ladder::Abilities;
 use crate::core::ladder::Limits;
 use crate::core::lease::{ProcessRecord, Scope};
@@ -73,6 +75,15 @@ pub struct Sender {
     pub pidfd: Option<OwnedFd>,
 }
 
+/// A child of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offspring {
+    /// The thread of this process that forked it, or that it came to.
+    pub thread: i32,
+    /// Its number.
+    pub pid: i32,
+}
+
 /// An open process.
 pub trait OpenProcess: Send + Sync + std::fmt::Debug + 'static {
     /// Its number.
@@ -102,16 +113,29 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// [`OpenError`].
     fn open(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
 
+    /// Reads what the kernel keeps about a process itself, through a handle. The marker is not read: that alone can
+    /// take long.
+    fn glance(&self, handle: &Self::Handle) -> Evidence;
+
+    /// Reads what the environment of a process says, through a handle. It lies in the memory of that process, which
+    /// may be out of reach: what takes too long is unreadable.
+    fn marker(&self, handle: &Self::Handle) -> Marker;
+
     /// Reads everything there is to know through a handle.
-    fn evidence(&self, handle: &Self::Handle) -> Evidence;
+    fn evidence(&self, handle: &Self::Handle) -> Evidence {
+        // First, so that what was read last says whether it was of a process that still held its number.
+        let marker = self.marker(handle);
+        Evidence { marker, ..self.glance(handle) }
+    }
 
     /// Reads what records without a lease are compared with. Where nothing can be read, nothing is believed.
     fn particulars(&self, _handle: &Self::Handle) -> Particulars {
         Particulars::default()
     }
 
-    /// What the environment of a process says: a hint on whom to open.
-    fn peek_marker(&self, pid: i32) -> Marker;
+    /// What the environments of processes say, in this order: a hint on whom to open. What takes too long is
+    /// unreadable.
+    fn peek_markers(&self, pids: &[i32]) -> Vec<Marker>;
 
     /// Whether the process of a handle was not yet reaped: while it holds, its number means this process.
     fn holds_number(&self, handle: &Self::Handle) -> bool;
@@ -142,8 +166,18 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// This process and its ancestors.
     fn own_line(&self) -> HashSet<i32>;
 
-    /// Whether a process runs somewhere below one of `roots`. `None` when its line broke while it was read.
-    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool>;
+    /// The parent of a process; `None` when it cannot be read, or there is no such process.
+    fn parent(&self, pid: i32) -> Option<i32>;
+
+    /// Whether the list of processes may leave some out.
+    fn hides(&self) -> bool {
+        false
+    }
+
+    /// The children of a process, those that are left out of the list too.
+    fn children_of(&self, _handle: &Self::Handle) -> Vec<i32> {
+        Vec::new()
+    }
 
     /// Starts a child with `control` as its standard input, and returns its number.
     ///
@@ -176,7 +210,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn collect(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
 
     /// The children of this process, dead ones too.
-    fn children(&self) -> Vec<i32>;
+    fn children(&self) -> Vec<Offspring>;
 
     /// Collects a child whose exit status nobody wants; whether it was dead.
     ///
@@ -205,6 +239,14 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// # Errors
     /// It cannot be read.
     fn group_members(&self, _leaf: &Leaf) -> io::Result<Members> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whether anything is in a recorded group that is not recognised. One that is not there holds nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn group_populated(&self, _strange: &Strange) -> io::Result<bool> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

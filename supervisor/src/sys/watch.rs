@@ -25,6 +25,8 @@ pub struct Child<S: Sys = Linux> {
     /// The pidfd becomes readable when the process ends, as a pipe does when data comes.
     ready: Option<pipe::Receiver>,
     status: Option<ExitStatus>,
+    /// The last try to collect it failed, and that was said.
+    failing: bool,
 }
 
 impl<S: Sys> Child<S> {
@@ -37,7 +39,7 @@ impl<S: Sys> Child<S> {
             Some(fd) => Some(pipe::Receiver::from_owned_fd_unchecked(fd.try_clone_to_owned()?)?),
             None => None,
         };
-        Ok(Self { sys, handle, ready, status: None })
+        Ok(Self { sys, handle, ready, status: None, failing: false })
     }
 
     /// The handle.
@@ -61,12 +63,25 @@ impl<S: Sys> Child<S> {
             }
             match self.sys.collect(&self.handle) {
                 Ok(Some(status)) => self.status = Some(status),
-                Err(_) => self.status = Some(ExitStatus::Unknown),
+                // It is no child of ours, or was collected: there is nothing more to learn.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::CHILD) => {
+                    self.status = Some(ExitStatus::Unknown);
+                }
+                // Anything else says nothing about the child: what may live is not called dead.
+                Err(error) => {
+                    if !self.failing {
+                        tracing::error!(pid = self.handle.pid(), %error, "a child cannot be waited for; it is tried again");
+                    }
+                    self.failing = true;
+                    tokio::time::sleep(POLL).await;
+                }
                 Ok(None) => match &self.ready {
                     // Readable and not to be collected happens only while a tracer holds on to it.
                     Some(ready) if !woken => {
                         woken = true;
-                        drop(ready.readable().await);
+                        if let Err(error) = ready.readable().await {
+                            tracing::error!(pid = self.handle.pid(), %error, "a pidfd cannot be watched; it is polled");
+                        }
                     }
                     Some(_) | None => tokio::time::sleep(POLL).await,
                 },

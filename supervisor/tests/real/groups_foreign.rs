@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, eventually, kill, runs, script, wrapper};
+use crate::ground::under;
 use crate::rig_groups::probe;
 use acp_shared::protocol::LeaseState;
+use acp_testkit::ability::Ability;
+use acp_testkit::possible;
 use rustix::process::Signal;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -64,6 +67,19 @@ impl Ground {
 
     /// Starts the supervisor as the user, inside of the user's group, as a service manager would.
     fn start(&mut self) {
+        let command = self.command();
+        self.host.start_as(command);
+    }
+
+    /// The same, where `/proc` shows nothing of other users.
+    fn start_blind(&mut self) {
+        let prefix =
+            ["unshare", "-m", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$0\" \"$@\""];
+        let command = under(&prefix, &self.command());
+        self.host.start_as(command);
+    }
+
+    fn command(&self) -> Command {
         let inner = self.host.command();
         let mut command = Command::new("/bin/sh");
         let group = self.host.group.as_ref().unwrap().dir().join("service");
@@ -81,7 +97,7 @@ impl Ground {
             .args(user.get_args())
             .args(inner.get_args());
         command.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
-        self.host.start_as(command);
+        command
     }
 }
 
@@ -90,30 +106,43 @@ async fn c24_r_a_grandchild_that_became_root_is_ended_by_its_group_alone() {
     for rung in ["R1", "R2"] {
         let Some(mut ground) = Ground::new(rung) else { return };
         ground.start();
-        let host = &ground.host;
-        let mut gateway = host.gateway().connect().await;
-        let file = host.dir.path().join("pid");
-        let spec = script(&format!(
-            "{} --reuid 0 sh -c 'echo $$ > {file}.tmp; mv {file}.tmp {file}; exec sleep 300' & cat",
-            ground.become_root.display(),
-            file = file.display(),
-        ));
-        gateway.spawn(&spec).await;
-        eventually("a grandchild is root", || file.exists());
-        let root: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        assert_eq!((uid_of(root), uid_of(host.pid())), (Some(0), Some(UID)));
-        gateway.close(spec.lease_id).await;
-        if rung == "R2" {
-            // It is named, and the lease does not pretend.
-            eventually("the survivor is named", || {
-                let lease = &host.json(&["leases", "list"])[0];
-                lease["state"] == "closing"
-                    && lease["state_reason"].to_string().contains(&format!("did not end: {root} "))
-            });
-            assert!(runs(root));
-            kill(root, Signal::KILL);
-        }
-        gateway.state(spec.lease_id, LeaseState::Closed).await;
-        assert!(!runs(root), "{rung}");
+        on_c24_r(&ground, rung).await;
     }
+}
+
+/// Nor is one forgotten that `/proc` hides.
+#[tokio::test]
+async fn c20_c24_r_a_hidden_grandchild_that_became_root_is_named() {
+    possible!(Ability::Root, Ability::HiddenProc);
+    let Some(mut ground) = Ground::new("R2") else { return };
+    ground.start_blind();
+    on_c24_r(&ground, "R2").await;
+}
+
+async fn on_c24_r(ground: &Ground, rung: &str) {
+    let host = &ground.host;
+    let mut gateway = host.gateway().connect().await;
+    let file = host.dir.path().join("pid");
+    let spec = script(&format!(
+        "{} --reuid 0 sh -c 'echo $$ > {file}.tmp; mv {file}.tmp {file}; exec sleep 300' & cat",
+        ground.become_root.display(),
+        file = file.display(),
+    ));
+    gateway.spawn(&spec).await;
+    eventually("a grandchild is root", || file.exists());
+    let root: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert_eq!((uid_of(root), uid_of(host.pid())), (Some(0), Some(UID)));
+    gateway.close(spec.lease_id).await;
+    if rung == "R2" {
+        // It is named, and the lease does not pretend.
+        eventually("the survivor is named", || {
+            let lease = &host.json(&["leases", "list"])[0];
+            lease["state"] == "closing"
+                && lease["state_reason"].to_string().contains(&format!("did not end: {root} "))
+        });
+        assert!(runs(root));
+        kill(root, Signal::KILL);
+    }
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    assert!(!runs(root), "{rung}");
 }

@@ -253,6 +253,11 @@ async fn a04_r_without_a_process_list_no_lease_is_judged() {
     assert!(warnings.contains("not looked at yet"), "{warnings}");
     assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()));
     assert_eq!(host.row(spec.lease_id).0, "open");
+    // The rung is R4: nothing is started that could not be held.
+    assert_eq!(host.json(&["status"])["rung"], "R4");
+    let refused = identity.connect().await.call(Request::Spawn(agent(&["cat"]))).await.unwrap_err();
+    assert!(refused.message.contains("rung R4"), "{refused:?}");
+    assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()));
     host.crash();
     host.start();
     assert!(marked(spec.lease_id).is_empty());

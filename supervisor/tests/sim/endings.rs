@@ -381,10 +381,53 @@ async fn c20_c24_s_what_cannot_be_read_any_more_is_not_forgotten() {
     s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.edit(tree.child, |t| (t.uid, t.hidden) = (0, true)));
     for _ in 0..2 {
         s.reap().await;
-        assert_eq!(s.kernel().alive(tree.lease), [tree.child]);
+        // The wrapper, whose child it is by now, is spared for its sake.
+        assert_eq!(s.kernel().alive(tree.lease), [tree.wrapper, tree.child]);
         assert_eq!(s.state(&tree), Closing);
     }
     s.kernel().exit(tree.child, ExitStatus::Exited(0));
     s.reap().await;
     assert_eq!(s.state(&tree), Closed);
+}
+
+/// The leader of a group is dead and collected, and the group is not empty.
+#[tokio::test(start_paused = true)]
+async fn c26_c27_s_a_group_outlives_its_leader_and_is_ended_all_the_same() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.harden(&tree);
+    s.kernel().exit(tree.adapter, ExitStatus::Exited(0));
+    assert!(s.kernel().get(tree.adapter).is_none() && s.kernel().task(tree.child).pgid == tree.adapter);
+    s.reap().await;
+    assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]));
+}
+
+/// The group is empty and its number leads a stranger's group now.
+#[tokio::test(start_paused = true)]
+async fn c28_s_a_group_number_that_was_given_away_is_nobody_of_ours() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Open).await;
+    s.kernel().exit(tree.child, ExitStatus::Exited(0));
+    s.kernel().give_away(tree.adapter, true);
+    let member = s.kernel().fork(tree.adapter, "member");
+    s.reap().await;
+    assert_eq!((s.sent_to(tree.adapter), s.sent_to(member)), (vec![], vec![]));
+    assert!(s.kernel().runs(tree.adapter) && s.kernel().runs(member));
+    assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]));
+}
+
+/// All that is left of a group are the dead that nobody collects.
+#[tokio::test(start_paused = true)]
+async fn c35_s_a_group_of_the_dead_is_dead() {
+    let mut s = Stage::new().await;
+    let tree = s.orphan(Closing).await;
+    s.kernel().edit(tree.wrapper, |t| t.reaps = false);
+    for pid in [tree.child, tree.adapter] {
+        s.kernel().edit(tree.adapter, |t| t.reaps = false);
+        s.kernel().exit(pid, ExitStatus::Exited(0));
+        assert!(s.kernel().get(pid).is_some(), "a zombie");
+    }
+    s.reap().await;
+    assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]));
+    assert_eq!((s.sent_to(tree.adapter), s.sent_to(tree.child)), (vec![], vec![]));
 }

@@ -109,6 +109,14 @@ pub(crate) struct Kernel {
     /// Our own user; 0 may signal everybody.
     pub(crate) uid: u32,
     pub(crate) list_fails: bool,
+    /// A pidfd tells the parent of a process that `/proc` hides.
+    pub(crate) pidfd_info: bool,
+    /// Why no child can be waited for.
+    pub(crate) collect_fails: Option<rustix::io::Errno>,
+    /// Control groups that hold something.
+    pub(crate) populated_groups: HashSet<String>,
+    /// How many signals had been sent each time that environments were read.
+    pub(crate) environs_read_at: Vec<usize>,
     /// Leases whose processes may be signalled. A signal to any other process is a violation.
     pub(crate) ours: HashSet<LeaseId>,
     pub(crate) sent: Vec<Sent>,
@@ -154,6 +162,10 @@ impl Kernel {
             abilities,
             uid: 1000,
             list_fails: false,
+            pidfd_info: true,
+            collect_fails: None,
+            populated_groups: HashSet::new(),
+            environs_read_at: Vec::new(),
             ours: HashSet::new(),
             sent: Vec::new(),
             violations: Vec::new(),
@@ -467,6 +479,11 @@ impl Kernel {
     }
 
     // ---- what is read ----
+
+    /// Somebody reads environments.
+    pub(crate) fn reads_environs(&mut self) {
+        self.environs_read_at.push(self.sent.len());
+    }
 
     /// What the environment of a process says to us.
     pub(crate) fn marker(&self, pid: i32) -> Marker {

@@ -7,6 +7,9 @@ use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LeaseState::{Closed, Lost, Open};
 use acp_shared::protocol::RefusalCode;
 use acp_supervisor::strays;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 /// Nothing of a start is left, and its row says so.
 async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
@@ -18,7 +21,7 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
     assert!(s.kernel().alive(id).is_empty());
     assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
     assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is collected");
-    assert!(s.context.children.lock().unwrap().is_empty());
+    assert!(s.context.children.lock().unwrap().held.is_empty());
     assert!(s.context.roots.lock().unwrap().is_empty());
 }
 
@@ -160,4 +163,70 @@ async fn a_wrapper_that_says_nothing_is_given_up() {
         assert_eq!((s.refusals[&id].code, s.by_id(id).state), (RefusalCode::SpawnFailed, Closed));
         nothing_is_left(&mut s, id).await;
     }
+}
+
+/// Where orphans of strangers could come here nobody is killed, and who is dead is collected all the same.
+#[tokio::test(start_paused = true)]
+async fn c36_c68_s_the_dead_of_failed_starts_are_collected_without_the_part_of_a_subreaper_too() {
+    let mut s = Stage::on(|k| k.abilities.subreaper = false).await;
+    let other = s.kernel().fork(ME, "other");
+    s.kernel().setsid(other);
+    s.sys.wrapper.lock().unwrap().no_descriptors = true;
+    let id = s.spawn().await;
+    assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
+    for _ in 0..50 {
+        s.pass(10).await;
+        strays::look(&s.context, s.sys.as_ref());
+    }
+    assert!(s.kernel().runs(other), "it is not ours");
+    s.kernel().exit(other, acp_shared::launch::ExitStatus::Exited(0));
+    strays::look(&s.context, s.sys.as_ref());
+    nothing_is_left(&mut s, id).await;
+}
+
+/// A program on a disk that does not answer.
+#[tokio::test(start_paused = true)]
+async fn c68_s_a_start_that_hangs_holds_up_nobody_else() {
+    let s = Stage::new().await;
+    let (begins, begun) = sync_channel(1);
+    let (release, wait) = sync_channel::<()>(0);
+    let context = Arc::clone(&s.context);
+    let hangs = std::thread::spawn(move || {
+        context.start_child(|| {
+            begins.send(()).unwrap();
+            assert!(wait.recv().is_err());
+            Ok(7_777)
+        })
+    });
+    begun.recv().unwrap();
+    let context = Arc::clone(&s.context);
+    let (done, said) = sync_channel(1);
+    let others = std::thread::spawn(move || {
+        context.keep_child(7_778);
+        context.forget_child(7_778);
+        done.send((context.has_children(), context.strays())).unwrap();
+    });
+    let said = said.recv_timeout(Duration::from_secs(20));
+    drop(release);
+    assert_eq!(said, Ok((false, vec![])));
+    others.join().unwrap();
+    assert_eq!(hangs.join().unwrap().unwrap(), 7_777);
+    assert!(s.context.children.lock().unwrap().held.contains(&7_777));
+    s.context.forget_child(7_777);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c68_s_a_wait_that_fails_is_no_end() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.kernel().collect_fails = Some(rustix::io::Errno::NOMEM);
+    s.kernel().deliver(tree.wrapper, acp_supervisor::sys::Signal::Cont);
+    // Whoever waits is asked again only now and then: the end of a child wakes it.
+    s.kernel().exit(tree.wrapper, acp_shared::launch::ExitStatus::Exited(0));
+    s.pass(1_000).await;
+    assert_eq!(s.by_id(id).state, Open, "nobody knows that it has ended");
+    s.kernel().collect_fails = None;
+    s.reaches(id, Lost).await;
+    assert!(s.kernel().alive(id).is_empty());
 }

@@ -3,10 +3,11 @@
 use crate::kernel::{Call, Kernel, ME, Serial, State, Task};
 use crate::wrapper::{self, Wrapper};
 use acp_shared::launch::ExitStatus;
+use acp_supervisor::core::cgroup::Strange;
 use acp_supervisor::core::lease::{ProcessRecord, Scope};
 use acp_supervisor::core::tree::{Proc, parse_stat};
 use acp_supervisor::core::verify::{Evidence, HandleId, Life, Marker, Verified};
-use acp_supervisor::sys::{OpenError, OpenProcess, Signal, SignalError, Sys};
+use acp_supervisor::sys::{Offspring, OpenError, OpenProcess, Signal, SignalError, Sys};
 use rustix::process::Rlimit;
 use std::collections::HashSet;
 use std::io;
@@ -158,30 +159,33 @@ impl Sys for FakeSys {
         opened
     }
 
-    fn evidence(&self, handle: &FakeHandle) -> Evidence {
+    fn glance(&self, handle: &FakeHandle) -> Evidence {
         let inode = handle.inode();
         let mut kernel = self.kernel();
         let stat = handle.stat(&kernel);
         let task = kernel.by_serial(handle.serial);
+        // What is hidden the pidfd tells, where the kernel lets it.
+        let told = task.filter(|_| stat.is_none() && handle.pidfd && kernel.pidfd_info);
         let life = match (handle.pidfd, task, &stat) {
             (_, None, _) | (false, _, None) => Life::Gone,
             (_, _, Some(stat)) if stat.zombie => Life::Zombie,
             (_, _, Some(_)) => Life::Running,
+            (true, Some(task), None) if task.state == State::Zombie => Life::Zombie,
+            (true, Some(_), None) if told.is_some() => Life::Running,
             (true, Some(_), None) => Life::Unreadable,
         };
         let seen = task.filter(|t| handle.dir && !t.hidden);
-        let marker = seen.map_or(Marker::Unreadable, |t| kernel.marker(t.pid));
         let evidence = Evidence {
             handle: Some(handle.id),
             pid: handle.pid,
             scope: kernel.scope.clone(),
             life,
             start_ticks: stat.as_ref().map(|s| s.start_ticks),
-            ppid: stat.as_ref().map(|s| s.ppid),
+            ppid: stat.as_ref().map(|s| s.ppid).or(told.map(|t| t.ppid)),
             pgid: stat.as_ref().map(|s| s.pgid),
             sid: stat.as_ref().map(|s| s.sid),
             inode,
-            marker,
+            marker: Marker::Unreadable,
             exe: seen.map(|t| t.exe.clone()),
             cgroup: None,
             own_child: handle.own_child,
@@ -190,8 +194,17 @@ impl Sys for FakeSys {
         evidence
     }
 
-    fn peek_marker(&self, pid: i32) -> Marker {
-        self.kernel().marker(pid)
+    fn marker(&self, handle: &FakeHandle) -> Marker {
+        let mut kernel = self.kernel();
+        kernel.reads_environs();
+        let task = kernel.by_serial(handle.serial).filter(|t| handle.dir && !t.hidden);
+        task.map_or(Marker::Unreadable, |t| kernel.marker(t.pid))
+    }
+
+    fn peek_markers(&self, pids: &[i32]) -> Vec<Marker> {
+        let mut kernel = self.kernel();
+        kernel.reads_environs();
+        pids.iter().map(|pid| kernel.marker(*pid)).collect()
     }
 
     fn holds_number(&self, handle: &FakeHandle) -> bool {
@@ -248,16 +261,20 @@ impl Sys for FakeSys {
             .collect()
     }
 
-    fn is_below(&self, pid: i32, roots: &HashSet<i32>) -> Option<bool> {
+    fn parent(&self, pid: i32) -> Option<i32> {
         let kernel = self.kernel();
-        let mut at = pid;
-        while at > 1 {
-            if roots.contains(&at) {
-                return Some(true);
-            }
-            at = kernel.get(at)?.ppid;
-        }
-        Some(false)
+        kernel.get(pid).filter(|t| !t.hidden || kernel.pidfd_info).map(|t| t.ppid)
+    }
+
+    fn hides(&self) -> bool {
+        self.kernel().tasks().any(|t| t.hidden)
+    }
+
+    fn children_of(&self, handle: &FakeHandle) -> Vec<i32> {
+        let kernel = self.kernel();
+        let shown = kernel.by_serial(handle.serial).filter(|t| handle.dir && !t.hidden);
+        let of = |parent: &Task| kernel.tasks().filter(|t| t.ppid == parent.pid).map(|t| t.pid).collect();
+        shown.map(of).unwrap_or_default()
     }
 
     fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32> {
@@ -278,6 +295,9 @@ impl Sys for FakeSys {
 
     fn collect(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
         let mut kernel = self.kernel();
+        if let Some(errno) = kernel.collect_fails {
+            return Err(errno.into());
+        }
         let task = kernel.by_serial(child.serial).filter(|t| t.ppid == ME);
         let task =
             task.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::CHILD.raw_os_error()))?;
@@ -289,8 +309,14 @@ impl Sys for FakeSys {
         Ok(Some(status))
     }
 
-    fn children(&self) -> Vec<i32> {
-        self.kernel().tasks().filter(|t| t.ppid == ME).map(|t| t.pid).collect()
+    fn children(&self) -> Vec<Offspring> {
+        let kernel = self.kernel();
+        // Threads of its own are not simulated.
+        kernel.tasks().filter(|t| t.ppid == ME).map(|t| Offspring { thread: ME, pid: t.pid }).collect()
+    }
+
+    fn group_populated(&self, strange: &Strange) -> io::Result<bool> {
+        Ok(self.kernel().populated_groups.contains(strange.path()))
     }
 
     fn reap_stray(&self, pid: i32) -> io::Result<bool> {

@@ -1,8 +1,10 @@
 //! What cannot be seen is not touched. Cases 19 to 21, 23 and 25.
 
-use crate::kernel::environ;
+use crate::kernel::{OnTerm, environ};
 use crate::stage::Stage;
+use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
+use acp_supervisor::lease_task::LeaseCmd;
 use acp_supervisor::sys::Signal;
 
 #[tokio::test(start_paused = true)]
@@ -168,4 +170,64 @@ async fn c19_s_where_the_place_cannot_be_told_nothing_is_done() {
     s.kernel().scope = Some(s.context.scope.clone());
     s.reap().await;
     assert_eq!(s.state(&tree), Lost);
+}
+
+/// A descendant that became another user's, and that `/proc` hides: the kernel lists it as a child all the same.
+#[tokio::test(start_paused = true)]
+async fn c20_c24_s_a_hidden_survivor_is_named_and_its_lease_stays_closing() {
+    for pidfd_info in [true, false] {
+        let mut s = Stage::on(|k| k.pidfd_info = pidfd_info).await;
+        s.sys.wrapper.lock().unwrap().deaf = true;
+        let id = s.spawn().await;
+        let tree = s.grow(id);
+        s.harden(&tree);
+        s.kernel().edit(tree.wrapper, |t| t.on_term = OnTerm::Ignores);
+        let hidden = s.kernel().fork(tree.child, "sudo");
+        s.kernel().setsid(hidden);
+        s.kernel().edit(hidden, |t| (t.uid, t.hidden, t.environ) = (0, true, Vec::new()));
+        s.close(id).await;
+        s.until("it is stuck", |s| s.stuck.contains(&id)).await;
+        assert_eq!(s.by_id(id).state, Closing);
+        let reason = s.by_id(id).state_reason.clone();
+        assert!(reason.contains(&format!("did not end: {hidden} ")), "{pidfd_info}: {reason}");
+        assert_eq!(s.kernel().alive(id), [tree.wrapper, hidden], "who would adopt its children is spared");
+        s.kernel().exit(hidden, ExitStatus::Exited(0));
+        s.reaches(id, Closed).await;
+        assert!(s.kernel().alive(id).is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c21_s_what_the_list_alone_tells_is_killed_before_any_environment_is_read() {
+    let mut s = Stage::new().await;
+    s.sys.wrapper.lock().unwrap().deaf = true;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.harden(&tree);
+    s.kernel().environs_read_at.clear();
+    s.tell(id, LeaseCmd::Hurry).await;
+    s.reaches(id, Closed).await;
+    let first = s.kernel().environs_read_at[0];
+    let before: Vec<i32> = s.sent()[..first].iter().map(|sent| sent.pid).collect();
+    assert!(before.contains(&tree.adapter) && before.contains(&tree.child), "{before:?} of {:?}", s.sent());
+}
+
+/// A state directory that was moved makes groups of another name. What is in the one that was recorded is not
+/// signalled, and not forgotten.
+#[tokio::test(start_paused = true)]
+async fn c19_s_a_recorded_group_that_is_not_recognised_is_no_proof_of_an_end() {
+    for state in [Open, Closing] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(state).await;
+        let path = format!("/elsewhere/acp-supervisor-old/{}", tree.lease);
+        s.rewrite(&tree, |l| l.cgroup_path = Some(path.clone())).await;
+        s.kernel().vanish(tree.lease);
+        s.kernel().populated_groups.insert(path.clone());
+        let lines = s.reap().await;
+        assert!(lines[0].why.contains("is not recognised"), "{lines:?}");
+        assert_eq!((s.state(&tree), s.sent()), (state, vec![]));
+        s.kernel().populated_groups.clear();
+        s.reap().await;
+        assert_eq!(s.state(&tree), if state == Open { Lost } else { Closed });
+    }
 }

@@ -1,0 +1,204 @@
+//! Reading what can hang. The kernel takes environment and arguments of a process out of its memory, and waits for as
+//! long as that is locked: for ever, where a thread of it sits in a disk that does not answer. Such a read is done by
+//! a thread that can be left behind; what it was about counts as unread, and is not tried again before it is back.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long one process may take. A busy machine makes no process unread; one that hangs costs this once.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Threads that are left behind at most. Beyond that nothing is read any more until one is back.
+const LEFT_MAX: usize = 32;
+/// Answers that wait for the one who asked.
+const ANSWERS_MAX: usize = 64;
+
+/// One read about one process.
+pub(super) struct Read<T> {
+    /// The process.
+    pub(super) pid: i32,
+    /// The read.
+    pub(super) read: Box<dyn FnOnce() -> T + Send>,
+}
+
+/// The reads of one system.
+#[derive(Debug)]
+pub(super) struct Reads {
+    patience: Duration,
+    left_max: usize,
+    /// Processes whose read hangs, each with whether the thread is back.
+    left: Mutex<HashMap<i32, Arc<AtomicBool>>>,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self { patience: PATIENCE, left_max: LEFT_MAX, left: Mutex::default() }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Queue<T> = Arc<Mutex<VecDeque<(usize, Read<T>)>>>;
+
+impl Reads {
+    /// Does the reads in order. `None` for each that hangs, or that hung before and is not back.
+    pub(super) fn each<T: Send + 'static>(&self, reads: Vec<Read<T>>) -> Vec<Option<T>> {
+        let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
+        let pids: Vec<i32> = reads.iter().map(|read| read.pid).collect();
+        let mut rest: VecDeque<_> = reads.into_iter().enumerate().collect();
+        while !rest.is_empty() {
+            {
+                let mut left = lock(&self.left);
+                left.retain(|_, back| !back.load(Ordering::Acquire));
+                rest.retain(|(_, read)| !left.contains_key(&read.pid));
+                if left.len() >= self.left_max {
+                    tracing::warn!(unread = rest.len(), "too many processes hang while they are read");
+                    break;
+                }
+            }
+            let queue: Queue<T> = Arc::new(Mutex::new(std::mem::take(&mut rest)));
+            let Some((at, back)) = self.run(&queue, &mut answers) else { break };
+            rest = std::mem::take(&mut *lock(&queue));
+            if let Some(pid) = pids.get(at) {
+                tracing::warn!(pid, "a process hangs while it is read: it counts as unread");
+                lock(&self.left).insert(*pid, back);
+            }
+        }
+        answers
+    }
+
+    /// The one read.
+    pub(super) fn one<T: Send + 'static>(
+        &self,
+        pid: i32,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.each(vec![Read { pid, read: Box::new(read) }]).pop().flatten()
+    }
+
+    /// Lets a thread go through a queue. The place of the read that hangs, if one does; the rest is in the queue then.
+    fn run<T: Send + 'static>(
+        &self,
+        queue: &Queue<T>,
+        answers: &mut [Option<T>],
+    ) -> Option<(usize, Arc<AtomicBool>)> {
+        // Room for the place of each read before it begins, and for its answer.
+        let (say, said) = sync_channel(ANSWERS_MAX);
+        let back = Arc::new(AtomicBool::new(false));
+        let (theirs, flag) = (Arc::clone(queue), Arc::clone(&back));
+        let work = move || {
+            go_through(&theirs, &say);
+            flag.store(true, Ordering::Release);
+        };
+        if let Err(error) = std::thread::Builder::new().name("acp-reads".into()).spawn(work) {
+            tracing::warn!(%error, "no thread to read processes with");
+            lock(queue).clear();
+            return None;
+        }
+        let mut begun = None;
+        loop {
+            match said.recv_timeout(self.patience) {
+                Ok(Said::Begins(at)) => begun = Some(at),
+                Ok(Said::Read(at, answer)) => {
+                    begun = None;
+                    if let Some(place) = answers.get_mut(at) {
+                        *place = Some(answer);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+                // Nothing began: the thread has had no processor yet.
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(at) = begun {
+                        return Some((at, back));
+                    }
+                }
+            }
+        }
+    }
+}
+
+enum Said<T> {
+    Begins(usize),
+    Read(usize, T),
+}
+
+fn go_through<T>(queue: &Queue<T>, say: &SyncSender<Said<T>>) {
+    loop {
+        let Some((at, next)) = lock(queue).pop_front() else { return };
+        // Nobody listens any more: what is left was taken back.
+        if say.send(Said::Begins(at)).is_err() || say.send(Said::Read(at, (next.read)())).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::Receiver;
+
+    fn reads(left_max: usize) -> Reads {
+        Reads { patience: Duration::from_millis(50), left_max, left: Mutex::default() }
+    }
+
+    fn answers(pid: i32) -> Read<i32> {
+        Read { pid, read: Box::new(move || pid * 10) }
+    }
+
+    /// One that hangs until its sender is dropped.
+    fn hangs(pid: i32) -> (SyncSender<()>, Read<i32>) {
+        let (release, wait): (_, Receiver<()>) = sync_channel(0);
+        let read = Box::new(move || if wait.recv().is_ok() { 0 } else { -1 });
+        (release, Read { pid, read })
+    }
+
+    #[test]
+    fn one_that_hangs_holds_up_no_other_and_is_not_tried_again_before_it_is_back() {
+        let reads = reads(8);
+        let (release, stuck) = hangs(2);
+        assert_eq!(reads.each(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
+        let began = std::time::Instant::now();
+        for _ in 0..20 {
+            assert_eq!(reads.each(vec![answers(1), answers(2), answers(3)]), [Some(10), None, Some(30)]);
+        }
+        assert!(
+            began.elapsed() < Duration::from_millis(900),
+            "each look waited for it: {:?}",
+            began.elapsed()
+        );
+        drop(release);
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while reads.one(2, || 7) != Some(7) {
+            assert!(std::time::Instant::now() < until, "it is never read again");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_threads_that_are_left_behind_are_few() {
+        let reads = reads(2);
+        let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
+        assert_eq!(reads.each(stuck), [None, None, None]);
+        assert_eq!(lock(&reads.left).len(), 2);
+        assert_eq!(reads.one(9, || 1), None, "nothing is read any more");
+        drop(releases);
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while reads.one(9, || 1).is_none() {
+            assert!(std::time::Instant::now() < until, "nothing is ever read again");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn many_are_read_in_one_go() {
+        let all: Vec<i32> = (1..=1000).collect();
+        let read = reads(2).each(all.iter().copied().map(answers).collect());
+        assert_eq!(read, all.iter().map(|pid| Some(pid * 10)).collect::<Vec<_>>());
+        let none: Vec<Option<i32>> = reads(2).each(Vec::new());
+        assert_eq!(none, Vec::<Option<i32>>::new());
+    }
+}
