@@ -181,12 +181,12 @@ pub(super) fn children_in(tasks: &str) -> Vec<Offspring> {
 
 /// Whether `/proc`, as `/proc/self/mountinfo` describes it, may hide processes of others.
 pub(super) fn may_hide(mountinfo: &str) -> bool {
-    let of_proc = mountinfo.lines().filter_map(|line| {
+    let mut of_proc = mountinfo.lines().filter_map(|line| {
         let (fields, filesystem) = line.split_once(" - ")?;
         (fields.split(' ').nth(4)? == "/proc").then_some(filesystem)
     });
     // What was mounted last is what is seen.
-    let options = of_proc.last().unwrap_or_default().rsplit(' ').next().unwrap_or_default();
+    let options = of_proc.next_back().unwrap_or_default().rsplit(' ').next().unwrap_or_default();
     options
         .split(',')
         .any(|option| option.strip_prefix("hidepid=").is_some_and(|value| !matches!(value, "0" | "off")))
