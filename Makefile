@@ -61,9 +61,9 @@ test-foreign: ## Install real agents into target/foreign and run them through th
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
 
-test-vm: ## Run the tests of processes under Debian's own kernel with control groups of version 2 (needs qemu)
+test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
-	tests/vm/run.sh "$(TARGET_DIR)" suite
+	tests/vm/run.sh "$(TARGET_DIR)"
 
 nightly: ## Run for ten minutes what `make test` runs for one (ACP_SOAK_SEED=N repeats the order of a run)
 	$(CARGO) build --locked -p acp-wrapper -p acp-supervisor --bins

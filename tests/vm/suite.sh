@@ -35,6 +35,7 @@ mount -t devpts -o mode=620,ptmxmode=666 devpts /dev/pts
 mount -t tmpfs shm /dev/shm
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ln -sf /proc/self/fd /dev/fd
+for fd in 0:stdin 1:stdout 2:stderr; do ln -sf "/proc/self/fd/${fd%%:*}" "/dev/${fd#*:}"; done
 busybox ip link set lo up
 exec </dev/null
 
