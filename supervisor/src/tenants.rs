@@ -167,6 +167,18 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
+    /// What is looked up on the machine is said as what is wrong in the file: with its name, its line and what to do.
+    #[test]
+    fn what_is_not_there_is_said_with_file_and_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.toml");
+        std::fs::write(&path, "[[tenant]]\nuid = 1\n\n[[tenant]]\nuser = \"no-such-user-here\"").unwrap();
+        let config = Config::load(Some(&path)).unwrap();
+        let error = tenants(&config, 0).unwrap_err();
+        assert!(error.to_string().contains(&format!("{}, line 4,", path.display())), "{error}");
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("create the user"));
+    }
+
     #[test]
     fn tenants_that_are_refused() {
         let own_uid = rustix::process::geteuid().as_raw();

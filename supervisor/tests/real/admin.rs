@@ -233,8 +233,8 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
     }
     assert_eq!(
         host.json(&["leases", "show", &id])["state_reason"].as_str(),
-        Some(EVIL),
-        "JSON says it unchanged"
+        Some("\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{9b}31m\u{202e}x\\r\\n"),
+        "what it controls with is escaped before it is stored"
     );
 }
 
