@@ -185,6 +185,7 @@ pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
         events: Vec::new(),
         idempotency: None,
         sessions_max: SESSIONS_MAX,
+        account_cap: None,
     }
 }
 
