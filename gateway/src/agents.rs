@@ -2,8 +2,8 @@
 //! environment is an argument, so that what an agent gets to see is decided in one place and tested.
 
 use crate::api::AgentView;
-use crate::config::check::RESERVED_ENV;
 use crate::config::Agent;
+use crate::config::check::RESERVED_ENV;
 use crate::core::actor::{Limits, Profile};
 use crate::core::policy::{Policy, Scope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
@@ -272,8 +272,7 @@ impl Agents {
     }
 
     fn environment(&self, agent: &Agent, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
-        let patterns: Vec<&str> =
-            ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
+        let patterns: Vec<&str> = ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
         let allowed = |name: &str| {
             patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(head) => name.starts_with(head),

@@ -186,9 +186,8 @@ fn a_reload_is_seen_at_once() {
     let agents = agents("", &[("SECRET", "s")], dir.path());
     let demo = name("demo");
     assert!(agents.profile(&demo).unwrap().env.is_empty());
-    let read = |text: &str| {
-        load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
-    };
+    let read =
+        |text: &str| load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap();
     agents.live.replace(read("[acp]\nenv_allow = [\"SEC*\"]\n")).unwrap();
     assert_eq!(agents.profile(&demo).unwrap().env, [("SECRET".to_owned(), "s".to_owned())]);
     agents.live.replace(read("[acp]\nallowed_agents = [\"goose\"]\n")).unwrap();

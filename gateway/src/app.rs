@@ -78,11 +78,7 @@ pub(crate) async fn serve(
     let service = Arc::new(start(&settings, &live, &store, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
-    let api = Api {
-        service: Arc::clone(&service) as _,
-        limits: api_limits(config),
-        ending: stop.clone(),
-    };
+    let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
     let channels = Channels::new([console]);
     let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _);
@@ -220,12 +216,15 @@ pub(crate) fn forget_before(live: &Live, now_ms: u64) -> u64 {
     now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
 }
 
+type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;
+type SetLogLevel = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
+
 /// How a service reads its configuration anew.
 pub(crate) struct Reload {
     /// Reads it from where it was read at start.
-    pub(crate) read: Box<dyn Fn() -> Result<Loaded, Failure> + Send + Sync>,
+    pub(crate) read: Box<ReadAnew>,
     /// Makes the log follow.
-    pub(crate) log_level: Box<dyn Fn(&str) -> Result<(), Failure> + Send + Sync>,
+    pub(crate) log_level: Box<SetLogLevel>,
 }
 
 impl std::fmt::Debug for Reload {
@@ -259,7 +258,8 @@ fn reload(how: &Reload, live: &Live) -> Result<Changes, Failure> {
     let notes = unused::set(&next.sources);
     (how.log_level)(&next.config.log.level)?;
     let changes = live.replace(next);
-    let changes = changes.map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))?;
+    let changes =
+        changes.map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))?;
     for note in notes {
         tracing::warn!("{note}");
     }

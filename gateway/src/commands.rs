@@ -211,8 +211,7 @@ impl Commands {
             return Err(Failure::of(Code::SessionClosed));
         }
         let windows = self.service.may_focus(&inbound.conversation)?;
-        let binding =
-            new_binding(inbound.conversation.clone(), &key, &inbound.author, windows, now_ms());
+        let binding = new_binding(inbound.conversation.clone(), &key, &inbound.author, windows, now_ms());
         let bound = self.store.write("focus", move |tx| focus(tx, &binding)).await?;
         let text =
             if bound { "This conversation is bound to" } else { "This conversation was bound already to" };

@@ -5,7 +5,7 @@
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::core::event::EventKind;
 use crate::core::link::SetOption;
-use crate::core::policy::{Bind, Policy, Scope, BindingWindows};
+use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
 pub(crate) use crate::core::request::{
     Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
@@ -96,7 +96,8 @@ impl Manager {
         }
         let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
         policy.may_spawn(request.prompt.is_some())?;
-        let windows = if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
+        let windows =
+            if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
         let backend = self.deps.registry.require(&policy.backend.value);
         backend.map_err(|failure| policy.without_backend(failure))?;
         let agent = match &request.agent {

@@ -7,8 +7,8 @@ use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::rows::SessionMode;
 use crate::live::Live;
-use crate::runtime::direct::DirectRuntime;
 use crate::runtime::Registry;
+use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
 use crate::supervisor::{Supervisor, hello};
 use crate::tests::{binding_row, conversation, eventually, session_row, spawn};
@@ -231,7 +231,9 @@ async fn who_may_spawn_from_a_conversation_is_asked_before_anything_is_made() {
 async fn bindings_get_the_windows_of_their_account() {
     let text = "[session.thread_bindings]\nidle_hours = 3\nmax_age_hours = 0\n[channels.console.accounts.a.thread_bindings]\nmax_age_hours = 2\n";
     let world = world(text);
-    for (account, want) in [("a", (Some(3 * 3_600_000), Some(2 * 3_600_000))), ("b", (Some(3 * 3_600_000), None))] {
+    for (account, want) in
+        [("a", (Some(3 * 3_600_000), Some(2 * 3_600_000))), ("b", (Some(3 * 3_600_000), None))]
+    {
         let to = at(account, "room");
         world.spawn(Some(to.clone())).await.unwrap();
         let asked = to.clone();

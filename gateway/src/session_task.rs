@@ -4,10 +4,10 @@
 //! the actor is dropped and made again from the database (design §9, H19).
 
 use crate::clock::Clock;
+use crate::config::load::Loaded;
 use crate::core::actor::{
     Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket,
 };
-use crate::config::load::Loaded;
 use crate::core::effect::Fence;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
@@ -217,7 +217,8 @@ fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
     let profile = deps.profiles.profile(&session.agent)?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
     if cwd != session.cwd {
-        let why = format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
+        let why =
+            format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
         return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
     }
     Ok(profile)

@@ -147,11 +147,8 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
 }
 
 fn show_effective(loaded: &Loaded, args: &ShowArgs, out: &mut Out) -> Outcome {
-    let scope = Scope {
-        channel: args.channel.clone(),
-        account: args.account.clone(),
-        agent: args.agent.clone(),
-    };
+    let scope =
+        Scope { channel: args.channel.clone(), account: args.account.clone(), agent: args.agent.clone() };
     let rows = policy::shown(&effective(loaded, &scope)).map_err(|error| inside("the policy", &error))?;
     out.show(&rows, |rows| {
         let cells = rows.iter().map(|row| {

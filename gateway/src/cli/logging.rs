@@ -7,10 +7,13 @@ use std::io;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
 
+/// Puts another filter in place.
+type Change = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+
 /// The log of this process, whose level can be changed.
 #[derive(Clone)]
 pub(crate) struct LogHandle {
-    change: Option<Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>>,
+    change: Option<Change>,
 }
 
 impl LogHandle {
@@ -38,7 +41,7 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
     let filter = filter(&log.level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // The one error of starting is that logging runs already: then there is nothing to change either.
-    let change: Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync> = match log.format {
+    let change: Change = match log.format {
         LogFormat::Text => {
             let terminal = io::IsTerminal::is_terminal(&io::stderr());
             let builder = builder.with_ansi(terminal).with_filter_reloading();

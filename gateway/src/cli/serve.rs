@@ -57,9 +57,7 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
     let (config_args, socket_flag, dir) =
         (args.config.clone(), args.supervisor_socket.clone(), global.state_dir()?);
     let reload = (!attended).then(|| Reload {
-        read: Box::new(move || {
-            read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)
-        }),
+        read: Box::new(move || read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)),
         log_level: Box::new(move |level| log_handle.set(level)),
     });
     Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret })

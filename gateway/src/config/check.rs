@@ -136,12 +136,7 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 22] {
     let bindings = &config.session.thread_bindings;
     [
         ("acp.max_concurrent_sessions", acp.max_concurrent_sessions, 1, 10_000),
-        (
-            "acp.max_concurrent_sessions_per_account",
-            acp.max_concurrent_sessions_per_account,
-            0,
-            10_000,
-        ),
+        ("acp.max_concurrent_sessions_per_account", acp.max_concurrent_sessions_per_account, 0, 10_000),
         ("session.ttl_minutes", config.session.ttl_minutes, 0, LONG_HOURS * 60),
         ("session.thread_bindings.idle_hours", bindings.idle_hours, 0, LONG_HOURS),
         ("session.thread_bindings.max_age_hours", bindings.max_age_hours, 0, LONG_HOURS),

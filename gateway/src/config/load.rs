@@ -243,13 +243,7 @@ fn from_text(text: &str, key: &[String], default: &serde_json::Value) -> Result<
         .ok_or_else(|| format!("{text:?} does not fit, write it as in the file, e.g. {default}"))
 }
 
-fn set(
-    table: &mut toml::Table,
-    key: &[String],
-    value: toml::Value,
-    source: Source,
-    sources: &mut Sources,
-) {
+fn set(table: &mut toml::Table, key: &[String], value: toml::Value, source: Source, sources: &mut Sources) {
     let Some((last, above)) = key.split_last() else { return };
     let mut table = table;
     for segment in above {

@@ -17,7 +17,9 @@ const AT_START: [&str; 5] = [
 
 /// Whether a key is read once at start, so that a change of it waits for the next one.
 pub(crate) fn needs_restart(key: &str) -> bool {
-    AT_START.iter().any(|it| key.strip_prefix(it).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    AT_START
+        .iter()
+        .any(|it| key.strip_prefix(it).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
 /// What became of a new configuration.

@@ -129,13 +129,19 @@ fn mistakes_name_their_place_and_the_nearest_key() {
         ("[agents.\"no name\"]\n", vec!["agent name may hold"]),
         ("[agents.a]\nenv_allow = [\"A*B\"]\n", vec![":2: ", "neither a variable's name nor NAME*"]),
         ("[acp]\nenv_allow = [\"\"]\n", vec![":2: ", "acp.env_allow"]),
-        ("[acp]\nworkspace_roots = [\"rel\"]\n", vec![":2: ", "acp.workspace_roots: must be an absolute path"]),
+        (
+            "[acp]\nworkspace_roots = [\"rel\"]\n",
+            vec![":2: ", "acp.workspace_roots: must be an absolute path"],
+        ),
         ("[acp.control_plane]\nstore = \"postgres\"\n", vec![":2: ", "sqlite"]),
         ("[acp.stream]\ntag_visibility = { \"Tool Call\" = true }\n", vec![":2: ", "agent_message_chunk"]),
         ("[backends.acpx]\nterm_ms = 1\n", vec![":1: ", "backends.acpx is no key"]),
         ("[backends.direct]\nkill_ms = 1\n", vec![":2: ", "backends.direct.kill_ms: 1 is out of bounds"]),
         ("[agents.a]\nqueue_runs_max = 0\n", vec![":2: ", "agents.a.queue_runs_max"]),
-        ("[channels.discord.accounts.main]\nmax_concurent_sessions = 1\n", vec![":2: ", "max_concurrent_sessions?"]),
+        (
+            "[channels.discord.accounts.main]\nmax_concurent_sessions = 1\n",
+            vec![":2: ", "max_concurrent_sessions?"],
+        ),
         (
             "[channels.discord.accounts.main.thread_bindings]\nidle_hours = 9000\n",
             vec![":2: ", "accounts.main.thread_bindings.idle_hours: 9000 is out of bounds"],

@@ -84,8 +84,10 @@ mod tests {
         ]);
         assert_eq!(
             set(&sources),
-            ["ACP_HOST_ACP__CONTROL_PLANE__STORE_PATH: acp.control_plane.store_path is not used in this version: \
-              the database is gateway.db in the state directory"]
+            [
+                "ACP_HOST_ACP__CONTROL_PLANE__STORE_PATH: acp.control_plane.store_path is not used in this version: \
+              the database is gateway.db in the state directory"
+            ]
         );
     }
 

@@ -12,7 +12,8 @@ use crate::core::link::SetOption;
 use crate::core::policy::BindingWindows;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
 use crate::core::rows::{
-    ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode, SessionOptions, SessionRow,
+    ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
+    SessionOptions, SessionRow,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;

@@ -96,8 +96,14 @@ impl Store {
         let (queue, jobs) = channel();
         let watches = Arc::new(Watches::default());
         let counters = Arc::new(Counters::default());
-        let writer =
-            Writer { db, queue: jobs, watches: Arc::clone(&watches), counters: Arc::clone(&counters), bounds, lock };
+        let writer = Writer {
+            db,
+            queue: jobs,
+            watches: Arc::clone(&watches),
+            counters: Arc::clone(&counters),
+            bounds,
+            lock,
+        };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run())

@@ -241,7 +241,8 @@ pub(crate) fn shown(policy: &Policy) -> Result<Vec<Shown>, serde_json::Error> {
     let mut open = vec![(String::new(), serde_json::to_value(policy)?)];
     while let Some((name, value)) = open.pop() {
         let serde_json::Value::Object(map) = value else { continue };
-        if let (Some(value), Some(key), Some(source)) = (map.get("value"), map.get("key"), map.get("source")) {
+        if let (Some(value), Some(key), Some(source)) = (map.get("value"), map.get("key"), map.get("source"))
+        {
             let source: Source = serde_json::from_value(source.clone())?;
             let key = text(key).unwrap_or_default();
             let note = map.get("note").and_then(text);

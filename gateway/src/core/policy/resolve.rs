@@ -1,8 +1,6 @@
 //! Which level wins.
 
-use super::{
-    AgentTimes, Bindings, Effective, Permission, Policy, Recovery, Scope, Stream, Ttl, least,
-};
+use super::{AgentTimes, Bindings, Effective, Permission, Policy, Recovery, Scope, Stream, Ttl, least};
 use crate::config::channels::ThreadBindings;
 use crate::config::load::{Loaded, nearest_source};
 use crate::config::source::{Source, join};
@@ -62,7 +60,11 @@ impl Resolver<'_> {
     }
 
     /// What the account and the channel of the scope say, the account first.
-    fn bindings_of<T>(&self, name: &str, get: impl Fn(&ThreadBindings) -> Option<T>) -> Vec<(Key, Option<T>)> {
+    fn bindings_of<T>(
+        &self,
+        name: &str,
+        get: impl Fn(&ThreadBindings) -> Option<T>,
+    ) -> Vec<(Key, Option<T>)> {
         let Some(channel) = &self.scope.channel else { return Vec::new() };
         let Some(section) = self.loaded.config.channels.get(channel) else { return Vec::new() };
         let mut levels = Vec::new();
@@ -195,10 +197,7 @@ impl Resolver<'_> {
             ),
             non_interactive: self.pick(
                 vec![(at("non_interactive_permissions"), non_interactive)],
-                self.plain(
-                    "permission.non_interactive_permissions",
-                    general.non_interactive_permissions,
-                ),
+                self.plain("permission.non_interactive_permissions", general.non_interactive_permissions),
             ),
             timeout_ms: self
                 .plain("permission.timeout_ms", general.timeout_ms)
@@ -212,7 +211,8 @@ impl Resolver<'_> {
         let live = config.delivery_mode == DeliveryMode::Live;
         let mut coalesce = self.plain(&at("coalesce_idle_ms"), config.coalesce_idle_ms);
         if live && coalesce.value < LIVE_COALESCE_MS_MIN {
-            coalesce.note = Some(format!("{} set, {LIVE_COALESCE_MS_MIN} at least in live mode", coalesce.value));
+            coalesce.note =
+                Some(format!("{} set, {LIVE_COALESCE_MS_MIN} at least in live mode", coalesce.value));
             coalesce.value = LIVE_COALESCE_MS_MIN;
         }
         let between = if live { Separator::Space } else { Separator::Paragraph };
@@ -228,10 +228,8 @@ impl Resolver<'_> {
             max_session_update_chars: self
                 .plain(&at("max_session_update_chars"), config.max_session_update_chars),
             repeat_suppression: self.plain(&at("repeat_suppression"), config.repeat_suppression),
-            hidden_boundary_separator: self.plain(
-                &at("hidden_boundary_separator"),
-                config.hidden_boundary_separator.unwrap_or(between),
-            ),
+            hidden_boundary_separator: self
+                .plain(&at("hidden_boundary_separator"), config.hidden_boundary_separator.unwrap_or(between)),
             tag_visibility: self.plain(&at("tag_visibility"), tags),
         }
     }
@@ -251,11 +249,8 @@ pub(super) fn policy(loaded: &Loaded, scope: &Scope) -> Policy {
     let bindings = it.bindings();
     let session_ms = it.plain("session.ttl_minutes", set(config.session.ttl_minutes, MINUTE_MS));
     let runtime_ms = it.plain("acp.runtime.ttl_minutes", set(acp.runtime.ttl_minutes, MINUTE_MS));
-    let ttl = Ttl {
-        effective_ms: least([&session_ms, &bindings.idle_ms, &runtime_ms]),
-        session_ms,
-        runtime_ms,
-    };
+    let ttl =
+        Ttl { effective_ms: least([&session_ms, &bindings.idle_ms, &runtime_ms]), session_ms, runtime_ms };
     let agent = scope.agent.as_ref().map_or("NAME", |name| name.as_str());
     let roots = it.agent_section().map(|(_, agent)| agent.cwd_roots.clone()).unwrap_or_default();
     let recovery = &acp.control_plane.recovery;
@@ -282,8 +277,7 @@ pub(super) fn policy(loaded: &Loaded, scope: &Scope) -> Policy {
         agent: it.agent_times(),
         stream: it.stream(),
         recovery: Recovery {
-            eager_actors: it
-                .plain("acp.control_plane.recovery.eager_actors", recovery.eager_actors),
+            eager_actors: it.plain("acp.control_plane.recovery.eager_actors", recovery.eager_actors),
             reconcile_running_after_ms: it.plain(
                 "acp.control_plane.recovery.reconcile_running_after_ms",
                 recovery.reconcile_running_after_ms,

@@ -33,7 +33,8 @@ fn account_over_channel_over_session_over_default() {
     let account = "[channels.discord.accounts.main.thread_bindings]\nidle_hours = 1\nmax_age_hours = 10\nenabled = false\n";
     let at = scope("discord", "main", "");
     let mut table = String::new();
-    for text in [[session, channel, account].concat(), [session, channel].concat(), session.to_owned(), String::new()]
+    for text in
+        [[session, channel, account].concat(), [session, channel].concat(), session.to_owned(), String::new()]
     {
         let policy = effective(&loaded(&text), &at);
         for setting in ["bindings.idle_ms", "bindings.max_age_ms", "bindings.enabled"] {
@@ -71,7 +72,8 @@ fn account_over_channel_over_session_over_default() {
 /// A narrower level that says "never" wins over a window of a wider one.
 #[test]
 fn zero_is_a_value_of_its_level() {
-    let text = "[session.thread_bindings]\nidle_hours = 3\n[channels.discord.thread_bindings]\nidle_hours = 0\n";
+    let text =
+        "[session.thread_bindings]\nidle_hours = 3\n[channels.discord.thread_bindings]\nidle_hours = 0\n";
     assert_eq!(effective(&loaded(text), &scope("discord", "a", "")).bindings.idle_ms.value, None);
 }
 
@@ -147,7 +149,8 @@ fn agent_over_backend_over_the_built_in_table_over_default() {
         (String::new(), "unheard-of"),
     ] {
         let policy = effective(&loaded(&text), &scope("", "", name));
-        for setting in ["agent.eof_ms", "agent.term_ms", "agent.init_ms", "queue_runs_max", "permission.mode"] {
+        for setting in ["agent.eof_ms", "agent.term_ms", "agent.init_ms", "queue_runs_max", "permission.mode"]
+        {
             table.push_str(&line(&policy, setting));
             table.push('\n');
         }
@@ -187,7 +190,9 @@ fn env_allow_is_of_all_levels_together() {
             value: ["A", "B", "C", "D"].map(str::to_owned).to_vec(),
             key: "agents.demo.env_allow".to_owned(),
             source: Source::File { path: "/g.toml".into(), line: 6 },
-            note: Some("together: agents.demo.env_allow, backends.direct.env_allow, acp.env_allow".to_owned()),
+            note: Some(
+                "together: agents.demo.env_allow, backends.direct.env_allow, acp.env_allow".to_owned()
+            ),
         }
     );
     assert_eq!(effective(&loaded(text), &scope("", "", "goose")).env_allow.value, ["A", "B", "C"]);
@@ -217,10 +222,7 @@ fn the_cap_of_an_account() {
         assert_eq!(line(&effective(&loaded(text), &at), "account_sessions_max"), want, "{at:?}");
     }
     let note = effective(&loaded(&text), &scope("discord", "main", "")).account_sessions_max.note;
-    assert_eq!(
-        note.unwrap(),
-        "acp.max_concurrent_sessions = 8 (/g.toml:2) holds before it is reached"
-    );
+    assert_eq!(note.unwrap(), "acp.max_concurrent_sessions = 8 (/g.toml:2) holds before it is reached");
 }
 
 #[test]

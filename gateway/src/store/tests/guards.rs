@@ -210,7 +210,10 @@ async fn spawn_is_all_or_nothing() {
     let result = store.spawn_session(again("second", "room")).await;
     assert!(matches!(result, Err(StoreError::ConversationBound)), "{result:?}");
     let result = store.spawn_session(SpawnTx { sessions_max: 1, ..again("second", "hall") }).await;
-    assert!(matches!(result, Err(StoreError::LimitReached { sessions_max: 1, account: false })), "{result:?}");
+    assert!(
+        matches!(result, Err(StoreError::LimitReached { sessions_max: 1, account: false })),
+        "{result:?}"
+    );
     for (table, rows) in
         [("acp_sessions", 1), ("acp_bindings", 1), ("acp_runs", 1), ("acp_events", 1), ("acp_idempotency", 1)]
     {
