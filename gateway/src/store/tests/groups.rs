@@ -87,6 +87,18 @@ async fn a_commit_takes_no_more_once_it_holds_its_events() {
     }
 }
 
+/// Bounds are no quotas: what is alone is committed alone, and answered then.
+#[tokio::test]
+async fn a_lone_write_waits_for_no_other() {
+    let (_dir, store) = open_with(GroupBounds { events_max: 10_000, open_ms: 600_000 });
+    let row = spawned(&store, "alone").await;
+    let (_, fence) = store.claim(row.session_key).await.unwrap();
+    let before = store.counts();
+    let commit = store.commit(fence, vec![event(1, None)]);
+    tokio::time::timeout(std::time::Duration::from_secs(60), commit).await.unwrap().unwrap();
+    assert_eq!(store.counts().groups - before.groups, 1);
+}
+
 /// The journal's own rows are what counts.
 #[tokio::test]
 async fn events_of_a_journal_are_counted() {
