@@ -2,11 +2,13 @@
 //! environment is an argument, so that what an agent gets to see is decided in one place and tested.
 
 use crate::api::AgentView;
+use crate::config::Agent;
 use crate::config::check::RESERVED_ENV;
-use crate::config::{Agent, Config};
-use crate::core::actor::Profile;
+use crate::core::actor::{Limits, Profile};
+use crate::core::policy::{Policy, Scope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
+use crate::live::Live;
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::Graces;
@@ -18,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Name of the agent inside of this program.
 pub(crate) const DEMO: &str = "demo";
 /// Variables of the gateway that every agent sees; `NAME*` names all that begin so. Secrets of the gateway are
-/// not among them, and get in only through `agents.NAME.env_allow`.
+/// not among them, and get in only through the `env_allow` of `acp`, of the backend or of the agent.
 const ENV_ALLOWED: [&str; 11] =
     ["HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
 /// Programs that fetch an agent before they start it.
@@ -27,7 +29,7 @@ const FETCHERS: [&str; 2] = ["npx", "uvx"];
 /// The agents of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
-    config: Config,
+    live: Live,
     env: Vec<(String, String)>,
     demo: Vec<String>,
 }
@@ -43,10 +45,10 @@ struct Found {
 impl Agents {
     /// The agents of a configuration. `env` is the gateway's environment, `exe` this program, `state_dir` the
     /// gateway's.
-    pub(crate) fn new(config: Config, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
+    pub(crate) fn new(live: Live, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
-        Self { config, env, demo }
+        Self { live, env, demo }
     }
 
     /// How to start and treat an agent.
@@ -60,13 +62,8 @@ impl Agents {
                        [agents.NAME].";
             return refuse(format!("There is no agent {name}.{} {how}", self.nearest(name)));
         }
-        if !self.is_allowed(name) {
-            let allowed: Vec<&str> = self.config.acp.allowed_agents.iter().map(AgentName::as_str).collect();
-            return refuse(format!(
-                "The agent {name} is not in acp.allowed_agents ({}).",
-                allowed.join(", ")
-            ));
-        }
+        let policy = self.policy(name);
+        policy.may_use(name)?;
         let (agent, preset) = self.settings(name);
         let Some(found) = self.find(name) else {
             let program = self.command(name).first().cloned().unwrap_or_default();
@@ -79,26 +76,24 @@ impl Agents {
             return refuse(format!("{program} is not installed here.{how}{}", preset.install));
         };
         let graces = Graces {
-            eof_ms: agent.eof_ms.unwrap_or(preset.eof_ms),
-            term_ms: agent.term_ms.unwrap_or(preset.term_ms),
-            kill_ms: agent.kill_ms.unwrap_or(Graces::default().kill_ms),
+            eof_ms: policy.agent.eof_ms.value,
+            term_ms: policy.agent.term_ms.value,
+            kill_ms: policy.agent.kill_ms.value,
         };
         let mut options: BTreeMap<String, String> =
             preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
         options.extend(agent.config.clone());
         Ok(Profile {
             argv: found.argv,
-            env: self.environment(&agent, &preset),
+            env: self.environment(&agent, &preset, &policy.env_allow.value),
             graces,
-            init_ms: agent.init_ms.unwrap_or(preset.init_ms),
+            init_ms: policy.agent.init_ms.value,
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
             options: options.into_iter().collect(),
             offer_fs: true,
             offer_terminal: true,
-            permission: agent.permission.unwrap_or(self.config.permission.mode),
-            non_interactive: agent
-                .non_interactive_permissions
-                .unwrap_or(self.config.permission.non_interactive_permissions),
+            permission: policy.permission.mode.value,
+            non_interactive: policy.permission.non_interactive.value,
             refused: None,
         })
     }
@@ -108,7 +103,7 @@ impl Agents {
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED` when there is no default.
     pub(crate) fn default_agent(&self) -> Result<AgentName, Failure> {
-        self.config.acp.default_agent.clone().ok_or_else(|| {
+        self.live.now().config.acp.default_agent.clone().ok_or_else(|| {
             let why = "No agent was named, and acp.default_agent is not set: name one with --agent (`acp-gateway \
                        agents` lists them).";
             Failure::new(Code::AgentNotAllowed, why).origin("gateway")
@@ -119,10 +114,12 @@ impl Agents {
     /// home directory.
     ///
     /// # Errors
-    /// `ACP_CWD_NOT_ALLOWED` when it does not exist, is no absolute path, or lies outside of the agent's roots.
+    /// `ACP_CWD_NOT_ALLOWED` when it does not exist, is no absolute path, or lies outside of the roots of the gateway
+    /// or of the agent.
     pub(crate) fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
         let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
-        let configured = self.config.acp.default_cwd.clone();
+        let policy = self.policy(agent);
+        let configured = policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
         let asked = asked.map(PathBuf::from).or(configured).or_else(home);
         let asked = asked.ok_or_else(|| refuse("No working directory was named.".to_owned()))?;
@@ -135,19 +132,31 @@ impl Agents {
         if !real.is_dir() {
             return Err(refuse(format!("The working directory {shown} is not a directory.")));
         }
-        let roots = self.config.agents.get(agent).map(|agent| agent.cwd_roots.as_slice()).unwrap_or_default();
+        // A root that is not there lets nothing through: a list is never taken for an empty one.
         let beneath = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
-        if !roots.is_empty() && !roots.iter().any(beneath) {
-            let why = format!("The working directory {shown} lies outside of agents.{agent}.cwd_roots.");
-            return Err(refuse(why));
+        for roots in [&policy.workspace_roots, &policy.cwd_roots] {
+            if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
+                let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
+                return Err(refuse(format!(
+                    "The working directory {shown} lies outside of {} ({}; set by {}). Choose one beneath it.",
+                    roots.key,
+                    list.join(", "),
+                    roots.source
+                )));
+            }
         }
         let text = real.to_str().map(str::to_owned);
         text.ok_or_else(|| refuse(format!("The working directory {shown} is not UTF-8.")))
     }
 
+    fn policy(&self, agent: &AgentName) -> Policy {
+        self.live.policy(&Scope::default().with_agent(agent))
+    }
+
     /// Every agent, configured ones and the demo first.
     pub(crate) fn list(&self) -> Vec<AgentView> {
-        let configured = self.config.agents.keys().cloned();
+        let loaded = self.live.now();
+        let configured = loaded.config.agents.keys().cloned();
         let built_in = [DEMO].into_iter().chain(PRESETS.iter().map(|preset| preset.name));
         let mut names: Vec<AgentName> = configured.collect();
         for name in built_in.filter_map(|name| AgentName::parse(name).ok()) {
@@ -170,7 +179,8 @@ impl Agents {
             Some(_) if name.as_str() == DEMO => Some("needs no credentials; say help to it".to_owned()),
             Some(_) => (!preset.resume_note.is_empty()).then(|| preset.resume_note.to_owned()),
         };
-        let configured = self.config.agents.contains_key(name);
+        let loaded = self.live.now();
+        let configured = loaded.config.agents.contains_key(name);
         let title = match find(name.as_str()) {
             Some(preset) => preset.title.to_owned(),
             None if name.as_str() == DEMO => "Demo agent".to_owned(),
@@ -183,25 +193,21 @@ impl Agents {
             command: found.as_ref().map_or_else(|| self.command(name), |found| found.argv.clone()),
             path: found.and_then(|found| found.argv.into_iter().next()),
             installed,
-            allowed: self.is_allowed(name),
-            default: self.config.acp.default_agent.as_ref() == Some(name),
+            allowed: self.policy(name).may_use(name).is_ok(),
+            default: loaded.config.acp.default_agent.as_ref() == Some(name),
             note,
         }
     }
 
     fn settings(&self, name: &AgentName) -> (Agent, Preset) {
-        let agent = self.config.agents.get(name).cloned().unwrap_or_default();
+        let agent = self.live.now().config.agents.get(name).cloned().unwrap_or_default();
         (agent, find(name.as_str()).copied().unwrap_or(DEFAULT))
     }
 
     fn is_known(&self, name: &AgentName) -> bool {
-        let configured = self.config.agents.get(name).is_some_and(|agent| agent.command.is_some());
+        let loaded = self.live.now();
+        let configured = loaded.config.agents.get(name).is_some_and(|agent| agent.command.is_some());
         configured || name.as_str() == DEMO || find(name.as_str()).is_some()
-    }
-
-    fn is_allowed(&self, name: &AgentName) -> bool {
-        let allowed = &self.config.acp.allowed_agents;
-        allowed.is_empty() || allowed.contains(name)
     }
 
     fn nearest(&self, name: &AgentName) -> String {
@@ -216,7 +222,8 @@ impl Agents {
 
     /// The ways to start an agent, best first.
     fn commands(&self, name: &AgentName) -> Vec<Vec<String>> {
-        if let Some(command) = self.config.agents.get(name).and_then(|agent| agent.command.clone()) {
+        let loaded = self.live.now();
+        if let Some(command) = loaded.config.agents.get(name).and_then(|agent| agent.command.clone()) {
             return vec![command];
         }
         if name.as_str() == DEMO {
@@ -264,9 +271,8 @@ impl Agents {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn environment(&self, agent: &Agent, preset: &Preset) -> Vec<(String, String)> {
-        let patterns: Vec<&str> =
-            ENV_ALLOWED.into_iter().chain(agent.env_allow.iter().map(String::as_str)).collect();
+    fn environment(&self, agent: &Agent, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
+        let patterns: Vec<&str> = ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
         let allowed = |name: &str| {
             patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(head) => name.starts_with(head),
@@ -293,6 +299,10 @@ impl crate::session_task::Profiles for Agents {
 
     fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
         Self::cwd(self, agent, asked)
+    }
+
+    fn limits(&self, agent: &AgentName) -> Limits {
+        self.live.limits(agent)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::load::{Inputs, load};
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
     let inputs = Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() };
     let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Agents::new(load(inputs).unwrap().config, env, Path::new("/bin/sh"), dir)
+    Agents::new(Live::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
 }
 
 fn program(dir: &Path, name: &str, mode: u32) -> String {
@@ -135,4 +135,62 @@ fn working_directories_stay_beneath_the_roots() {
         assert!(got.is_ok() || got.is_err_and(|failure| failure.code == Code::CwdNotAllowed));
     }
     assert_eq!(agents.cwd(&name("other"), Some(&at("out"))).unwrap(), at("out"));
+}
+
+/// The gateway's roots and the agent's must both hold: neither widens the other. Roots that cannot be resolved let
+/// nothing through.
+#[test]
+fn the_gateways_roots_hold_beside_the_agents() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = std::fs::canonicalize(dir.path()).unwrap();
+    let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
+    for sub in ["work/mine/deep", "work/other", "out"] {
+        std::fs::create_dir_all(real.join(sub)).unwrap();
+    }
+    std::os::unix::fs::symlink(real.join("out"), real.join("work/link")).unwrap();
+    std::os::unix::fs::symlink(real.join("work"), real.join("alias")).unwrap();
+    let acp = |roots: &str| format!("[acp]\nworkspace_roots = [\"{roots}\"]\n");
+    let demo = |roots: &str| format!("[agents.demo]\ncwd_roots = [\"{roots}\"]\n");
+    for (text, asked, want) in [
+        (acp(&at("work")), at("work/other"), Ok(at("work/other"))),
+        (acp(&at("alias")), at("work/other"), Ok(at("work/other"))),
+        (acp(&at("work")), at("alias/other"), Ok(at("work/other"))),
+        (acp(&at("work")), at("out"), Err("acp.workspace_roots")),
+        (acp(&at("work")), at("work/link"), Err("acp.workspace_roots")),
+        (acp(&at("gone")), at("work/other"), Err("acp.workspace_roots")),
+        ([acp(&at("work")), demo(&at("work/mine"))].concat(), at("work/mine/deep"), Ok(at("work/mine/deep"))),
+        ([acp(&at("work")), demo(&at("work/mine"))].concat(), at("work/other"), Err("agents.demo.cwd_roots")),
+        ([acp(&at("work")), demo(&at("out"))].concat(), at("out"), Err("acp.workspace_roots")),
+        ([acp(&at("work")), demo(&at("gone"))].concat(), at("work/other"), Err("agents.demo.cwd_roots")),
+    ] {
+        let got = agents(&text, &[], dir.path()).cwd(&name("demo"), Some(&asked));
+        match want {
+            Ok(want) => assert_eq!(got.unwrap(), want, "{text}"),
+            Err(key) => {
+                let failure = got.unwrap_err();
+                assert_eq!(failure.code, Code::CwdNotAllowed);
+                let said = format!("outside of {key}");
+                assert!(failure.message.contains(&said), "{said:?} is not in {:?}", failure.message);
+                assert!(failure.message.contains("set by /x.toml:"), "{}", failure.message);
+            }
+        }
+    }
+    // The default directory is asked about in the same way.
+    let text = format!("[acp]\ndefault_cwd = \"{}\"\nworkspace_roots = [\"{}\"]\n", at("out"), at("work"));
+    assert!(agents(&text, &[], dir.path()).cwd(&name("demo"), None).is_err());
+}
+
+#[test]
+fn a_reload_is_seen_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let agents = agents("", &[("SECRET", "s")], dir.path());
+    let demo = name("demo");
+    assert!(agents.profile(&demo).unwrap().env.is_empty());
+    let read =
+        |text: &str| load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap();
+    agents.live.replace(read("[acp]\nenv_allow = [\"SEC*\"]\n")).unwrap();
+    assert_eq!(agents.profile(&demo).unwrap().env, [("SECRET".to_owned(), "s".to_owned())]);
+    agents.live.replace(read("[acp]\nallowed_agents = [\"goose\"]\n")).unwrap();
+    let failure = agents.profile(&demo).unwrap_err();
+    assert!(failure.message.contains("not in acp.allowed_agents (goose; set by /x.toml:2)"), "{failure}");
 }

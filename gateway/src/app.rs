@@ -5,22 +5,24 @@ use crate::api::SOCKET;
 use crate::channel::console::Console;
 use crate::channel::{Channel, Channels};
 use crate::clock::Clock;
-use crate::config::{self, Config};
-use crate::core::actor::Limits;
-use crate::core::lines::LINE_BYTES_MAX;
+use crate::config::load::Loaded;
+use crate::config::reload::Changes;
+use crate::config::{self, Config, StoreKind, unused};
+use crate::core::policy::Scope;
 use crate::delivery;
 use crate::error::Failure;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
+use crate::live::Live;
 use crate::local::Local;
-use crate::manager::{Manager, Policy};
+use crate::manager::Manager;
 use crate::runtime::direct::DirectRuntime;
 use crate::runtime::{Registry, Runtime as _};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
-use crate::store::{Durability, Store, StoreError, now_ms};
+use crate::store::{Durability, GroupBounds, Store, StoreError, now_ms};
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
@@ -31,22 +33,19 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// How long a closed session waits for its cancelled turn before its process is ended, in milliseconds.
-const CLOSE_WAIT_MS: u64 = 2_000;
-/// How often an idle agent is asked whether it is there, and how long it may take to answer, in milliseconds.
-const PROBE_MS: u64 = 5 * 60_000;
-const ALIVE_MS: u64 = 60_000;
 /// How often answers under old idempotency keys are forgotten, in milliseconds, and how many at a time.
 const EXPIRE_MS: u64 = 10 * 60_000;
 const EXPIRE_ROWS: u64 = 1_000;
 
 /// What a gateway is started with.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Settings {
     /// Its state directory; made if there is none.
     pub(crate) state_dir: PathBuf,
     /// Its configuration.
-    pub(crate) config: Config,
+    pub(crate) loaded: Loaded,
+    /// How to read it anew on SIGHUP; `None` where that ends the service.
+    pub(crate) reload: Option<Reload>,
     /// The supervisor to use.
     pub(crate) supervisor_socket: PathBuf,
     /// The file with the secret that it wants to hear.
@@ -73,15 +72,13 @@ pub(crate) async fn serve(
     on_ready: impl FnOnce(Ready) + Send,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
-    let store = open_store(&settings).await?;
-    let service = Arc::new(start(&settings, &store, &stop)?);
+    let live = Live::new(settings.loaded.clone());
+    let config = live.at_start();
+    let store = open_store(&settings.state_dir, config).await?;
+    let service = Arc::new(start(&settings, &live, &store, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
-    let api = Api {
-        service: Arc::clone(&service) as _,
-        limits: api_limits(&settings.config),
-        ending: stop.clone(),
-    };
+    let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
     let channels = Channels::new([console]);
     let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _);
@@ -91,10 +88,12 @@ pub(crate) async fn serve(
     let resumed = manager.resume().await?;
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
-    let serving = tokio::spawn(bound.serve(routes, api_limits(&settings.config), stop.clone()));
+    let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
     let delivering = tokio::spawn(delivery::run(store.clone(), channels, stop.clone()));
-    let expiring =
-        tokio::spawn(expire(store.clone(), settings.config.acp.idempotency.ttl_hours, stop.clone()));
+    let expiring = tokio::spawn(expire(store.clone(), live.clone(), stop.clone()));
+    if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
+        tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
+    }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ready = Ready { pid: std::process::id(), socket };
     tokio::select! {
@@ -118,12 +117,15 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-async fn open_store(settings: &Settings) -> Result<Store, Failure> {
-    let dir = settings.state_dir.clone();
-    let durability = durability(&settings.config);
-    let opened = tokio::task::spawn_blocking(move || Store::open(&dir, durability)).await;
+async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure> {
+    let dir = state_dir.to_owned();
+    let (durability, bounds) = (durability(config), group_bounds(config));
+    let open = match config.acp.control_plane.store {
+        StoreKind::Sqlite => move || Store::open_with(&dir, durability, bounds),
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|_| Failure::of(Code::StoreUnavailable))?;
-    opened.map_err(|error| not_opened(error, &settings.state_dir))
+    opened.map_err(|error| not_opened(error, state_dir))
 }
 
 /// Why there is no gateway on a state directory. The person who starts it reads this: it is not only in the log.
@@ -145,7 +147,12 @@ fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
     Failure::new(Code::StoreUnavailable, what).origin("gateway")
 }
 
-fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result<Local, Failure> {
+fn start(
+    settings: &Settings,
+    live: &Live,
+    store: &Store,
+    stop: &CancellationToken,
+) -> Result<Local, Failure> {
     let identity = store.identity();
     let home = Home::of(&settings.state_dir).map_err(Failure::from)?;
     let role = Role::Gateway {
@@ -161,18 +168,18 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
     let exe = std::env::current_exe().map_err(|error| cannot("find", Path::new("this program"), &error))?;
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let agents = Arc::new(Agents::new(settings.config.clone(), env.collect(), &exe, &settings.state_dir));
+    let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
     let clock = Clock::start();
     let deps = Deps {
         store: store.clone(),
         supervisor: supervisor.clone(),
         registry: Arc::clone(&registry),
         clock,
-        limits: limits(&settings.config),
         profiles: Arc::clone(&agents) as _,
+        live: live.clone(),
         stop: stop.clone(),
     };
-    let manager = Arc::new(Manager::new(deps, policy(&settings.config, identity.instance_id)));
+    let manager = Arc::new(Manager::new(deps, identity.instance_id));
     Ok(Local {
         manager,
         store: store.clone(),
@@ -180,7 +187,7 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
         supervisor,
         registry,
         supervisor_socket: settings.supervisor_socket.clone(),
-        durability: match durability(&settings.config) {
+        durability: match durability(live.at_start()) {
             Durability::Full => "full",
             Durability::Normal => "normal",
         },
@@ -189,19 +196,86 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
 }
 
 /// Forgets answers that nobody will ask for again.
-async fn expire(store: Store, ttl_hours: u64, stop: CancellationToken) {
+async fn expire(store: Store, live: Live, stop: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(EXPIRE_MS));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = every.tick() => {}
         }
-        let before_ms = now_ms().saturating_sub(ttl_hours.saturating_mul(3_600_000));
-        match store.expire_answers(before_ms, EXPIRE_ROWS).await {
+        match store.expire_answers(forget_before(&live, now_ms()), EXPIRE_ROWS).await {
             Ok(0) => {}
             Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
             Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
         }
+    }
+}
+
+/// Answers that are older are forgotten.
+pub(crate) fn forget_before(live: &Live, now_ms: u64) -> u64 {
+    now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
+}
+
+type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;
+type SetLogLevel = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
+
+/// How a service reads its configuration anew.
+pub(crate) struct Reload {
+    /// Reads it from where it was read at start.
+    pub(crate) read: Box<ReadAnew>,
+    /// Makes the log follow.
+    pub(crate) log_level: Box<SetLogLevel>,
+}
+
+impl std::fmt::Debug for Reload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reload").finish_non_exhaustive()
+    }
+}
+
+/// Reads the configuration anew whenever it is asked for. What is wrong is refused whole, and the old one stays.
+async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationToken) {
+    let how = Arc::new(how);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some(()) = asked.recv() => {}
+        }
+        let (how, live) = (Arc::clone(&how), live.clone());
+        let done = tokio::task::spawn_blocking(move || reload(&how, &live)).await;
+        match done {
+            Ok(Ok(changes)) => tell(&changes),
+            Ok(Err(failure)) => {
+                tracing::error!(%failure, "the new configuration is refused, the old one stays in force");
+            }
+            Err(error) => tracing::error!(%error, "the configuration was not read anew"),
+        }
+    }
+}
+
+fn reload(how: &Reload, live: &Live) -> Result<Changes, Failure> {
+    let next = (how.read)()?;
+    let notes = unused::set(&next.sources);
+    (how.log_level)(&next.config.log.level)?;
+    let changes = live.replace(next);
+    let changes =
+        changes.map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
+    Ok(changes)
+}
+
+fn tell(changes: &Changes) {
+    let list = |keys: &[String]| keys.join(", ");
+    if changes.applied.is_empty() {
+        tracing::info!("configuration read anew: nothing changed that a running gateway takes on");
+    } else {
+        tracing::info!(keys = list(&changes.applied), "configuration read anew: these hold from now on");
+    }
+    if !changes.after_restart.is_empty() {
+        let keys = list(&changes.after_restart);
+        tracing::warn!(keys, "these keys are read at start only: restart the gateway for them");
     }
 }
 
@@ -211,39 +285,22 @@ async fn supervisor_is_up(supervisor: &Supervisor) {
     let _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await;
 }
 
-const fn durability(config: &Config) -> Durability {
+/// When a commit counts as durable.
+pub(crate) const fn durability(config: &Config) -> Durability {
     match config.acp.control_plane.durability {
         config::Durability::Full => Durability::Full,
         config::Durability::Normal => Durability::Normal,
     }
 }
 
-fn policy(config: &Config, instance_id: acp_shared::ids::GatewayInstanceId) -> Policy {
-    Policy {
-        enabled: config.acp.enabled,
-        dispatch_enabled: config.acp.dispatch.enabled,
-        backend: config.acp.backend.clone(),
-        sessions_max: config.acp.max_concurrent_sessions,
-        instance_id,
-    }
+/// How much one commit may hold.
+pub(crate) const fn group_bounds(config: &Config) -> GroupBounds {
+    let checkpoint = &config.acp.control_plane.checkpoint;
+    GroupBounds { events_max: checkpoint.flush_every_events, open_ms: checkpoint.flush_every_ms }
 }
 
-fn limits(config: &Config) -> Limits {
-    let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-    Limits {
-        queue_runs_max: count(config.limits.queue_runs_max),
-        prompt_bytes_max: count(config.limits.prompt_bytes_max),
-        line_bytes_max: LINE_BYTES_MAX,
-        cancel_ms: config.limits.cancel_stuck_ms,
-        close_wait_ms: CLOSE_WAIT_MS,
-        silent_ms: config.limits.turn_silent_ms,
-        probe_ms: PROBE_MS,
-        alive_ms: ALIVE_MS,
-        permission_ms: config.permission.timeout_ms,
-    }
-}
-
-fn api_limits(config: &Config) -> ApiLimits {
+/// The bounds of the local API.
+pub(crate) fn api_limits(config: &Config) -> ApiLimits {
     let default = ApiLimits::default();
     let body = usize::try_from(config.limits.prompt_bytes_max).unwrap_or(usize::MAX);
     ApiLimits {
@@ -258,27 +315,42 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, format!("Cannot {what} {}: {error}", path.display())).origin("gateway")
 }
 
-/// The signals that end a service.
+/// The signals that a service listens for.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Option<Signal>,
+    /// Asks to read the configuration anew.
+    reload: Option<Signal>,
+}
+
+/// What SIGHUP asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hangup {
+    /// The terminal is gone: end.
+    Ends,
+    /// Read the configuration anew.
+    Reloads,
 }
 
 impl Signals {
-    /// From now on they no longer end the process by themselves. `hangup`: SIGHUP is one of them.
+    /// From now on they no longer end the process by themselves.
     ///
     /// # Errors
     /// The system does not let us listen.
-    pub(crate) fn listen(hangup: bool) -> Result<Self, Failure> {
+    pub(crate) fn listen(hangup: Hangup) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::new(Code::Runtime, format!("Cannot listen for signals: {error}")).origin("gateway")
             })
         };
-        let hangup = if hangup { Some(listen(SignalKind::hangup())?) } else { None };
+        let heard = Some(listen(SignalKind::hangup())?);
+        let (hangup, reload) = match hangup {
+            Hangup::Ends => (heard, None),
+            Hangup::Reloads => (None, heard),
+        };
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt, hangup })
+        Ok(Self { terminate, interrupt, hangup, reload })
     }
 
     /// Whether one has come already.

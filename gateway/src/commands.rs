@@ -3,18 +3,16 @@
 use crate::core::command::{AnswerArgs, Command, HELP, SpawnArgs, Verdict, pick_session};
 use crate::core::link::{PermissionOption, SetOption, Wanted};
 use crate::core::route::{self, Destination, Route};
-use crate::core::rows::{
-    BindingRow, BindingStatus, PermissionRow, RunMode, SessionMode, SessionRow, TargetKind,
-};
+use crate::core::rows::{BindingRow, BindingStatus, PermissionRow, RunMode, SessionMode, SessionRow};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use crate::http::service::Service;
 use crate::inbound::{bound, root_key, submit};
-use crate::manager::SpawnRequest;
+use crate::manager::{SpawnRequest, new_binding};
 use crate::store::inbox::{Inbound, Outcome};
 use crate::store::{Store, StoreError, Tx, bindings, now_ms};
 use acp_shared::codes::Code;
-use acp_shared::ids::{BindingId, SessionKey};
+use acp_shared::ids::SessionKey;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -212,21 +210,8 @@ impl Commands {
         if self.service.session(&key).await?.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));
         }
-        let now = now_ms();
-        let binding = BindingRow {
-            binding_id: BindingId::mint(),
-            conversation: inbound.conversation.clone(),
-            session_key: key.clone(),
-            target_kind: TargetKind::Session,
-            status: BindingStatus::Active,
-            bound_by: inbound.author.clone(),
-            bound_at_ms: now,
-            last_activity_at_ms: now,
-            idle_ms: None,
-            max_age_ms: None,
-            metadata: "{}".to_owned(),
-            end_reason: None,
-        };
+        let windows = self.service.may_focus(&inbound.conversation)?;
+        let binding = new_binding(inbound.conversation.clone(), &key, &inbound.author, windows, now_ms());
         let bound = self.store.write("focus", move |tx| focus(tx, &binding)).await?;
         let text =
             if bound { "This conversation is bound to" } else { "This conversation was bound already to" };

@@ -22,6 +22,7 @@ pub(crate) mod demo_agent;
 pub(crate) mod error;
 pub(crate) mod http;
 pub(crate) mod inbound;
+pub(crate) mod live;
 pub(crate) mod local;
 pub(crate) mod manager;
 pub(crate) mod requests;

@@ -4,7 +4,8 @@ use crate::agents::Agents;
 use crate::api::{AgentView, BackendView, StatusView, SupervisorView};
 use crate::core::event::EventRow;
 use crate::core::link::SetOption;
-use crate::core::rows::{PermissionRow, RunRow, SessionRow};
+use crate::core::policy::BindingWindows;
+use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::error::Failure;
 use crate::http::service::{Reply, Service};
 use crate::manager::{Cancelled, Manager, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
@@ -138,6 +139,10 @@ impl Service for Local {
 
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
         self.store.watch(session)
+    }
+
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure> {
+        self.manager.may_focus(at)
     }
 
     fn status(&self) -> Reply<'_, StatusView> {

@@ -5,6 +5,7 @@
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::core::event::EventKind;
 use crate::core::link::SetOption;
+use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
 pub(crate) use crate::core::request::{
     Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
@@ -15,7 +16,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use crate::session_task::{Deps, Envelope, Lanes, run};
-use crate::store::{SpawnTx, StoreError};
+use crate::store::{AccountCap, SpawnTx, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use serde::Serialize;
@@ -31,21 +32,6 @@ const MAILBOX_MAX: usize = 64;
 /// Cancels, closes and permission answers that may wait for one session.
 const URGENT_MAX: usize = 16;
 
-/// What configuration says about sessions as a whole.
-#[derive(Debug, Clone)]
-pub(crate) struct Policy {
-    /// `acp.enabled`.
-    pub(crate) enabled: bool,
-    /// `acp.dispatch.enabled`.
-    pub(crate) dispatch_enabled: bool,
-    /// `acp.backend`.
-    pub(crate) backend: String,
-    /// `acp.max_concurrent_sessions`: sessions that are not closed.
-    pub(crate) sessions_max: u64,
-    /// Whose sessions these are.
-    pub(crate) instance_id: GatewayInstanceId,
-}
-
 #[derive(Clone)]
 struct Actor {
     mailbox: mpsc::Sender<Envelope>,
@@ -55,20 +41,21 @@ struct Actor {
 /// Acts on sessions.
 pub(crate) struct Manager {
     deps: Deps,
-    policy: Policy,
+    /// Whose sessions these are.
+    instance_id: GatewayInstanceId,
     actors: Mutex<HashMap<SessionKey, Actor>>,
     tasks: TaskTracker,
 }
 
 impl Manager {
     /// A manager without actors; they are made when somebody asks for them, or by [`Manager::resume`].
-    pub(crate) fn new(deps: Deps, policy: Policy) -> Self {
-        Self { deps, policy, actors: Mutex::default(), tasks: TaskTracker::new() }
+    pub(crate) fn new(deps: Deps, instance_id: GatewayInstanceId) -> Self {
+        Self { deps, instance_id, actors: Mutex::default(), tasks: TaskTracker::new() }
     }
 
     /// Whether prompts reach agents.
-    pub(crate) const fn dispatch_enabled(&self) -> bool {
-        self.policy.dispatch_enabled
+    pub(crate) fn dispatch_enabled(&self) -> bool {
+        self.deps.live.policy(&Scope::default()).may_prompt().is_ok()
     }
 
     /// At start: makes an actor for every session that was in the middle of something.
@@ -83,6 +70,14 @@ impl Manager {
         Ok(keys.len())
     }
 
+    /// Whether a person may bind a conversation to a session that is there, and for how long.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED`.
+    pub(crate) fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure> {
+        self.deps.live.policy(&Scope::of(Some(at))).may_bind(Bind::Focus)
+    }
+
     /// Waits until every actor has stopped; the stop itself is asked through the token of [`Deps`].
     pub(crate) async fn stopped(&self) {
         self.tasks.close();
@@ -92,25 +87,24 @@ impl Manager {
     /// Makes a session (with binding and first run, all or nothing) and starts its agent.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
+    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`,
     /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
         let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
         if let Some(spawned) = self.spawned_before(&keyed).await? {
             return Ok(spawned);
         }
-        if !self.policy.enabled {
-            return Err(Failure::of(Code::Disabled));
-        }
-        if request.prompt.is_some() && !self.policy.dispatch_enabled {
-            return Err(Failure::of(Code::DispatchDisabled));
-        }
-        self.deps.registry.require(&self.policy.backend)?;
+        let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
+        policy.may_spawn(request.prompt.is_some())?;
+        let windows =
+            if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
+        let backend = self.deps.registry.require(&policy.backend.value);
+        backend.map_err(|failure| policy.without_backend(failure))?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
-        let tx = self.spawn_tx(agent, request, key, keyed.clone())?;
+        let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), &policy)?;
         let spawned = Spawned {
             session_key: tx.session.session_key.clone(),
             run_id: tx.run.as_ref().map(|run| run.run_id),
@@ -122,6 +116,8 @@ impl Manager {
                 let before = self.spawned_before(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
+            Err(StoreError::LimitReached { account: false, .. }) => return Err(policy.at_sessions_max()),
+            Err(StoreError::LimitReached { account: true, .. }) => return Err(policy.at_account_max()),
             Err(error) => return Err(Failure::from(error)),
         }
         self.actor(&spawned.session_key);
@@ -144,10 +140,10 @@ impl Manager {
 
     fn spawn_tx(
         &self,
-        agent: AgentName,
-        request: SpawnRequest,
+        (agent, request, windows): (AgentName, SpawnRequest, BindingWindows),
         key: IdempotencyKey,
         keyed: Keyed,
+        policy: &Policy,
     ) -> Result<SpawnTx, Failure> {
         let profile = self.deps.profiles.profile(&agent)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
@@ -158,9 +154,16 @@ impl Manager {
             mode_id: None,
             config: Vec::new(),
         };
-        let session = self.new_session(agent, cwd, &request, options, now_ms);
+        let backend = policy.backend.value.clone();
+        let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
-        let binding = request.bind.map(|to| new_binding(to, &session_key, &request.author, now_ms));
+        let binding = request.bind.map(|to| new_binding(to, &session_key, &request.author, windows, now_ms));
+        let account = binding.as_ref().zip(policy.account_sessions_max.value);
+        let account_cap = account.map(|(binding, sessions_max)| AccountCap {
+            channel: binding.conversation.channel.clone(),
+            account_id: binding.conversation.account_id.clone(),
+            sessions_max,
+        });
         let run = request.prompt.map(|text| {
             let told = (text, request.author, request.interactive);
             first_run(told, &session_key, key, now_ms)
@@ -169,12 +172,13 @@ impl Manager {
         let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max: self.policy.sessions_max })
+        let sessions_max = policy.sessions_max.value;
+        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap })
     }
 
     fn new_session(
         &self,
-        agent: AgentName,
+        (agent, backend): (AgentName, String),
         cwd: String,
         request: &SpawnRequest,
         options: SessionOptions,
@@ -183,7 +187,7 @@ impl Manager {
         let session_key = SessionKey::mint(&agent);
         SessionRow {
             session_key: session_key.clone(),
-            backend: self.policy.backend.clone(),
+            backend,
             agent,
             mode: request.mode,
             cwd,
@@ -193,7 +197,7 @@ impl Manager {
             owner_session_key: session_key,
             spawned_by: None,
             parent_session_key: None,
-            gateway_instance_id: self.policy.instance_id,
+            gateway_instance_id: self.instance_id,
             agent_session_id: None,
             resumable: false,
             agent_info: None,
@@ -210,16 +214,14 @@ impl Manager {
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_LIMIT_REACHED` (queue or size), `ACP_RESUME_UNAVAILABLE`,
-    /// `ACP_DISPATCH_DISABLED`, `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was accepted.
+    /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`, `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was accepted.
     pub(crate) async fn prompt(
         &self,
         session: &SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
-        if !self.policy.dispatch_enabled {
-            return Err(Failure::of(Code::DispatchDisabled));
-        }
+        self.deps.live.policy(&Scope::default()).may_prompt()?;
         let keyed = keyed("prompt", session, &key, &request);
         let command = Command::Prompt { run_id: RunId::mint(), request, key };
         match self.ask(session, command, keyed).await? {
@@ -383,7 +385,14 @@ impl Manager {
     }
 }
 
-fn new_binding(conversation: ConversationRef, session: &SessionKey, by: &str, now_ms: u64) -> BindingRow {
+/// A new binding of a conversation to a session.
+pub(crate) fn new_binding(
+    conversation: ConversationRef,
+    session: &SessionKey,
+    by: &str,
+    windows: BindingWindows,
+    now_ms: u64,
+) -> BindingRow {
     BindingRow {
         binding_id: BindingId::mint(),
         conversation,
@@ -393,8 +402,8 @@ fn new_binding(conversation: ConversationRef, session: &SessionKey, by: &str, no
         bound_by: by.to_owned(),
         bound_at_ms: now_ms,
         last_activity_at_ms: now_ms,
-        idle_ms: None,
-        max_age_ms: None,
+        idle_ms: windows.idle_ms,
+        max_age_ms: windows.max_age_ms,
         metadata: "{}".to_owned(),
         end_reason: None,
     }
@@ -441,3 +450,7 @@ fn fingerprint(asked: &impl Serialize) -> String {
     let text = serde_json::to_string(asked).unwrap_or_default();
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

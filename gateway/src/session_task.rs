@@ -4,11 +4,14 @@
 //! the actor is dropped and made again from the database (design §9, H19).
 
 use crate::clock::Clock;
+use crate::config::load::Loaded;
 use crate::core::actor::{
     Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket,
 };
 use crate::core::effect::Fence;
+use crate::core::rows::SessionRow;
 use crate::error::Failure;
+use crate::live::Live;
 use crate::requests::{Performed, Performer};
 use crate::runtime::Registry;
 use crate::store::{Store, StoreError};
@@ -37,8 +40,9 @@ pub(crate) struct Deps {
     pub(crate) supervisor: Supervisor,
     pub(crate) registry: Arc<Registry>,
     pub(crate) clock: Clock,
-    pub(crate) limits: Limits,
     pub(crate) profiles: Arc<dyn Profiles>,
+    /// Changes when configuration was read anew.
+    pub(crate) live: Live,
     pub(crate) stop: CancellationToken,
 }
 
@@ -61,6 +65,9 @@ pub(crate) trait Profiles: Send + Sync {
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED` when it does not exist or lies outside of the agent's roots.
     fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure>;
+
+    /// Bounds and deadlines of that agent's sessions.
+    fn limits(&self, agent: &AgentName) -> Limits;
 }
 
 /// A command on its way to the actor.
@@ -89,6 +96,7 @@ enum Wake {
     Performed(Performed),
     Link,
     Start,
+    Reloaded,
     Tick,
     Quiet,
     Stop,
@@ -110,6 +118,7 @@ struct Task {
     fence: Fence,
     lanes: Lanes,
     link: watch::Receiver<LinkStatus>,
+    reloads: watch::Receiver<Arc<Loaded>>,
     feed: Option<(LeaseId, LeaseFeed)>,
     calls: FuturesUnordered<Call>,
     performer: Performer,
@@ -121,6 +130,8 @@ struct Task {
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
 pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
+    // Before the first look at configuration, so that no change is missed.
+    let reloads = deps.live.changes();
     let (actor, fence) = match load(&deps, &key).await {
         Ok(loaded) => loaded,
         Err(failure) => {
@@ -138,6 +149,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
         fence,
         lanes,
         link,
+        reloads,
         feed: None,
         calls,
         performer,
@@ -190,12 +202,26 @@ async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> 
         tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
         Failure::of(Code::Runtime).origin("gateway")
     })?;
+    let limits = deps.profiles.limits(&snapshot.session.agent);
     // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
-    let profile = match deps.profiles.profile(&snapshot.session.agent) {
+    let profile = match profile(deps, &snapshot.session) {
         Ok(profile) => profile,
         Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
     };
-    Ok((Actor::restore(snapshot, link, profile, deps.limits.clone()), fence))
+    Ok((Actor::restore(snapshot, link, profile, limits), fence))
+}
+
+/// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
+/// moved, replaced by a link or taken out of the roots since.
+fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
+    let profile = deps.profiles.profile(&session.agent)?;
+    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
+    if cwd != session.cwd {
+        let why =
+            format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
+        return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+    }
+    Ok(profile)
 }
 
 impl Task {
@@ -227,6 +253,10 @@ impl Task {
                 }
                 Wake::Link => self.on_link().await,
                 Wake::Start => self.begin().await,
+                Wake::Reloaded => {
+                    self.configure();
+                    Ended::No
+                }
                 Wake::Tick => self.step(Input::Tick).await,
                 Wake::Quiet if self.actor.is_quiet() => Ended::Yes,
                 Wake::Quiet => Ended::No,
@@ -264,12 +294,20 @@ impl Task {
             // An agent that never stops talking must not hold up the deadline that stops it.
             () = tick => Wake::Tick,
             Ok(()) = self.link.changed() => Wake::Link,
+            Ok(()) = self.reloads.changed() => Wake::Reloaded,
             Some(done) = self.calls.next(), if !self.calls.is_empty() => Wake::Call(done),
             done = self.performer.next() => Wake::Performed(done),
             Some(envelope) = self.lanes.mailbox.recv() => Wake::Command(envelope),
             items = news => Wake::Feed(items),
             () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => Wake::Quiet,
         }
+    }
+
+    /// Takes on what configuration says now; a process that runs keeps what it was started with.
+    fn configure(&mut self) {
+        let session = self.actor.session().clone();
+        let limits = self.deps.profiles.limits(&session.agent);
+        self.actor.configure(profile(&self.deps, &session), limits);
     }
 
     fn is_up(&self) -> bool {

@@ -6,7 +6,7 @@ use super::*;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseRow, LeaseUse, RunMode};
-use crate::manager::{Manager, Policy};
+use crate::manager::Manager;
 use crate::runtime::direct::DirectRuntime;
 use crate::tests::{open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
@@ -26,6 +26,19 @@ impl Profiles for NoAgents {
     }
     fn cwd(&self, _: &AgentName, _: Option<&str>) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
+    }
+    fn limits(&self, _: &AgentName) -> Limits {
+        Limits {
+            queue_runs_max: 4,
+            prompt_bytes_max: 1_000,
+            line_bytes_max: 1_000,
+            cancel_ms: 60_000,
+            close_wait_ms: 60_000,
+            silent_ms: 60_000,
+            permission_ms: 0,
+            probe_ms: 0,
+            alive_ms: 60_000,
+        }
     }
 }
 
@@ -112,28 +125,11 @@ async fn world() -> World {
         supervisor,
         registry,
         clock: Clock::start(),
-        limits: Limits {
-            queue_runs_max: 4,
-            prompt_bytes_max: 1_000,
-            line_bytes_max: 1_000,
-            cancel_ms: 60_000,
-            close_wait_ms: 60_000,
-            silent_ms: 60_000,
-            permission_ms: 0,
-            probe_ms: 0,
-            alive_ms: 60_000,
-        },
         profiles: Arc::new(NoAgents),
+        live: Live::new(Loaded::default()),
         stop: stop.clone(),
     };
-    let policy = Policy {
-        enabled: true,
-        dispatch_enabled: true,
-        backend: "direct".to_owned(),
-        sessions_max: 9,
-        instance_id: GatewayInstanceId::mint(),
-    };
-    World { dir, store, manager: Manager::new(deps, policy), key, lease_id, closed, stop }
+    World { dir, store, manager: Manager::new(deps, GatewayInstanceId::mint()), key, lease_id, closed, stop }
 }
 
 impl World {

@@ -95,8 +95,15 @@ pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow 
 
 /// Inserts a session, bound to a conversation or not.
 pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {
-    let spawn =
-        SpawnTx { session, binding, run: None, events: Vec::new(), idempotency: None, sessions_max: 1_000 };
+    let spawn = SpawnTx {
+        session,
+        binding,
+        run: None,
+        events: Vec::new(),
+        idempotency: None,
+        sessions_max: 1_000,
+        account_cap: None,
+    };
     store.spawn_session(spawn).await.unwrap();
 }
 

@@ -6,6 +6,7 @@ use crate::cli::Global;
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::error::Failure;
+use crate::live::Live;
 use acp_shared::codes::Code;
 use clap::Args;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ pub(crate) async fn run(global: &Global, args: &AgentsArgs, out: &mut Out) -> Ou
 pub(crate) fn here(global: &Global, config: &ConfigArgs) -> Result<Agents, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, config, None)?;
-    Ok(Agents::new(loaded.config, environment(), &exe(), &state_dir))
+    Ok(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir))
 }
 
 /// This program's own file.

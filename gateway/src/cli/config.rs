@@ -4,9 +4,11 @@ use crate::cli::output::{Out, Outcome, table};
 use crate::cli::{Global, inside, usage};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::source::shown;
-use crate::config::unused;
+use crate::config::{Channels, unused};
+use crate::core::policy::{self, Scope, effective};
 use crate::error::Failure;
 use acp_shared::codes::Code;
+use acp_shared::ids::AgentName;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::io;
@@ -25,11 +27,27 @@ pub(crate) struct ConfigArgs {
     pub(crate) config: Option<PathBuf>,
 }
 
+/// `config show`
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// What is effective in this channel
+    #[arg(long, value_name = "CHANNEL", value_parser = Channels::NAMES)]
+    channel: Option<String>,
+    /// What is effective for this account of the channel
+    #[arg(long, value_name = "ACCOUNT", requires = "channel")]
+    account: Option<String>,
+    /// What is effective for this agent
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<AgentName>,
+}
+
 /// `config …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Print every value and where it comes from
-    Show(ConfigArgs),
+    /// Print every value and where it comes from; with a channel, an account or an agent, what is effective there
+    Show(ShowArgs),
     /// Say whether the configuration is valid
     Check(ConfigArgs),
 }
@@ -111,7 +129,10 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
             })
         }
         Verb::Show(args) => {
-            let (loaded, _) = read(&state_dir, args, None)?;
+            let (loaded, _) = read(&state_dir, &args.config, None)?;
+            if args.channel.is_some() || args.agent.is_some() {
+                return show_effective(&loaded, args, out);
+            }
             let rows = shown(&loaded.config, &loaded.sources)
                 .map_err(|error| inside("the configuration", &error))?;
             out.show(&rows, |rows| {
@@ -124,3 +145,20 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
         }
     }
 }
+
+fn show_effective(loaded: &Loaded, args: &ShowArgs, out: &mut Out) -> Outcome {
+    let scope =
+        Scope { channel: args.channel.clone(), account: args.account.clone(), agent: args.agent.clone() };
+    let rows = policy::shown(&effective(loaded, &scope)).map_err(|error| inside("the policy", &error))?;
+    out.show(&rows, |rows| {
+        let cells = rows.iter().map(|row| {
+            let note = row.note.clone().unwrap_or_default();
+            vec![row.setting.clone(), row.value.to_string(), row.key.clone(), row.source.clone(), note]
+        });
+        table(&["EFFECTIVE", "VALUE", "BY", "FROM", "NOTE"], cells)
+    })
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -8,6 +8,7 @@ use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::serve::{sibling, supervisor_dir};
 use crate::error::Failure;
+use crate::live::Live;
 use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
 use acp_shared::conn::Client as SupervisorClient;
@@ -62,7 +63,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }
-            checks.push(agents(&Agents::new(loaded.config, environment(), &exe(), &state_dir)));
+            checks.push(agents(&Agents::new(Live::new(loaded), environment(), &exe(), &state_dir)));
         }
     }
     checks.push(programs());

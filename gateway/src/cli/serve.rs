@@ -1,10 +1,10 @@
 //! `serve`: the gateway in the foreground.
 
-use crate::app::{self, Ready, Settings, Signals};
+use crate::app::{self, Hangup, Ready, Reload, Settings, Signals};
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{Out, Outcome, Stop};
 use crate::cli::{Global, inside, logging, usage};
-use crate::config::{Log, unused};
+use crate::config::{Config, Log, unused};
 use crate::error::Failure;
 use crate::supervisor::secret_beside;
 use clap::Args;
@@ -46,18 +46,29 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
     if attended && !global.json && log.level == Log::default().level {
         "warn".clone_into(&mut log.level);
     }
-    logging::start(&log)?;
+    let log_handle = logging::start(&log)?;
     for note in unused::set(&loaded.sources) {
         tracing::warn!("{note}");
     }
-    let own = || supervisor_dir(&state_dir).join("supervisor.sock");
-    let supervisor_socket = loaded.config.supervisor.socket.clone().unwrap_or_else(own);
+    let (supervisor_socket, supervisor_secret) = supervisor_of(&loaded.config, &state_dir);
     fits(&supervisor_socket)?;
     // It is made beside its place and moved there.
     fits(&state_dir.join(crate::api::SOCKET).with_extension("sock.new"))?;
-    let secret = loaded.config.supervisor.secret_file.clone();
-    let supervisor_secret = secret.unwrap_or_else(|| secret_beside(&supervisor_socket));
-    Ok(Settings { state_dir, config: loaded.config, supervisor_socket, supervisor_secret })
+    let (config_args, socket_flag, dir) =
+        (args.config.clone(), args.supervisor_socket.clone(), global.state_dir()?);
+    let reload = (!attended).then(|| Reload {
+        read: Box::new(move || read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)),
+        log_level: Box::new(move |level| log_handle.set(level)),
+    });
+    Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret })
+}
+
+/// Where the supervisor listens, and where the secret is that it wants to hear.
+pub(crate) fn supervisor_of(config: &Config, state_dir: &Path) -> (PathBuf, PathBuf) {
+    let own = || supervisor_dir(state_dir).join("supervisor.sock");
+    let socket = config.supervisor.socket.clone().unwrap_or_else(own);
+    let secret = config.supervisor.secret_file.clone().unwrap_or_else(|| secret_beside(&socket));
+    (socket, secret)
 }
 
 /// A socket's path is short: 107 bytes. One that does not fit is refused before anything is started.
@@ -101,7 +112,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Out
         tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, Signals::listen(false)?, |ready: Ready| {
+    let served = app::serve(settings, Signals::listen(Hangup::Reloads)?, |ready: Ready| {
         let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
         printed = out.show(&line, |line| {
             format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)

@@ -3,13 +3,14 @@
 //! gateway that is killed leaves it running, to be found by the next `up`.
 
 use crate::agents::Agents;
-use crate::app::{self, Ready, Signals};
+use crate::app::{self, Hangup, Ready, Signals};
 use crate::cli::agents::exe;
 use crate::cli::config::environment;
 use crate::cli::output::{Out, Outcome, Stop, say};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::{Global, inside};
 use crate::error::Failure;
+use crate::live::Live;
 use crate::store::identity::Home;
 use crate::store::{Durability, Store, StoreError};
 use crate::supervisor::hello_at;
@@ -57,9 +58,9 @@ struct ReadyLine<'a> {
 /// `up`
 pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Outcome {
     let settings = prepare(global, args, true)?;
-    let agents = Agents::new(settings.config.clone(), environment(), &exe(), &settings.state_dir);
+    let agents = Agents::new(Live::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
-    let mut signals = Signals::listen(true)?;
+    let mut signals = Signals::listen(Hangup::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
     // Ctrl-C while it started: then there is nothing to serve.
     if signals.came() {

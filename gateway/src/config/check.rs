@@ -1,10 +1,18 @@
 //! What types cannot say: bounds of numbers, and values that must fit each other.
 
-use super::{Agent, Config};
+use super::channels::{Account, ThreadBindings};
+use super::{Agent, Channels, Config};
 use std::path::Path;
 
 /// Longest time that any setting may name: 7 days.
 const LONG_MS: u64 = 7 * 24 * 3_600_000;
+/// Longest window of a binding: a year.
+const LONG_HOURS: u64 = 24 * 365;
+/// Bounds of what agents and backends may set.
+const GRACE_MS: (u64, u64) = (0, 600_000);
+const KILL_MS: (u64, u64) = (100, 600_000);
+const INIT_MS: (u64, u64) = (1_000, 3_600_000);
+const QUEUE_RUNS: (u64, u64) = (1, 1_000);
 
 /// The variables that name a process as ours; the supervisor sets them.
 pub(crate) const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY_INSTANCE_ID"];
@@ -42,16 +50,99 @@ pub(crate) fn check(config: &Config) -> Found {
     if let Err(e) = tracing_subscriber::EnvFilter::try_new(&config.log.level) {
         found.push((key("log.level"), e.to_string()));
     }
+    for root in &acp.workspace_roots {
+        absolute(&mut found, key("acp.workspace_roots"), Some(root));
+    }
+    allow_list(&mut found, key("acp.env_allow"), &acp.env_allow);
+    check_stream(&mut found, config);
+    check_backend(&mut found, config);
+    for name in Channels::NAMES {
+        if let Some(channel) = config.channels.get(name) {
+            check_bindings(&mut found, &["channels", name], &channel.thread_bindings);
+            for (id, account) in &channel.accounts {
+                check_account(&mut found, &["channels", name, "accounts", id], account);
+            }
+        }
+    }
     for (name, agent) in &config.agents {
         check_agent(&mut found, &["agents".to_owned(), name.to_string()], agent);
     }
     found
 }
 
-fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 15] {
+fn owned(above: &[&str], rest: &[&str]) -> Vec<String> {
+    above.iter().chain(rest).map(|&segment| segment.to_owned()).collect()
+}
+
+fn optional(found: &mut Found, key: Vec<String>, value: Option<u64>, (min, max): (u64, u64)) {
+    if let Some(value) = value {
+        bounded(found, key, value, min, max);
+    }
+}
+
+fn check_account(found: &mut Found, above: &[&str], account: &Account) {
+    if above.last().is_some_and(|id| id.is_empty()) {
+        found.push((owned(above, &[]), "an account needs a name".to_owned()));
+    }
+    let max = account.max_concurrent_sessions;
+    optional(found, owned(above, &["max_concurrent_sessions"]), max, (0, 10_000));
+    check_bindings(found, above, &account.thread_bindings);
+}
+
+fn check_bindings(found: &mut Found, above: &[&str], bindings: &ThreadBindings) {
+    for (name, value) in [("idle_hours", bindings.idle_hours), ("max_age_hours", bindings.max_age_hours)] {
+        optional(found, owned(above, &["thread_bindings", name]), value, (0, LONG_HOURS));
+    }
+}
+
+fn check_stream(found: &mut Found, config: &Config) {
+    for kind in config.acp.stream.tag_visibility.keys() {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if kind.is_empty() || !kind.chars().all(plain) {
+            let message = "an update's kind is written like agent_message_chunk".to_owned();
+            found.push((owned(&["acp", "stream", "tag_visibility", kind], &[]), message));
+        }
+    }
+}
+
+fn check_backend(found: &mut Found, config: &Config) {
+    let direct = &config.backends.direct;
+    let at = |name: &str| owned(&["backends", "direct"], &[name]);
+    allow_list(found, at("env_allow"), &direct.env_allow);
+    for (name, value, bounds) in [
+        ("init_ms", direct.init_ms, INIT_MS),
+        ("eof_ms", direct.eof_ms, GRACE_MS),
+        ("term_ms", direct.term_ms, GRACE_MS),
+        ("kill_ms", direct.kill_ms, KILL_MS),
+        ("queue_runs_max", direct.queue_runs_max, QUEUE_RUNS),
+    ] {
+        optional(found, at(name), value, bounds);
+    }
+}
+
+/// Names of variables, or `NAME*`.
+fn allow_list(found: &mut Found, key: Vec<String>, patterns: &[String]) {
+    for pattern in patterns {
+        let name = pattern.strip_suffix('*').unwrap_or(pattern);
+        if pattern.is_empty() || name.contains(['*', '=', '\0']) {
+            let message = format!("{pattern:?} is neither a variable's name nor NAME*");
+            found.push((key.clone(), message));
+        }
+    }
+}
+
+fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 22] {
     let (acp, plane, limits) = (&config.acp, &config.acp.control_plane, &config.limits);
+    let bindings = &config.session.thread_bindings;
     [
         ("acp.max_concurrent_sessions", acp.max_concurrent_sessions, 1, 10_000),
+        ("acp.max_concurrent_sessions_per_account", acp.max_concurrent_sessions_per_account, 0, 10_000),
+        ("session.ttl_minutes", config.session.ttl_minutes, 0, LONG_HOURS * 60),
+        ("session.thread_bindings.idle_hours", bindings.idle_hours, 0, LONG_HOURS),
+        ("session.thread_bindings.max_age_hours", bindings.max_age_hours, 0, LONG_HOURS),
+        ("acp.stream.min_interval_ms", acp.stream.min_interval_ms, 0, 60_000),
+        ("acp.stream.max_output_chars", acp.stream.max_output_chars, 1, 500_000),
+        ("acp.stream.max_session_update_chars", acp.stream.max_session_update_chars, 64, 8_000),
         ("acp.stream.coalesce_idle_ms", acp.stream.coalesce_idle_ms, 0, 5_000),
         ("acp.stream.max_chunk_chars", acp.stream.max_chunk_chars, 50, 4_000),
         ("acp.runtime.ttl_minutes", acp.runtime.ttl_minutes, 0, 30 * 24 * 60),
@@ -113,14 +204,14 @@ fn check_agent(found: &mut Found, above: &[String], agent: &Agent) {
     for root in &agent.cwd_roots {
         absolute(found, at("cwd_roots"), Some(root));
     }
-    for (name, value, min, max) in [
-        ("eof_ms", agent.eof_ms, 0, 600_000),
-        ("term_ms", agent.term_ms, 0, 600_000),
-        ("kill_ms", agent.kill_ms, 100, 600_000),
-        ("init_ms", agent.init_ms, 1_000, 3_600_000),
+    allow_list(found, at("env_allow"), &agent.env_allow);
+    for (name, value, bounds) in [
+        ("eof_ms", agent.eof_ms, GRACE_MS),
+        ("term_ms", agent.term_ms, GRACE_MS),
+        ("kill_ms", agent.kill_ms, KILL_MS),
+        ("init_ms", agent.init_ms, INIT_MS),
+        ("queue_runs_max", agent.queue_runs_max, QUEUE_RUNS),
     ] {
-        if let Some(value) = value {
-            bounded(found, at(name), value, min, max);
-        }
+        optional(found, at(name), value, bounds);
     }
 }

@@ -1,9 +1,8 @@
 //! From file, environment and flags to a [`Config`], with the source of every value. Pure: texts come in as
 //! arguments.
 
-use super::source::{Shape, Source, join, schema};
+use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -29,7 +28,7 @@ pub(crate) struct Loaded {
     /// The values.
     pub(crate) config: Config,
     /// Where they come from; what is missing here is a default.
-    pub(crate) sources: BTreeMap<Vec<String>, Source>,
+    pub(crate) sources: Sources,
 }
 
 /// One thing that is wrong.
@@ -61,7 +60,7 @@ impl fmt::Display for ConfigError {
 /// Every unknown key, wrong type and value out of bounds, each with its place.
 pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
     let schema = schema().map_err(|e| fault(&e))?;
-    let mut sources = BTreeMap::new();
+    let mut sources = Sources::new();
     let mut table = toml::Table::new();
     if let Some((path, text)) = inputs.file {
         table = read_file(path, text, &schema, &mut sources)?;
@@ -75,7 +74,7 @@ pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
             }
             Some(Ok((key, default))) => {
                 let source = Source::Env { name: name.clone() };
-                match from_text(value, default) {
+                match from_text(value, &key, default) {
                     Ok(value) => set(&mut table, &key, value, source, &mut sources),
                     Err(message) => problems.push(Problem { source, message }),
                 }
@@ -102,7 +101,7 @@ pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
 }
 
 /// The source of a key, of the keys beneath it, or of the sections above it.
-fn nearest_source(key: &[String], sources: &BTreeMap<Vec<String>, Source>) -> Source {
+pub(crate) fn nearest_source(key: &[String], sources: &Sources) -> Source {
     let beneath = sources.iter().find(|(path, _)| path.starts_with(key));
     let found = sources.get(key).or(beneath.map(|(_, source)| source));
     found.cloned().unwrap_or(Source::Default)
@@ -120,7 +119,7 @@ fn read_file(
     path: &Path,
     text: &str,
     schema: &Shape,
-    sources: &mut BTreeMap<Vec<String>, Source>,
+    sources: &mut Sources,
 ) -> Result<toml::Table, ConfigError> {
     let at = |offset: usize| Source::File { path: path.to_owned(), line: line_of(text, offset) };
     let bad = |e: &toml::de::Error| {
@@ -140,7 +139,7 @@ fn read_file(
 
 struct Walk<'a> {
     at: &'a dyn Fn(usize) -> Source,
-    sources: &'a mut BTreeMap<Vec<String>, Source>,
+    sources: &'a mut Sources,
     problems: Vec<Problem>,
 }
 
@@ -177,6 +176,16 @@ impl Walk<'_> {
 fn unknown<'a>(path: &[String], known: impl Iterator<Item = &'a str>) -> String {
     let (above, last) = path.split_at(path.len().saturating_sub(1));
     let last = last.first().map_or("", String::as_str);
+    if matches!(last, "ttl_hours" | "ttlHours") && above.iter().any(|it| it == "thread_bindings") {
+        let at = |key: &str| join(&above.iter().cloned().chain([key.to_owned()]).collect::<Vec<_>>());
+        return format!(
+            "{} is no key any more: {} counts from the last word, {} from the binding's beginning; ttlHours became \
+             the first",
+            join(path),
+            at("idle_hours"),
+            at("max_age_hours")
+        );
+    }
     let nearest = known
         .map(|key| (strsim::jaro_winkler(last, key), key))
         .filter(|(score, _)| *score > 0.6)
@@ -211,25 +220,30 @@ fn env_key<'a>(name: &str, schema: &'a Shape) -> Option<EnvKey<'a>> {
     Some(Err(format!("sets no key; did you mean {ENV_PREFIX}{}?", nearest.to_ascii_uppercase())))
 }
 
-fn from_text(text: &str, default: &serde_json::Value) -> Result<toml::Value, String> {
-    if default.is_string() || default.is_null() {
-        return Ok(toml::Value::String(text.to_owned()));
+fn from_text(text: &str, key: &[String], default: &serde_json::Value) -> Result<toml::Value, String> {
+    let as_text = toml::Value::String(text.to_owned());
+    if default.is_string() {
+        return Ok(as_text);
     }
     let parsed: Result<toml::Table, _> = format!("value = {text}").parse();
     let value = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    if default.is_null() {
+        // Its type is not to be seen from a default that is none.
+        let fits = |value: &toml::Value| {
+            let mut table = toml::Table::new();
+            set(&mut table, key, value.clone(), Source::Default, &mut Sources::new());
+            table.try_into::<Config>().is_ok()
+        };
+        let found = std::iter::once(as_text).chain(value).find(fits);
+        return found.ok_or_else(|| format!("{text:?} does not fit, write it as in the file"));
+    }
     value
         .filter(|value| value.is_bool() == default.is_boolean())
         .filter(|value| value.is_integer() == default.is_number())
         .ok_or_else(|| format!("{text:?} does not fit, write it as in the file, e.g. {default}"))
 }
 
-fn set(
-    table: &mut toml::Table,
-    key: &[String],
-    value: toml::Value,
-    source: Source,
-    sources: &mut BTreeMap<Vec<String>, Source>,
-) {
+fn set(table: &mut toml::Table, key: &[String], value: toml::Value, source: Source, sources: &mut Sources) {
     let Some((last, above)) = key.split_last() else { return };
     let mut table = table;
     for segment in above {

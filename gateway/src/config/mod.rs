@@ -1,13 +1,22 @@
 //! The gateway's configuration: one TOML file. Keys are those of the source document in snake case; what the
-//! document does not have is marked "ours". Unknown keys are refused, every number is bounded, and for every
-//! value it is known where it came from. Keys that this version does not use are listed in [`unused`].
+//! document does not have is marked "ours". Unknown keys are refused, a number out of its bounds is refused rather
+//! than bent, and for every value it is known where it came from. What holds for a conversation, an account or an
+//! agent is worked out in `core/policy`. Keys that this version does not use are listed in [`unused`].
 
+pub(crate) mod agent;
+pub(crate) mod channels;
 pub(crate) mod check;
 pub(crate) mod load;
+pub(crate) mod reload;
 pub(crate) mod source;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unused;
+
+pub(crate) use agent::{Agent, Backend, Backends};
+pub(crate) use channels::{Channels, Session};
+pub(crate) use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
@@ -44,8 +53,12 @@ pub(crate) enum NonInteractive {
 pub(crate) struct Config {
     /// `acp.*`: sessions and the control plane.
     pub(crate) acp: Acp,
+    /// `session.*`: how long sessions and their bindings last.
+    pub(crate) session: Session,
     /// `channels.*`: where conversations live.
     pub(crate) channels: Channels,
+    /// `backends.*`: what holds for all agents of a runtime backend.
+    pub(crate) backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.
     pub(crate) agents: BTreeMap<AgentName, Agent>,
     /// `permission.*`: what happens when an agent asks.
@@ -62,7 +75,8 @@ pub(crate) struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Acp {
-    /// Whether sessions can be spawned at all. Default: true. Source: `acp.enabled`.
+    /// Off, nothing is spawned, bound or said to an agent; what runs can be watched, cancelled and closed.
+    /// Default: true. Source: `acp.enabled`.
     pub(crate) enabled: bool,
     /// `acp.dispatch.*`.
     pub(crate) dispatch: Dispatch,
@@ -74,8 +88,18 @@ pub(crate) struct Acp {
     pub(crate) allowed_agents: Vec<AgentName>,
     /// Working directory of a spawn that names none. Default: none, the home directory. Ours.
     pub(crate) default_cwd: Option<PathBuf>,
-    /// Sessions that are not closed. Default: 64. Source: `acp.maxConcurrentSessions`.
+    /// Directories beneath which every session works, symbolic links followed; empty allows all.
+    /// `agents.NAME.cwd_roots` narrows it further. Default: empty. Source: "restrict workspace roots".
+    pub(crate) workspace_roots: Vec<PathBuf>,
+    /// Variables of the gateway that every agent may see beside the usual ones; `NAME*` names all that begin so.
+    /// Default: none. Source: "env allowlist passthrough".
+    pub(crate) env_allow: Vec<String>,
+    /// Sessions that are open at one time: closed ones and those in error without a process do not count.
+    /// Default: 64. Source: `acp.maxConcurrentSessions`.
     pub(crate) max_concurrent_sessions: u64,
+    /// The same for each account of a channel; a session belongs to the account it was first bound in. 0: no cap
+    /// of its own. Default: 0. Source: "max concurrent ACP sessions per account".
+    pub(crate) max_concurrent_sessions_per_account: u64,
     /// `acp.stream.*`.
     pub(crate) stream: Stream,
     /// `acp.runtime.*`.
@@ -95,7 +119,10 @@ impl Default for Acp {
             default_agent: None,
             allowed_agents: Vec::new(),
             default_cwd: None,
+            workspace_roots: Vec::new(),
+            env_allow: Vec::new(),
             max_concurrent_sessions: 64,
+            max_concurrent_sessions_per_account: 0,
             stream: Stream::default(),
             runtime: Runtime::default(),
             control_plane: ControlPlane::default(),
@@ -119,31 +146,16 @@ impl Default for Dispatch {
     }
 }
 
-/// `acp.stream.*`: how channels group what an agent says. The journal keeps every chunk.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Stream {
-    /// A channel shows text after this long without more of it. Not used in this version: conversations get whole
-    /// answers. Default: 350. Source: `acp.stream.coalesceIdleMs`.
-    pub(crate) coalesce_idle_ms: u64,
-    /// Longest part of a message in a channel, in characters. Not used in this version: each channel has its own.
-    /// Default: 1800. Source: `acp.stream.maxChunkChars`.
-    pub(crate) max_chunk_chars: u64,
-}
-
-impl Default for Stream {
-    fn default() -> Self {
-        Self { coalesce_idle_ms: 350, max_chunk_chars: 1_800 }
-    }
-}
-
 /// `acp.runtime.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Runtime {
     /// An agent process that was idle this long is ended; the session goes on with the next prompt. 0: never.
-    /// Not used in this version: never. Default: 0. Source: `acp.runtime.ttlMinutes`.
+    /// Default: 0. Source: `acp.runtime.ttlMinutes`.
     pub(crate) ttl_minutes: u64,
+    /// How the runtime backend is installed, said when it is missing. Default: none.
+    /// Source: `acp.runtime.installCommand`.
+    pub(crate) install_command: Option<String>,
 }
 
 /// What stores the control plane.
@@ -168,7 +180,7 @@ pub(crate) enum Durability {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ControlPlane {
-    /// What stores it. Default: `sqlite`, the only one: there is nothing to choose. Source: `acp.controlPlane.store`.
+    /// What stores it. Default: `sqlite`, the only one; another is refused. Source: `acp.controlPlane.store`.
     pub(crate) store: StoreKind,
     /// The database file. Not used in this version: it is `gateway.db` in the state directory, beside its lock.
     /// Default: none. Source: `acp.controlPlane.storePath`.
@@ -197,8 +209,8 @@ impl Default for ControlPlane {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Recovery {
-    /// Idle sessions whose actor is made at start rather than on first use. Not used in this version: sessions with
-    /// unfinished work or a living agent always are, and an idle one costs nothing until it is used. Default: 16. Source: `acp.controlPlane.recovery.eagerActors`.
+    /// Idle sessions whose actor is made at start rather than on first use, the ones used last; sessions with
+    /// unfinished work or a living agent always are. Default: 16. Source: `acp.controlPlane.recovery.eagerActors`.
     pub(crate) eager_actors: u64,
     /// A run found running at start is given up when its agent has not been found again after this long. Not used
     /// in this version: the supervisor says what became of the agent, and nothing is guessed before. Default: 30000. Source: `acp.controlPlane.recovery.reconcileRunningAfterMs`.
@@ -211,20 +223,21 @@ impl Default for Recovery {
     }
 }
 
-/// `acp.control_plane.checkpoint.*`: how far a live message in a channel may lag behind the journal.
+/// `acp.control_plane.checkpoint.*`: how much one group commit may hold. A commit takes what is ready and never waits
+/// for more, so neither of these delays an answer: each follows its own commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Checkpoint {
-    /// Written after this many events at the latest. Not used in this version: a checkpoint is committed with the
-    /// message that it is about. Default: 64. Source: `…checkpoint.flushEveryEvents`.
+    /// A commit takes no more once it holds this many events of the journal. Default: 256.
+    /// Source: `…checkpoint.flushEveryEvents`.
     pub(crate) flush_every_events: u64,
-    /// Written after this long at the latest. Not used in this version, as above. Default: 250. Source: `…checkpoint.flushEveryMs`.
+    /// A commit takes no more once it has been open this long. Default: 250. Source: `…checkpoint.flushEveryMs`.
     pub(crate) flush_every_ms: u64,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { flush_every_events: 64, flush_every_ms: 250 }
+        Self { flush_every_events: 256, flush_every_ms: 250 }
     }
 }
 
@@ -240,66 +253,6 @@ impl Default for Idempotency {
     fn default() -> Self {
         Self { ttl_hours: 72 }
     }
-}
-
-/// `channels.*`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Channels {
-    /// `channels.discord.*`.
-    pub(crate) discord: Discord,
-}
-
-/// `channels.discord.*`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Discord {
-    /// `channels.discord.thread_bindings.*`.
-    pub(crate) thread_bindings: ThreadBindings,
-}
-
-/// `channels.discord.thread_bindings.*`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct ThreadBindings {
-    /// Whether `/acp spawn` may bind a session to a thread. Not used in this version: there is no Discord channel.
-    /// Default: false.
-    /// Source: `channels.discord.threadBindings.spawnAcpSessions`.
-    pub(crate) spawn_acp_sessions: bool,
-    /// Whether an agent's own spawn may bind to a thread. Not used in this version, as above. Default: false.
-    /// Source: `channels.discord.threadBindings.spawnSubagentSessions`.
-    pub(crate) spawn_subagent_sessions: bool,
-}
-
-/// `agents.NAME`: what is absent comes from the built-in table, then from the defaults.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Agent {
-    /// Program and arguments; never a shell line. Default: none, the built-in agent of that name.
-    pub(crate) command: Option<Vec<String>>,
-    /// Added to the agent's environment. Default: none.
-    pub(crate) env: BTreeMap<String, String>,
-    /// Variables of the gateway that the agent may see beside the usual ones; `NAME*` names all that begin so.
-    /// Default: none.
-    pub(crate) env_allow: Vec<String>,
-    /// Directories beneath which a session may work; empty allows all. Default: empty.
-    pub(crate) cwd_roots: Vec<PathBuf>,
-    /// What happens when the agent asks for a permission. Default: none, `permission.mode`.
-    pub(crate) permission: Option<PermissionMode>,
-    /// What happens when nobody can be asked. Default: none, `permission.non_interactive_permissions`.
-    pub(crate) non_interactive_permissions: Option<NonInteractive>,
-    /// ACP session mode to set after the session is open. Default: none, the built-in table's.
-    pub(crate) mode: Option<String>,
-    /// ACP config options to set after the session is open. Default: none.
-    pub(crate) config: BTreeMap<String, String>,
-    /// From end of file on its standard input to SIGTERM. Default: none, 2000 or the built-in table's.
-    pub(crate) eof_ms: Option<u64>,
-    /// From SIGTERM to SIGKILL. Default: none, 3000 or the built-in table's.
-    pub(crate) term_ms: Option<u64>,
-    /// From SIGKILL to naming the survivors. Default: none, 5000 or the built-in table's.
-    pub(crate) kill_ms: Option<u64>,
-    /// How long the agent may take to open a session. Default: none, 60000 or the built-in table's.
-    pub(crate) init_ms: Option<u64>,
 }
 
 /// `permission.*`.
@@ -328,7 +281,8 @@ impl Default for Permission {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// Runs that wait in one session. Default: 16. Source: the backend's max inflight runs per session.
+    /// Runs that have not ended in one session, unless the backend or the agent says otherwise. Default: 16.
+    /// Source: the backend's max inflight runs per session.
     pub(crate) queue_runs_max: u64,
     /// Longest prompt. Default: 4 MiB.
     pub(crate) prompt_bytes_max: u64,

@@ -1,18 +1,21 @@
 //! Keys, where their values come from, and which keys there are.
 
-use super::{Agent, Config, unused};
-use serde::Serialize;
+use super::channels::Account;
+use super::{Agent, Channels, Config, unused};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 /// Where a value comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Source {
     /// Nothing sets it.
     Default,
+    /// The table of built-in agents.
+    BuiltIn,
     /// The configuration file.
     File {
         /// The file.
@@ -36,12 +39,16 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::BuiltIn => f.write_str("table of built-in agents"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Env { name } => f.write_str(name),
             Self::Flag { name } => f.write_str(name),
         }
     }
 }
+
+/// Where each value comes from that is no default.
+pub(crate) type Sources = BTreeMap<Vec<String>, Source>;
 
 /// A key as people write it: segments joined by dots, quoted where a segment has one itself.
 pub(crate) fn join(path: &[String]) -> String {
@@ -70,8 +77,10 @@ pub(crate) enum Shape {
 pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let mut root = shape(serde_json::to_value(Config::default())?);
     let agent = shape(serde_json::to_value(Agent::default())?);
-    if let Shape::Section(keys) = &mut root {
-        keys.insert("agents".to_owned(), Shape::Named(Box::new(agent)));
+    let account = shape(serde_json::to_value(Account::default())?);
+    root.replace(&["agents"], Shape::Named(Box::new(agent)));
+    for channel in Channels::NAMES {
+        root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account.clone())));
     }
     Ok(root)
 }
@@ -86,6 +95,18 @@ fn shape(value: Value) -> Shape {
 }
 
 impl Shape {
+    fn replace(&mut self, path: &[&str], with: Self) {
+        match (self, path) {
+            (this, []) => *this = with,
+            (Self::Section(keys), [first, rest @ ..]) => {
+                if let Some(inner) = keys.get_mut(*first) {
+                    inner.replace(rest, with);
+                }
+            }
+            (Self::Leaf(_) | Self::Named(_), _) => {}
+        }
+    }
+
     /// The keys of all leaves outside of named tables, with their defaults.
     pub(crate) fn leaves(&self) -> Vec<(Vec<String>, &Value)> {
         let mut found = Vec::new();

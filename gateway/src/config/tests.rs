@@ -29,8 +29,6 @@ fn nothing_gives_the_defaults() {
     let config = Config::default();
     assert!(config.acp.enabled && config.acp.dispatch.enabled);
     assert_eq!(config.acp.backend, "direct");
-    assert!(!config.channels.discord.thread_bindings.spawn_acp_sessions);
-    assert!(!config.channels.discord.thread_bindings.spawn_subagent_sessions);
 }
 
 #[test]
@@ -96,7 +94,16 @@ fn the_example_names_every_key() {
         .map(|key| vec!["agents".to_owned(), "mine".to_owned(), key.clone()]);
     let keys: Vec<Vec<String>> =
         schema().unwrap().leaves().into_iter().map(|(key, _)| key).chain(of_agent).collect();
-    assert!(keys.len() > 40, "{keys:?}");
+    let account = serde_json::to_value(super::channels::Account::default()).unwrap();
+    let account = account.as_object().unwrap().keys().filter(|key| *key != "thread_bindings").cloned();
+    let bindings = serde_json::to_value(super::channels::ThreadBindings::default()).unwrap();
+    let bindings = bindings.as_object().unwrap().keys().map(|key| format!("thread_bindings.{key}"));
+    let below: Vec<String> = account.chain(bindings).collect();
+    let of_account = super::Channels::NAMES.into_iter().flat_map(|channel| {
+        below.iter().map(move |key| vec![format!("channels.{channel}.accounts.main.{key}")])
+    });
+    let keys: Vec<Vec<String>> = keys.into_iter().chain(of_account).collect();
+    assert!(keys.len() > 75, "{keys:?}");
     for key in keys {
         let key = key.join(".");
         let beneath = format!("{key}.");
@@ -120,6 +127,27 @@ fn mistakes_name_their_place_and_the_nearest_key() {
         ("[agents.a]\nenv = { OPENCLAW_ACPX_LEASE_ID = \"x\" }\n", vec!["set by the supervisor alone"]),
         ("[agents.a]\ncwd_roots = [\"rel\"]\n", vec!["agents.a.cwd_roots: must be an absolute path"]),
         ("[agents.\"no name\"]\n", vec!["agent name may hold"]),
+        ("[agents.a]\nenv_allow = [\"A*B\"]\n", vec![":2: ", "neither a variable's name nor NAME*"]),
+        ("[acp]\nenv_allow = [\"\"]\n", vec![":2: ", "acp.env_allow"]),
+        (
+            "[acp]\nworkspace_roots = [\"rel\"]\n",
+            vec![":2: ", "acp.workspace_roots: must be an absolute path"],
+        ),
+        ("[acp.control_plane]\nstore = \"postgres\"\n", vec![":2: ", "sqlite"]),
+        ("[acp.stream]\ntag_visibility = { \"Tool Call\" = true }\n", vec![":2: ", "agent_message_chunk"]),
+        ("[backends.acpx]\nterm_ms = 1\n", vec![":1: ", "backends.acpx is no key"]),
+        ("[backends.direct]\nkill_ms = 1\n", vec![":2: ", "backends.direct.kill_ms: 1 is out of bounds"]),
+        ("[agents.a]\nqueue_runs_max = 0\n", vec![":2: ", "agents.a.queue_runs_max"]),
+        (
+            "[channels.discord.accounts.main]\nmax_concurent_sessions = 1\n",
+            vec![":2: ", "max_concurrent_sessions?"],
+        ),
+        (
+            "[channels.discord.accounts.main.thread_bindings]\nidle_hours = 9000\n",
+            vec![":2: ", "accounts.main.thread_bindings.idle_hours: 9000 is out of bounds"],
+        ),
+        ("[session.thread_bindings]\nidle_hours = -1\n", vec![":2: ", "invalid value"]),
+        ("[channels.telegram]\n", vec![":1: ", "channels.telegram is no key"]),
         ("[acp]\ndefault_agent=\"a\"\nallowed_agents=[\"b\"]\n", vec![":2: ", "not in acp.allowed_agents"]),
         ("[log]\nlevel = \"a=b=c\"\n", vec![":2: ", "log.level"]),
         ("[permission]\nmode = \"yes\"\n", vec![":2: ", "approve-all"]),
@@ -129,6 +157,43 @@ fn mistakes_name_their_place_and_the_nearest_key() {
             assert!(message.contains(want), "{want:?} is not in {message:?} for {text:?}");
         }
     }
+}
+
+/// The keys that were replaced, at every level and in both spellings: refused, and what to write is said.
+#[test]
+fn the_old_ttl_is_refused_with_the_new_keys() {
+    for (above, old) in [
+        ("session.thread_bindings", "ttl_hours"),
+        ("session.thread_bindings", "ttlHours"),
+        ("channels.discord.thread_bindings", "ttlHours"),
+        ("channels.discord.accounts.main.thread_bindings", "ttl_hours"),
+    ] {
+        let message = message(file(&format!("[{above}]\n{old} = 24\n")));
+        for want in [
+            format!("{FILE}:2: {above}.{old} is no key any more"),
+            format!("{above}.idle_hours"),
+            format!("{above}.max_age_hours"),
+        ] {
+            assert!(message.contains(&want), "{want:?} is not in {message:?}");
+        }
+    }
+}
+
+#[test]
+fn variables_set_keys_that_have_no_default() {
+    const ABOVE: &str = "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__";
+    let bindings = |name: &str, value: &str| {
+        env(&format!("{ABOVE}{name}"), value).map(|loaded| loaded.config.channels.discord.thread_bindings)
+    };
+    assert_eq!(bindings("IDLE_HOURS", "5").unwrap().idle_hours, Some(5));
+    assert_eq!(bindings("SPAWN_ACP_SESSIONS", "true").unwrap().spawn_acp_sessions, Some(true));
+    let refused = message(env(&format!("{ABOVE}IDLE_HOURS"), "soon"));
+    assert!(refused.contains("IDLE_HOURS: \"soon\" does not fit"), "{refused}");
+    // What may be a text is one, even if it looks like a number.
+    let command = env("ACP_HOST_ACP__RUNTIME__INSTALL_COMMAND", "5").unwrap().config.acp.runtime;
+    assert_eq!(command.install_command.as_deref(), Some("5"));
+    let separator = env("ACP_HOST_ACP__STREAM__HIDDEN_BOUNDARY_SEPARATOR", "newline").unwrap();
+    assert_eq!(separator.config.acp.stream.hidden_boundary_separator, Some(super::Separator::Newline));
 }
 
 #[test]

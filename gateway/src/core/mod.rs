@@ -9,6 +9,7 @@ pub(crate) mod jsonrpc;
 pub(crate) mod lines;
 pub(crate) mod link;
 pub(crate) mod permission;
+pub(crate) mod policy;
 pub(crate) mod preset;
 pub(crate) mod project;
 pub(crate) mod request;

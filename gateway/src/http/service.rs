@@ -4,8 +4,9 @@
 use crate::api::{AgentView, StatusView};
 use crate::core::event::EventRow;
 use crate::core::link::SetOption;
+use crate::core::policy::BindingWindows;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
-use crate::core::rows::{PermissionRow, RunRow, SessionRow};
+use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::error::Failure;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use std::future::Future;
@@ -79,6 +80,12 @@ pub(crate) trait Service: Send + Sync + 'static {
     ) -> Reply<'a, Vec<EventRow>>;
     /// Changes when rows of the session were committed. A hint; its sender goes when the gateway ends.
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
+
+    /// Whether a person may bind a conversation to a session that is there, and for how long.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED`.
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure>;
 
     /// How the gateway is.
     fn status(&self) -> Reply<'_, StatusView>;

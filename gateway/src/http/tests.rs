@@ -9,9 +9,11 @@ use crate::api::{AgentView, AnswerBody, Done, EventsPage, PromptBody, SOCKET, Se
 use crate::client::{Client, Wanted};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::link::SetOption;
+use crate::core::policy::BindingWindows;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
 use crate::core::rows::{
-    NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode, SessionOptions, SessionRow,
+    ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
+    SessionOptions, SessionRow,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
@@ -229,6 +231,10 @@ impl Service for Fake {
     fn watch(&self, _: &SessionKey) -> watch::Receiver<u64> {
         self.wake.subscribe()
     }
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
+        Ok(BindingWindows::default())
+    }
+
     fn status(&self) -> Reply<'_, StatusView> {
         ready(Err(Failure::of(Code::BackendUnavailable)))
     }

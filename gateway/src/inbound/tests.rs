@@ -5,7 +5,8 @@ use crate::channel::Channel;
 use crate::channel::console::Console;
 use crate::core::event::EventRow;
 use crate::core::link::SetOption;
-use crate::core::rows::{PermissionRow, RunRow, SessionRow};
+use crate::core::policy::BindingWindows;
+use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
@@ -56,6 +57,7 @@ impl Service for Fake {
                     events: Vec::new(),
                     idempotency: None,
                     sessions_max: 100,
+                    account_cap: None,
                 };
                 self.store.spawn_session(spawn).await?;
             }
@@ -146,6 +148,10 @@ impl Service for Fake {
 
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
         self.store.watch(session)
+    }
+
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
+        Ok(BindingWindows::default())
     }
 
     fn status(&self) -> Reply<'_, StatusView> {

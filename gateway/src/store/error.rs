@@ -94,6 +94,8 @@ pub(crate) enum StoreError {
     LimitReached {
         /// The limit.
         sessions_max: u64,
+        /// Whether it is the account's own.
+        account: bool,
     },
     /// The conversation has an active binding already.
     #[error("the conversation is bound already")]

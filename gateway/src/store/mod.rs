@@ -32,8 +32,8 @@ pub(crate) mod writer;
 pub(crate) use error::StoreError;
 pub(crate) use identity::Identity;
 pub(crate) use schema::Durability;
-pub(crate) use tx::spawn::SpawnTx;
-pub(crate) use writer::{Counts, Tx};
+pub(crate) use tx::spawn::{AccountCap, SpawnTx};
+pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use readers::Readers;
@@ -77,6 +77,18 @@ impl Store {
     /// [`StoreError::Locked`] while another gateway runs on it, [`StoreError::Cloned`] when it is a copy,
     /// [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`].
     pub(crate) fn open(dir: &Path, durability: Durability) -> Result<Self, StoreError> {
+        Self::open_with(dir, durability, GroupBounds::default())
+    }
+
+    /// The same, with bounds of its own for one commit.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) fn open_with(
+        dir: &Path,
+        durability: Durability,
+        bounds: GroupBounds,
+    ) -> Result<Self, StoreError> {
         let lock = lock::StateLock::take(dir)?;
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
@@ -84,8 +96,14 @@ impl Store {
         let (queue, jobs) = channel();
         let watches = Arc::new(Watches::default());
         let counters = Arc::new(Counters::default());
-        let writer =
-            Writer { db, queue: jobs, watches: Arc::clone(&watches), counters: Arc::clone(&counters), lock };
+        let writer = Writer {
+            db,
+            queue: jobs,
+            watches: Arc::clone(&watches),
+            counters: Arc::clone(&counters),
+            bounds,
+            lock,
+        };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run())

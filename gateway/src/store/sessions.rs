@@ -159,13 +159,35 @@ pub(crate) fn next_epoch(db: &Connection, key: &SessionKey) -> Result<u64, Store
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
-/// How many sessions are not closed.
+/// What counts as an open session `s`: not a closed one, and none in error whose processes are all gone.
+const OPEN: &str = "s.state <> 'closed' AND (s.state <> 'error' OR EXISTS (SELECT 1 FROM acp_leases AS l \
+    WHERE l.session_key = s.session_key AND l.usage <> 'ended'))";
+
+/// How many sessions are open.
 ///
 /// # Errors
 /// What SQLite says.
 pub(crate) fn count_open(db: &Connection) -> Result<u64, StoreError> {
-    const SQL: &str = "SELECT count(*) AS open FROM acp_sessions WHERE state <> 'closed'";
-    Ok(first(db, SQL, [], |row| int(row, "open"))?.unwrap_or(0))
+    let sql = format!("SELECT count(*) AS open FROM acp_sessions AS s WHERE {OPEN}");
+    Ok(first(db, &sql, [], |row| int(row, "open"))?.unwrap_or(0))
+}
+
+/// How many sessions are open that were first bound in an account.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn count_open_of_account(
+    db: &Connection,
+    channel: &str,
+    account_id: &str,
+) -> Result<u64, StoreError> {
+    // Beside min() the other columns are those of the row that has it.
+    let sql = format!(
+        "SELECT count(*) AS open FROM acp_sessions AS s JOIN (SELECT session_key, channel, account_id, min(rowid) \
+         FROM acp_bindings GROUP BY session_key) AS b ON b.session_key = s.session_key \
+         WHERE b.channel = ?1 AND b.account_id = ?2 AND {OPEN}"
+    );
+    Ok(first(db, &sql, [channel, account_id], |row| int(row, "open"))?.unwrap_or(0))
 }
 
 /// One session.

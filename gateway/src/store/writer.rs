@@ -6,7 +6,7 @@ use crate::store::lock::StateLock;
 use crate::store::watches::Watches;
 use acp_shared::ids::SessionKey;
 use rusqlite::Connection;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,10 +26,27 @@ const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// What a changed row is taken to put into the log, besides its content.
 const ROW_LOG_BYTES: u64 = 2 * 4096;
 
+/// How much one group may hold beside that. A group takes what is ready and never waits for more: neither of these
+/// holds an answer up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupBounds {
+    /// It takes no more once it holds this many events of journals.
+    pub(crate) events_max: u64,
+    /// It takes no more once it has been open this long, in milliseconds.
+    pub(crate) open_ms: u64,
+}
+
+impl Default for GroupBounds {
+    fn default() -> Self {
+        Self { events_max: 256, open_ms: 250 }
+    }
+}
+
 /// A write transaction: a connection, and what to announce once it is committed.
 #[derive(Debug)]
 pub(crate) struct Tx<'a> {
     db: &'a Connection,
+    events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
 }
 
@@ -41,6 +58,11 @@ impl Deref for Tx<'_> {
 }
 
 impl Tx<'_> {
+    /// Counts events that were appended to a journal.
+    pub(crate) fn appended(&self, events: u64) {
+        self.events.set(self.events.get().saturating_add(events));
+    }
+
     /// After the commit, tells who watches the session that its journal now ends with `session_seq`.
     pub(crate) fn announce(&self, session_key: &SessionKey, session_seq: u64) {
         self.numbers.borrow_mut().push((session_key.clone(), session_seq));
@@ -142,6 +164,7 @@ pub(crate) struct Writer {
     pub(crate) queue: Receiver<Message>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) bounds: GroupBounds,
     /// Dropped last: the directory is free only when the database is closed.
     pub(crate) lock: StateLock,
 }
@@ -151,6 +174,7 @@ struct Group {
     failed: Vec<(Answer, OwnedSemaphorePermit)>,
     numbers: Vec<(SessionKey, u64)>,
     jobs: usize,
+    events: u64,
     bytes: usize,
     lost: Option<StoreError>,
 }
@@ -207,13 +231,14 @@ impl Writer {
             failed: Vec::new(),
             numbers: Vec::new(),
             jobs: 0,
+            events: 0,
             bytes: 0,
             lost: self.step("BEGIN IMMEDIATE"),
         };
         let mut next = Some(first);
         while let Some(job) = next.take() {
             self.one(&mut group, job);
-            if group.lost.is_some() || group.jobs >= GROUP_JOBS_MAX || group.bytes >= GROUP_BYTES_MAX {
+            if group.lost.is_some() || self.is_full(&group, started) {
                 break;
             }
             match self.queue.try_recv() {
@@ -230,6 +255,13 @@ impl Writer {
         (bytes, stop)
     }
 
+    fn is_full(&self, group: &Group, started: Instant) -> bool {
+        group.jobs >= GROUP_JOBS_MAX
+            || group.bytes >= GROUP_BYTES_MAX
+            || group.events >= self.bounds.events_max
+            || started.elapsed() >= Duration::from_millis(self.bounds.open_ms)
+    }
+
     /// One job in its savepoint. When SQLite rolled everything back (disk full, I/O error), the group is lost.
     fn one(&self, group: &mut Group, job: Job) {
         let Job { name, bytes, queued, work, place } = job;
@@ -244,7 +276,7 @@ impl Writer {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx { db: &self.db, numbers: RefCell::new(Vec::new()) };
+        let tx = Tx { db: &self.db, events: Cell::new(0), numbers: RefCell::new(Vec::new()) };
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -254,6 +286,7 @@ impl Writer {
         );
         let Some(error) = failed else {
             group.lost = self.step("RELEASE job");
+            group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
             group.open.push((answer, place));
             return;

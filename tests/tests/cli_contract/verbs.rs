@@ -270,6 +270,7 @@ fn other_verbs_print_json() {
     let shown = house.cli(&["config", "show", "--config", &config]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
     assert!(!shown.lines().is_empty());
+    check_effective(&house, &config);
     let doctor = house.cli(&["doctor"]);
     assert!(matches!(doctor.code, Some(0 | 1)) && !doctor.lines().is_empty(), "{doctor:?}");
     let completions = run(house.world.command("acp-gateway").args(["completions", "bash"]), SOON).ok();
@@ -278,6 +279,26 @@ fn other_verbs_print_json() {
     assert_eq!((&closed["session_key"], &closed["state"]), (&json!(key), &json!("closed")));
     assert_eq!(house.verb(&["sessions", "list"]), json!([]));
     house.end();
+}
+
+/// `config show` of one account and agent: what is effective, by which key, from where.
+fn check_effective(house: &House, config: &str) {
+    let show = |args: &[&str]| house.cli(&[&["config", "show", "--config", config], args].concat());
+    let shown = show(&["--channel", "console", "--account", "main", "--agent", AGENT]).ok().json();
+    let row = |setting: &str| {
+        let rows = shown.as_array().unwrap_or_else(|| panic!("no rows: {shown}"));
+        let found = rows.iter().find(|row| row["setting"] == setting);
+        found.unwrap_or_else(|| panic!("no {setting} in {shown}")).clone()
+    };
+    assert_eq!(row("agent.eof_ms")["value"], 300);
+    assert_eq!(row("agent.eof_ms")["key"], format!("agents.{AGENT}.eof_ms"));
+    assert!(row("agent.eof_ms")["source"].as_str().is_some_and(|it| it.starts_with(config)), "{shown}");
+    assert_eq!(row("bindings.idle_ms")["value"], 86_400_000);
+    assert_eq!(row("bindings.idle_ms")["key"], "session.thread_bindings.idle_hours");
+    assert_eq!(row("bindings.idle_ms")["source"], "default");
+    assert_eq!(row("bindings.spawn_acp_sessions")["value"], true);
+    let _ = check_error(&show(&["--account", "main"]), 2, "USAGE");
+    let _ = check_error(&show(&["--channel", "telegram"]), 2, "USAGE");
 }
 
 /// The supervisor's verbs fail as the gateway's do.

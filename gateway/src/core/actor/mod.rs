@@ -21,6 +21,7 @@ use crate::core::lines::Lines;
 use crate::core::link::Link;
 use crate::core::rows::{AgentRequestRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
 use crate::core::run::RunState;
+use crate::error::Failure;
 use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
 use std::collections::{BTreeMap, VecDeque};
@@ -145,6 +146,14 @@ impl Actor {
             timers: Timers::default(),
             requeues: 0,
         }
+    }
+
+    /// Takes on what configuration says now, or why the agent must not be started any more. Deadlines that run go on
+    /// as they were set.
+    pub(crate) fn configure(&mut self, profile: Result<Profile, Failure>, limits: Limits) {
+        let spawn = self.lease.as_ref().map(|lease| &lease.row.spawn);
+        self.profile = profile.unwrap_or_else(|failure| Profile::of_running(spawn, failure));
+        self.limits = limits;
     }
 
     /// Takes what happened, decides what follows.

@@ -11,7 +11,7 @@ use crate::core::rows::{
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::error::Failure;
-use crate::store::{Durability, SpawnTx, Store, StoreError};
+use crate::store::{Durability, GroupBounds, SpawnTx, Store, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, Spawn};
@@ -19,9 +19,11 @@ use tempfile::TempDir;
 
 pub(super) const SESSIONS_MAX: u64 = 1_000;
 
+/// A store whose commits hold what is ready, however slow the machine is.
 pub(super) fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    let bounds = GroupBounds { open_ms: 600_000, ..GroupBounds::default() };
+    let store = Store::open_with(dir.path(), Durability::Full, bounds).unwrap();
     (dir, store)
 }
 
@@ -185,6 +187,7 @@ pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
         events: Vec::new(),
         idempotency: None,
         sessions_max: SESSIONS_MAX,
+        account_cap: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::fixtures::{count, event, key, open, spawned};
 use crate::core::effect::{Fence, Write};
 use crate::core::event::EventKind;
-use crate::store::{Store, StoreError, meta};
+use crate::store::{Durability, GroupBounds, Store, StoreError, meta};
 use futures_util::future::join_all;
 use std::sync::mpsc::sync_channel;
 
@@ -62,6 +62,80 @@ async fn groups_are_bounded() {
     let big = join_all((0..4).map(|_| store.write_sized("big", 5 << 20, |_| Ok(()))));
     queued_behind(&store, big).await;
     assert_eq!(store.counts().groups - after.groups, 2, "8 MiB are reached by every second one");
+}
+
+/// A store with bounds of its own for one commit.
+fn open_with(bounds: GroupBounds) -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path(), Durability::Normal, bounds).unwrap();
+    (dir, store)
+}
+
+#[tokio::test]
+async fn a_commit_takes_no_more_once_it_holds_its_events() {
+    for (events_max, want) in [(8, 5), (4, 10), (1_000, 1)] {
+        let (_dir, store) = open_with(GroupBounds { events_max, open_ms: 600_000 });
+        let before = store.counts();
+        let append = |_| {
+            store.write("append", |tx| {
+                tx.appended(4);
+                Ok(())
+            })
+        };
+        queued_behind(&store, join_all((0..10).map(append))).await;
+        assert_eq!(store.counts().groups - before.groups, want, "{events_max} events in a commit");
+    }
+}
+
+/// Bounds are no quotas: what is alone is committed alone, and answered then.
+#[tokio::test]
+async fn a_lone_write_waits_for_no_other() {
+    let (_dir, store) = open_with(GroupBounds { events_max: 10_000, open_ms: 600_000 });
+    let row = spawned(&store, "alone").await;
+    let (_, fence) = store.claim(row.session_key).await.unwrap();
+    let before = store.counts();
+    let commit = store.commit(fence, vec![event(1, None)]);
+    tokio::time::timeout(std::time::Duration::from_secs(60), commit).await.unwrap().unwrap();
+    assert_eq!(store.counts().groups - before.groups, 1);
+}
+
+/// The journal's own rows are what counts.
+#[tokio::test]
+async fn events_of_a_journal_are_counted() {
+    let (_dir, store) = open_with(GroupBounds { events_max: 2, open_ms: 600_000 });
+    let mut fences = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let row = spawned(&store, name).await;
+        fences.push(store.claim(row.session_key).await.unwrap().1);
+    }
+    let before = store.counts();
+    let commits = fences.into_iter().map(|fence| store.commit(fence, vec![event(1, None)]));
+    for done in queued_behind(&store, join_all(commits)).await {
+        done.unwrap();
+    }
+    assert_eq!(store.counts().groups - before.groups, 2, "four events, two in a commit");
+}
+
+#[tokio::test]
+async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
+    for (open_ms, want) in [(1, 6), (600_000, 1)] {
+        let (_dir, store) = open_with(GroupBounds { events_max: 1_000, open_ms });
+        let before = store.counts();
+        let slow = |_| {
+            store.write("slow", |_| {
+                std::thread::sleep(std::time::Duration::from_millis(3));
+                Ok(())
+            })
+        };
+        let first = store.write("first", |_| {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            Ok(())
+        });
+        let (first, rest) = tokio::join!(first, join_all((0..5).map(slow)));
+        first.unwrap();
+        assert!(rest.into_iter().all(|done| done.is_ok()));
+        assert_eq!(store.counts().groups - before.groups, want, "{open_ms} ms");
+    }
 }
 
 #[tokio::test]

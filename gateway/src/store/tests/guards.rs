@@ -210,7 +210,10 @@ async fn spawn_is_all_or_nothing() {
     let result = store.spawn_session(again("second", "room")).await;
     assert!(matches!(result, Err(StoreError::ConversationBound)), "{result:?}");
     let result = store.spawn_session(SpawnTx { sessions_max: 1, ..again("second", "hall") }).await;
-    assert!(matches!(result, Err(StoreError::LimitReached { sessions_max: 1 })), "{result:?}");
+    assert!(
+        matches!(result, Err(StoreError::LimitReached { sessions_max: 1, account: false })),
+        "{result:?}"
+    );
     for (table, rows) in
         [("acp_sessions", 1), ("acp_bindings", 1), ("acp_runs", 1), ("acp_events", 1), ("acp_idempotency", 1)]
     {
@@ -218,6 +221,32 @@ async fn spawn_is_all_or_nothing() {
     }
     store.spawn_session(again("second", "hall")).await.unwrap();
     assert_eq!(store.remembered("spawn".into(), asked).await.unwrap(), Some(("f".into(), "{}".into())));
+}
+
+/// Closed sessions, and those in error without a process, take no place; one in error whose process lives does.
+#[tokio::test]
+async fn dead_sessions_take_no_place() {
+    let (_dir, store) = open();
+    let fits = async |name: &str, sessions_max| {
+        store.spawn_session(SpawnTx { sessions_max, ..spawn_of(session(name)) }).await
+    };
+    let (row, fence) = claimed(&store, "one").await;
+    let write = async |row: &SessionRow| {
+        store.commit(fence.clone(), vec![Write::Session(Box::new(row.clone()))]).await.unwrap();
+    };
+    assert!(matches!(fits("two", 1).await, Err(StoreError::LimitReached { .. })), "it is idle");
+    let broken = SessionRow { state: SessionState::Error, ..row.clone() };
+    write(&broken).await;
+    fits("two", 1).await.unwrap();
+    let held = lease(&row.session_key);
+    store.commit(fence.clone(), vec![Write::NewLease(Box::new(held.clone()))]).await.unwrap();
+    assert!(matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })), "its process may live");
+    let ended = Write::LeaseUse { lease_id: held.lease_id, usage: LeaseUse::Ended };
+    store.commit(fence.clone(), vec![ended]).await.unwrap();
+    fits("three", 2).await.unwrap();
+    write(&SessionRow { state: SessionState::Closed, ..row }).await;
+    fits("four", 3).await.unwrap();
+    assert!(matches!(fits("five", 3).await, Err(StoreError::LimitReached { .. })));
 }
 
 #[tokio::test]

@@ -126,3 +126,15 @@ async fn a_closed_store_says_so_on_every_clone() {
     assert!(matches!(twin.read("late", |_| Ok(())).await, Err(StoreError::Closed)));
     twin.close().await;
 }
+
+#[tokio::test]
+async fn durability_is_the_databases_own() {
+    for (durability, want) in [(Durability::Full, 2_i64), (Durability::Normal, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), durability).unwrap();
+        let look = |tx: &crate::store::Tx<'_>| -> Result<i64, StoreError> {
+            Ok(tx.pragma_query_value(None, "synchronous", |row| row.get(0))?)
+        };
+        assert_eq!(store.write("look", look).await.unwrap(), want, "{durability:?}");
+    }
+}

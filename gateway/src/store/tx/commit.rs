@@ -269,6 +269,7 @@ impl Journal<'_> {
         if self.first != self.last {
             sessions::set_last_seq(self.tx, self.session, self.last)?;
             self.tx.announce(self.session, self.last);
+            self.tx.appended(self.last - self.first);
         }
         Ok(())
     }

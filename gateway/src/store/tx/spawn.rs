@@ -23,6 +23,19 @@ pub(crate) struct SpawnTx {
     pub(crate) idempotency: Option<(String, IdempotencyKey, String, String)>,
     /// How many sessions may be open.
     pub(crate) sessions_max: u64,
+    /// How many of one account may be.
+    pub(crate) account_cap: Option<AccountCap>,
+}
+
+/// How many sessions of one account may be open. A session belongs to the account that it was first bound in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AccountCap {
+    /// The channel.
+    pub(crate) channel: String,
+    /// The account.
+    pub(crate) account_id: String,
+    /// How many.
+    pub(crate) sessions_max: u64,
 }
 
 impl Store {
@@ -33,12 +46,17 @@ impl Store {
     /// as [`Store::commit`]. Nothing was made then.
     pub(crate) async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
-            let SpawnTx { session, binding, run, events, idempotency, sessions_max } = spawn;
+            let SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
                 idempotency::insert(tx, scope, key, (fingerprint, result), now_ms())?;
             }
             if sessions::count_open(tx)? >= sessions_max {
-                return Err(StoreError::LimitReached { sessions_max });
+                return Err(StoreError::LimitReached { sessions_max, account: false });
+            }
+            if let Some(AccountCap { channel, account_id, sessions_max }) = account_cap
+                && sessions::count_open_of_account(tx, &channel, &account_id)? >= sessions_max
+            {
+                return Err(StoreError::LimitReached { sessions_max, account: true });
             }
             sessions::insert(tx, &session)?;
             if let Some(binding) = &binding {

@@ -1,0 +1,319 @@
+//! Every key of the configuration does something, or says that it does not: a table with a row for each key of the
+//! schema. A key without a row fails here, and so does one whose change changes nothing.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::agents::Agents;
+use crate::app;
+use crate::cli::serve::supervisor_of;
+use crate::config::load::{Inputs, Loaded, load};
+use crate::config::source::{Shape, schema};
+use crate::config::unused::{UNUSED, note};
+use crate::core::policy::{Bind, Policy, Scope, effective};
+use crate::error::Failure;
+use crate::live::Live;
+use crate::runtime::Registry;
+use crate::runtime::direct::DirectRuntime;
+use acp_shared::codes::Code;
+use acp_shared::ids::AgentName;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What shows that a key does something.
+#[derive(Clone, Copy)]
+enum Proof {
+    /// What the program makes of the configuration: other when the key alone is other.
+    Seen(fn(&Loaded) -> String),
+    /// A test of this name in this file changes it and looks at what follows.
+    Test(&'static str, &'static str),
+    /// Nothing acts on it, and whoever sets it is told.
+    Unused,
+}
+use Proof::{Seen, Test, Unused};
+
+/// The key (`*` is a name), a value that is not what it has in [`BASE`], and the proof.
+type Row = (&'static str, &'static str, Proof);
+
+const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
+const MANAGER: &str = "gateway/src/manager_tests.rs";
+const RELOAD: &str = "tests/tests/reload.rs";
+
+fn mine() -> AgentName {
+    AgentName::parse("mine").unwrap()
+}
+
+fn agents(loaded: &Loaded) -> Agents {
+    let env = [("HOME", "/"), ("PATH", "/usr/bin:/bin"), ("SECRET", "s")];
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    Agents::new(Live::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
+}
+
+/// How the agent is started and treated.
+fn profile(loaded: &Loaded) -> String {
+    format!("{:?}", agents(loaded).profile(&mine()))
+}
+
+fn cwd(loaded: &Loaded) -> String {
+    format!("{:?}", agents(loaded).cwd(&mine(), None))
+}
+
+fn default_agent(loaded: &Loaded) -> String {
+    format!("{:?}", agents(loaded).default_agent())
+}
+
+fn limits(loaded: &Loaded) -> String {
+    format!("{:?}", Live::new(loaded.clone()).limits(&mine()))
+}
+
+fn api(loaded: &Loaded) -> String {
+    format!("{:?}", app::api_limits(&loaded.config))
+}
+
+fn commits(loaded: &Loaded) -> String {
+    format!("{:?} {:?}", app::durability(&loaded.config), app::group_bounds(&loaded.config))
+}
+
+fn answers(loaded: &Loaded) -> String {
+    app::forget_before(&Live::new(loaded.clone()), 1 << 40).to_string()
+}
+
+fn supervisor(loaded: &Loaded) -> String {
+    format!("{:?}", supervisor_of(&loaded.config, Path::new("/state")))
+}
+
+fn policy(loaded: &Loaded, channel: &str) -> Policy {
+    let scope =
+        Scope { channel: Some(channel.to_owned()), account: Some("main".to_owned()), agent: Some(mine()) };
+    effective(loaded, &scope)
+}
+
+fn policies(loaded: &Loaded) -> [Policy; 2] {
+    ["console", "discord"].map(|channel| policy(loaded, channel))
+}
+
+/// What a person and their messages are answered in a conversation.
+fn gates(loaded: &Loaded, channel: &str) -> String {
+    let policy = policy(loaded, channel);
+    let prompt = policy.may_prompt();
+    format!("{prompt:?} {:?} {:?}", policy.may_bind(Bind::Focus), policy.may_bind(Bind::Spawn))
+}
+
+fn console(loaded: &Loaded) -> String {
+    gates(loaded, "console")
+}
+
+fn discord(loaded: &Loaded) -> String {
+    gates(loaded, "discord")
+}
+
+fn caps(loaded: &Loaded) -> String {
+    let policy = policy(loaded, "discord");
+    format!("{:?} {:?}", policy.at_sessions_max(), policy.account_sessions_max)
+}
+
+fn console_caps(loaded: &Loaded) -> String {
+    format!("{:?}", policy(loaded, "console").account_sessions_max)
+}
+
+fn backend(loaded: &Loaded) -> String {
+    let registry = Registry::default();
+    registry.register(Arc::new(DirectRuntime));
+    let policy = policy(loaded, "console");
+    let found = registry.require(&policy.backend.value).map(|runtime| runtime.id());
+    format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
+}
+
+const ROWS: &[Row] = &[
+    ("acp.enabled", "false", Seen(console)),
+    ("acp.enabled", "false", Test(MANAGER, "the_switches_are_followed_at_once")),
+    ("acp.dispatch.enabled", "false", Seen(console)),
+    ("acp.dispatch.enabled", "false", Test(MANAGER, "the_switches_are_followed_at_once")),
+    ("acp.backend", "\"acpx\"", Seen(backend)),
+    ("acp.default_agent", "\"mine\"", Seen(default_agent)),
+    ("acp.allowed_agents", "[\"demo\"]", Seen(profile)),
+    ("acp.default_cwd", "\"/usr\"", Seen(cwd)),
+    ("acp.workspace_roots", "[\"/usr\"]", Seen(cwd)),
+    ("acp.env_allow", "[\"SECRET\"]", Seen(profile)),
+    ("acp.max_concurrent_sessions", "3", Seen(caps)),
+    (
+        "acp.max_concurrent_sessions",
+        "3",
+        Test(MANAGER, "the_cap_holds_for_spawns_at_once_and_after_a_restart"),
+    ),
+    ("acp.max_concurrent_sessions_per_account", "3", Seen(caps)),
+    ("acp.max_concurrent_sessions_per_account", "3", Test(MANAGER, "an_account_has_a_cap_of_its_own")),
+    ("acp.stream.coalesce_idle_ms", "1", Unused),
+    ("acp.stream.delivery_mode", "\"live\"", Unused),
+    ("acp.stream.hidden_boundary_separator", "\"none\"", Unused),
+    ("acp.stream.max_chunk_chars", "100", Unused),
+    ("acp.stream.max_output_chars", "100", Unused),
+    ("acp.stream.max_session_update_chars", "100", Unused),
+    ("acp.stream.min_interval_ms", "100", Unused),
+    ("acp.stream.repeat_suppression", "false", Unused),
+    ("acp.stream.tag_visibility", "{ plan = true }", Unused),
+    ("acp.runtime.ttl_minutes", "1", Unused),
+    ("acp.runtime.install_command", "\"make\"", Seen(backend)),
+    (
+        "acp.control_plane.store",
+        "\"sqlite\"",
+        Test("gateway/src/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
+    ),
+    ("acp.control_plane.store_path", "\"/db\"", Unused),
+    ("acp.control_plane.durability", "\"normal\"", Seen(commits)),
+    (
+        "acp.control_plane.durability",
+        "\"normal\"",
+        Test("gateway/src/store/tests/opening.rs", "durability_is_the_databases_own"),
+    ),
+    ("acp.control_plane.recovery.eager_actors", "1", Unused),
+    ("acp.control_plane.recovery.reconcile_running_after_ms", "1000", Unused),
+    ("acp.control_plane.checkpoint.flush_every_events", "1", Seen(commits)),
+    (
+        "acp.control_plane.checkpoint.flush_every_events",
+        "1",
+        Test("gateway/src/store/tests/groups.rs", "events_of_a_journal_are_counted"),
+    ),
+    ("acp.control_plane.checkpoint.flush_every_ms", "1", Seen(commits)),
+    (
+        "acp.control_plane.checkpoint.flush_every_ms",
+        "1",
+        Test("gateway/src/store/tests/groups.rs", "a_commit_takes_no_more_once_it_was_open_for_its_time"),
+    ),
+    ("acp.idempotency.ttl_hours", "1", Seen(answers)),
+    ("session.ttl_minutes", "1", Unused),
+    ("session.thread_bindings.enabled", "false", Seen(console)),
+    ("session.thread_bindings.idle_hours", "1", Seen(console)),
+    ("session.thread_bindings.idle_hours", "1", Test(MANAGER, "bindings_get_the_windows_of_their_account")),
+    ("session.thread_bindings.max_age_hours", "1", Seen(console)),
+    ("channels.console.thread_bindings.enabled", "false", Seen(console)),
+    ("channels.console.thread_bindings.idle_hours", "1", Seen(console)),
+    ("channels.console.thread_bindings.max_age_hours", "1", Seen(console)),
+    ("channels.console.thread_bindings.spawn_acp_sessions", "false", Seen(console)),
+    ("channels.console.thread_bindings.spawn_subagent_sessions", "false", Unused),
+    ("channels.console.accounts.*.max_concurrent_sessions", "1", Seen(console_caps)),
+    ("channels.console.accounts.*.thread_bindings.enabled", "false", Seen(console)),
+    ("channels.console.accounts.*.thread_bindings.idle_hours", "1", Seen(console)),
+    ("channels.console.accounts.*.thread_bindings.max_age_hours", "1", Seen(console)),
+    ("channels.console.accounts.*.thread_bindings.spawn_acp_sessions", "false", Seen(console)),
+    ("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", "false", Unused),
+    ("channels.discord.thread_bindings.enabled", "false", Seen(discord)),
+    ("channels.discord.thread_bindings.idle_hours", "1", Seen(discord)),
+    ("channels.discord.thread_bindings.max_age_hours", "1", Seen(discord)),
+    ("channels.discord.thread_bindings.spawn_acp_sessions", "true", Seen(discord)),
+    ("channels.discord.thread_bindings.spawn_subagent_sessions", "true", Unused),
+    ("channels.discord.accounts.*.max_concurrent_sessions", "1", Seen(caps)),
+    ("channels.discord.accounts.*.thread_bindings.enabled", "false", Seen(discord)),
+    ("channels.discord.accounts.*.thread_bindings.idle_hours", "1", Seen(discord)),
+    ("channels.discord.accounts.*.thread_bindings.max_age_hours", "1", Seen(discord)),
+    ("channels.discord.accounts.*.thread_bindings.spawn_acp_sessions", "true", Seen(discord)),
+    ("channels.discord.accounts.*.thread_bindings.spawn_subagent_sessions", "true", Unused),
+    ("backends.direct.env_allow", "[\"SEC*\"]", Seen(profile)),
+    ("backends.direct.init_ms", "1234", Seen(profile)),
+    ("backends.direct.eof_ms", "1234", Seen(profile)),
+    ("backends.direct.term_ms", "1234", Seen(profile)),
+    ("backends.direct.kill_ms", "1234", Seen(profile)),
+    ("backends.direct.queue_runs_max", "2", Seen(limits)),
+    ("agents.*.command", "[\"/bin/true\"]", Seen(profile)),
+    ("agents.*.env", "{ K = \"v\" }", Seen(profile)),
+    ("agents.*.env_allow", "[\"SECRET\"]", Seen(profile)),
+    ("agents.*.cwd_roots", "[\"/usr\"]", Seen(cwd)),
+    ("agents.*.permission", "\"deny-all\"", Seen(profile)),
+    ("agents.*.non_interactive_permissions", "\"fail\"", Seen(profile)),
+    ("agents.*.mode", "\"plan\"", Seen(profile)),
+    ("agents.*.config", "{ model = \"m\" }", Seen(profile)),
+    ("agents.*.eof_ms", "1234", Seen(profile)),
+    ("agents.*.term_ms", "1234", Seen(profile)),
+    ("agents.*.kill_ms", "1234", Seen(profile)),
+    ("agents.*.init_ms", "1234", Seen(profile)),
+    ("agents.*.queue_runs_max", "2", Seen(limits)),
+    ("permission.mode", "\"deny-all\"", Seen(profile)),
+    ("permission.non_interactive_permissions", "\"fail\"", Seen(profile)),
+    ("permission.timeout_ms", "1", Seen(limits)),
+    ("limits.queue_runs_max", "2", Seen(limits)),
+    ("limits.queue_runs_max", "2", Test(MANAGER, "a_session_takes_on_what_was_read_anew")),
+    ("limits.prompt_bytes_max", "2048", Seen(api)),
+    ("limits.prompt_bytes_max", "2048", Seen(limits)),
+    ("limits.turn_silent_ms", "1234", Seen(limits)),
+    ("limits.cancel_stuck_ms", "1234", Seen(limits)),
+    ("limits.connections_max", "5", Seen(api)),
+    ("supervisor.socket", "\"/s\"", Seen(supervisor)),
+    ("supervisor.secret_file", "\"/s\"", Seen(supervisor)),
+    ("log.level", "\"warn\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
+    ("log.format", "\"json\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
+];
+
+fn read(text: &str) -> Loaded {
+    let inputs = Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() };
+    load(inputs).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// [`BASE`] with this key at this value.
+fn with(key: &str, value: &str) -> Loaded {
+    let mut root: toml::Table = BASE.parse().unwrap();
+    let mut set: toml::Table = format!("value = {value}").parse().unwrap();
+    let name = if key.starts_with("agents.") { "mine" } else { "main" };
+    let path: Vec<&str> = key.split('.').map(|segment| if segment == "*" { name } else { segment }).collect();
+    let (last, above) = path.split_last().unwrap();
+    let mut table = &mut root;
+    for segment in above {
+        let entry = table.entry(*segment).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        table = entry.as_table_mut().unwrap();
+    }
+    table.insert((*last).to_owned(), set.remove("value").unwrap());
+    read(&toml::to_string(&root).unwrap())
+}
+
+/// Every key that there is, names as `*`.
+fn keys(shape: &Shape, path: &mut Vec<String>, found: &mut BTreeSet<String>) {
+    let mut inner = |name: &str, shape: &Shape, found: &mut BTreeSet<String>| {
+        path.push(name.to_owned());
+        keys(shape, path, found);
+        path.pop();
+    };
+    match shape {
+        Shape::Section(section) => section.iter().for_each(|(name, shape)| inner(name, shape, found)),
+        Shape::Named(each) => inner("*", each, found),
+        Shape::Leaf(_) => {
+            found.insert(path.join("."));
+        }
+    }
+}
+
+#[test]
+fn every_key_changes_something_or_says_that_it_does_not() {
+    let mut wanted = BTreeSet::new();
+    keys(&schema().unwrap(), &mut Vec::new(), &mut wanted);
+    assert!(wanted.len() > 70, "{}", wanted.len());
+    let shown: BTreeSet<String> = ROWS.iter().map(|(key, _, _)| (*key).to_owned()).collect();
+    let without: Vec<&String> = wanted.difference(&shown).collect();
+    assert!(without.is_empty(), "keys without a row in ROWS: {without:?}");
+    let gone: Vec<&String> = shown.difference(&wanted).collect();
+    assert!(gone.is_empty(), "rows in ROWS without a key: {gone:?}");
+
+    let base = read(BASE);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for (key, value, proof) in ROWS {
+        let changed = with(key, value);
+        // What Discord's keys decide is shown, and that nobody asks for it yet is said.
+        if !key.starts_with("channels.discord.") {
+            assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: in ROWS as in UNUSED");
+        }
+        match proof {
+            // What will act on it looks at the policy; the database's place is no matter of policy.
+            Unused if *key == "acp.control_plane.store_path" => {
+                assert_ne!(base.config, changed.config, "{key} = {value} is what it was");
+            }
+            Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} is what it was"),
+            Seen(look) => assert_ne!(look(&base), look(&changed), "{key} = {value} changes nothing"),
+            Test(file, name) => {
+                let text = std::fs::read_to_string(root.join(file)).unwrap();
+                assert!(text.contains(&format!("fn {name}()")), "{key}: there is no test {name} in {file}");
+            }
+        }
+    }
+    for unused in UNUSED {
+        let section = format!("{}.", unused.key);
+        let is = |key: &String| key == unused.key || key.starts_with(&section);
+        assert!(wanted.iter().any(is), "{} is no key", unused.key);
+    }
+}

@@ -1,0 +1,125 @@
+//! What changes when the configuration is read anew: which keys, and which of them a running gateway takes on.
+
+use super::load::Loaded;
+use super::source::join;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Keys, or sections, that are read once at start. Every other key is looked up when it is needed.
+const AT_START: [&str; 5] = [
+    "acp.control_plane",
+    // The API's own bounds are set when it begins to listen.
+    "limits.connections_max",
+    "limits.prompt_bytes_max",
+    "log.format",
+    "supervisor",
+];
+
+/// Whether a key is read once at start, so that a change of it waits for the next one.
+pub(crate) fn needs_restart(key: &str) -> bool {
+    AT_START
+        .iter()
+        .any(|it| key.strip_prefix(it).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// What became of a new configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Keys that hold from now on.
+    pub(crate) applied: Vec<String>,
+    /// Keys that differ from what the gateway was started with, and hold from its next start on.
+    pub(crate) after_restart: Vec<String>,
+}
+
+/// Compares what was read now with what held until now, and with what the gateway was started with.
+///
+/// # Errors
+/// A configuration cannot be written as JSON: a fault of this program.
+pub(crate) fn changes(
+    started: &Loaded,
+    current: &Loaded,
+    next: &Loaded,
+) -> Result<Changes, serde_json::Error> {
+    let (started, current, next) = (leaves(started)?, leaves(current)?, leaves(next)?);
+    let applied = differing(&current, &next).into_iter().filter(|key| !needs_restart(key)).collect();
+    let after_restart = differing(&started, &next).into_iter().filter(|key| needs_restart(key)).collect();
+    Ok(Changes { applied, after_restart })
+}
+
+fn leaves(loaded: &Loaded) -> Result<BTreeMap<String, Value>, serde_json::Error> {
+    let mut found = BTreeMap::new();
+    collect(&mut Vec::new(), serde_json::to_value(&loaded.config)?, &mut found);
+    Ok(found)
+}
+
+fn collect(path: &mut Vec<String>, value: Value, found: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                path.push(key);
+                collect(path, value, found);
+                path.pop();
+            }
+        }
+        value => {
+            found.insert(join(path), value);
+        }
+    }
+}
+
+/// The keys whose values are not the same, or that only one of the two has. An absent value is no difference to one
+/// that is not set.
+fn differing(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>) -> Vec<String> {
+    let of = |map: &BTreeMap<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
+    let mut keys: Vec<&String> = one.keys().chain(other.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    keys.into_iter().filter(|key| of(one, key) != of(other, key)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::super::load::{Inputs, load};
+    use super::*;
+    use std::path::Path;
+
+    fn loaded(text: &str) -> Loaded {
+        load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
+    }
+
+    #[test]
+    fn keys_that_wait_for_a_restart_are_said_until_it_comes() {
+        let started = loaded("");
+        let first = loaded("[acp]\nenabled = false\n[log]\nformat = \"json\"\n");
+        let names = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            changes(&started, &started, &first).unwrap(),
+            Changes { applied: names(&["acp.enabled"]), after_restart: names(&["log.format"]) }
+        );
+        let second = loaded("[log]\nformat = \"json\"\n[agents.a]\ncommand = [\"a\"]\nenv = { K = \"v\" }\n");
+        let got = changes(&started, &first, &second).unwrap();
+        assert_eq!(got.after_restart, ["log.format"]);
+        // Lists that are empty are a value; what is not set is none.
+        let set: Vec<&str> = got.applied.iter().map(String::as_str).collect();
+        assert!(set.contains(&"acp.enabled") && set.contains(&"agents.a.command"), "{set:?}");
+        assert!(set.contains(&"agents.a.env.K") && !set.contains(&"agents.a.mode"), "{set:?}");
+        assert_eq!(changes(&started, &started, &started).unwrap(), Changes::default());
+    }
+
+    #[test]
+    fn sections_are_meant_whole_and_names_exactly() {
+        for (key, restart) in [
+            ("acp.control_plane.durability", true),
+            ("acp.control_plane.recovery.eager_actors", true),
+            ("acp.enabled", false),
+            ("supervisor.socket", true),
+            ("supervisors", false),
+            ("limits.connections_max", true),
+            ("limits.queue_runs_max", false),
+            ("log.level", false),
+        ] {
+            assert_eq!(needs_restart(key), restart, "{key}");
+        }
+    }
+}

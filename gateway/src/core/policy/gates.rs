@@ -1,0 +1,129 @@
+//! What policy refuses, in words for people: which key does it, where that key was set, and what to do.
+
+use super::{Effective, Policy};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::AgentName;
+
+/// What comes after every refusal.
+const HOW: &str = "Whoever runs this gateway can change that in its configuration and reload it.";
+
+/// Who binds a conversation to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bind {
+    /// A person, to a session that is there.
+    Focus,
+    /// A person's spawn.
+    Spawn,
+    /// An agent's own spawn.
+    #[cfg_attr(not(test), expect(dead_code, reason = "agents cannot spawn sessions yet"))]
+    AgentSpawn,
+}
+
+/// How long a new binding lasts; `None` is for ever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BindingWindows {
+    /// Without a word, in milliseconds.
+    pub(crate) idle_ms: Option<u64>,
+    /// In all, in milliseconds.
+    pub(crate) max_age_ms: Option<u64>,
+}
+
+fn off(code: Code, what: &str, by: &Effective<bool>) -> Failure {
+    Failure::new(code, format!("{what} by policy: {}. {HOW}", by.said())).origin("gateway")
+}
+
+impl Policy {
+    fn on(&self) -> Result<(), Failure> {
+        let off = || off(Code::Disabled, "ACP is disabled", &self.enabled);
+        if self.enabled.value { Ok(()) } else { Err(off()) }
+    }
+
+    /// Whether something may be said to an agent.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`.
+    pub(crate) fn may_prompt(&self) -> Result<(), Failure> {
+        self.on()?;
+        let off = || off(Code::DispatchDisabled, "ACP dispatch is disabled", &self.dispatch_enabled);
+        if self.dispatch_enabled.value { Ok(()) } else { Err(off()) }
+    }
+
+    /// Whether a session may be spawned, with a first prompt or without.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED` when there is a prompt.
+    pub(crate) fn may_spawn(&self, prompt: bool) -> Result<(), Failure> {
+        if prompt { self.may_prompt() } else { self.on() }
+    }
+
+    /// Whether the scope's conversation may be bound to a session, and for how long.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED`, with the detail `BINDINGS_DISABLED` or `SPAWN_NOT_ALLOWED_HERE` where it is only this.
+    pub(crate) fn may_bind(&self, who: Bind) -> Result<BindingWindows, Failure> {
+        self.on()?;
+        let bindings = &self.bindings;
+        if !bindings.enabled.value {
+            let what = "Binding conversations to sessions is disabled here";
+            return Err(off(Code::Disabled, what, &bindings.enabled).detail("BINDINGS_DISABLED"));
+        }
+        let gate = match who {
+            Bind::Focus => None,
+            Bind::Spawn => Some((&bindings.spawn_acp_sessions, "Spawning sessions from a conversation")),
+            Bind::AgentSpawn => Some((&bindings.spawn_subagent_sessions, "Spawning sessions by agents")),
+        };
+        if let Some((gate, what)) = gate.filter(|(gate, _)| !gate.value) {
+            let what = format!("{what} is disabled here");
+            return Err(off(Code::Disabled, &what, gate).detail("SPAWN_NOT_ALLOWED_HERE"));
+        }
+        Ok(BindingWindows { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
+    }
+
+    /// Whether an agent may be spawned and started.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`.
+    pub(crate) fn may_use(&self, agent: &AgentName) -> Result<(), Failure> {
+        let allowed = &self.allowed_agents;
+        if allowed.value.is_empty() || allowed.value.contains(agent) {
+            return Ok(());
+        }
+        let names: Vec<&str> = allowed.value.iter().map(AgentName::as_str).collect();
+        let why = format!(
+            "The agent {agent} is not in {} ({}; set by {}). {HOW}",
+            allowed.key,
+            names.join(", "),
+            allowed.source
+        );
+        Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"))
+    }
+
+    /// As many sessions are open as may be in all.
+    pub(crate) fn at_sessions_max(&self) -> Failure {
+        full("sessions are open", &self.sessions_max, "SESSIONS_MAX")
+    }
+
+    /// As many sessions are open as may be in the scope's account.
+    pub(crate) fn at_account_max(&self) -> Failure {
+        let max = self.account_sessions_max.clone().map(Option::unwrap_or_default);
+        full("sessions of this account are open", &max, "ACCOUNT_SESSIONS_MAX")
+    }
+
+    /// The backend of new sessions is not there.
+    pub(crate) fn without_backend(&self, failure: Failure) -> Failure {
+        let install = self.install_command.value.as_ref();
+        let how = install.map(|command| format!(" Install it: {command}")).unwrap_or_default();
+        let message = format!("{} It is asked for by {}.{how}", failure.message, self.backend.said());
+        Failure { message, ..failure }
+    }
+}
+
+fn full(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
+    let text = format!(
+        "{} {what}, as many as may be: {}. Close one that is not needed; /acp sessions lists them.",
+        max.value,
+        max.said()
+    );
+    Failure::new(Code::LimitReached, text).detail(detail).origin("gateway").retryable()
+}

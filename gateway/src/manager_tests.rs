@@ -1,0 +1,288 @@
+//! What policy refuses and bounds, asked of a manager over a real store. There is no supervisor: agents wait.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::agents::Agents;
+use crate::clock::Clock;
+use crate::config::load::{Inputs, Loaded, load};
+use crate::core::rows::SessionMode;
+use crate::live::Live;
+use crate::runtime::Registry;
+use crate::runtime::direct::DirectRuntime;
+use crate::store::{Durability, Store, bindings};
+use crate::supervisor::{Supervisor, hello};
+use crate::tests::{binding_row, conversation, eventually, session_row, spawn};
+use acp_shared::protocol::{Home, Role};
+use futures_util::future::join_all;
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+struct World {
+    dir: TempDir,
+    store: Store,
+    live: Live,
+    manager: Manager,
+    stop: CancellationToken,
+}
+
+fn read(text: &str) -> Loaded {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+fn world(text: &str) -> World {
+    over(tempfile::tempdir().unwrap(), text)
+}
+
+fn over(dir: TempDir, text: &str) -> World {
+    let store = Store::open(dir.path(), Durability::Normal).unwrap();
+    let stop = CancellationToken::new();
+    let instance_id = GatewayInstanceId::mint();
+    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
+    let role = Role::Gateway { instance_id, epoch: 1, home };
+    let nowhere = dir.path().join("none.sock");
+    let supervisor = Supervisor::start(nowhere.clone(), nowhere, hello(role), stop.clone());
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime));
+    let live = Live::new(read(text));
+    let env = vec![("HOME".to_owned(), "/".to_owned())];
+    let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
+    let deps = Deps {
+        store: store.clone(),
+        supervisor,
+        registry,
+        clock: Clock::start(),
+        profiles: Arc::new(agents),
+        live: live.clone(),
+        stop: stop.clone(),
+    };
+    World { dir, store, live, manager: Manager::new(deps, instance_id), stop }
+}
+
+fn at(account: &str, id: &str) -> ConversationRef {
+    ConversationRef { account_id: account.to_owned(), ..conversation(id) }
+}
+
+fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
+    SpawnRequest {
+        agent: Some(AgentName::parse("demo").unwrap()),
+        cwd: None,
+        label: None,
+        mode: SessionMode::Persistent,
+        permission: None,
+        non_interactive: None,
+        bind,
+        prompt: prompt.map(str::to_owned),
+        author: "ann".to_owned(),
+        interactive: true,
+    }
+}
+
+impl World {
+    async fn spawn(&self, bind: Option<ConversationRef>) -> Result<Spawned, Failure> {
+        self.manager.spawn(wanted(bind, None), IdempotencyKey::mint()).await
+    }
+
+    async fn prompt(&self, key: &SessionKey) -> Result<PromptAccepted, Failure> {
+        let request = PromptRequest {
+            text: "hello".to_owned(),
+            mode: RunMode::Prompt,
+            author: "ann".to_owned(),
+            interactive: true,
+            requester_message_id: None,
+            new_conversation: false,
+        };
+        self.manager.prompt(key, request, IdempotencyKey::mint()).await
+    }
+
+    async fn close(&self, key: &SessionKey) {
+        self.manager.close(key, "enough".to_owned(), IdempotencyKey::mint()).await.unwrap();
+    }
+
+    fn reload(&self, text: &str) {
+        self.live.replace(read(text)).unwrap();
+    }
+
+    async fn end(self) -> TempDir {
+        self.stop.cancel();
+        self.manager.stopped().await;
+        self.store.close().await;
+        self.dir
+    }
+}
+
+/// The refusal, which must say all of this.
+fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[&str]) {
+    let failure = result.unwrap_err();
+    assert_eq!(failure.code, code, "{failure}");
+    for want in wants {
+        assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
+    }
+}
+
+const FIVE: &str = "[acp]\nmax_concurrent_sessions = 5\n";
+
+#[tokio::test]
+async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
+    let world = world(FIVE);
+    let done = join_all((0..20).map(|_| world.spawn(None))).await;
+    let (made, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), not.len()), (5, 15));
+    for result in not {
+        assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some("SESSIONS_MAX"));
+        refused(
+            result,
+            Code::LimitReached,
+            &["5 sessions are open", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"],
+        );
+    }
+    let world = over(world.end().await, FIVE);
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are open"]);
+    world.close(&made[0].as_ref().unwrap().session_key).await;
+    world.spawn(None).await.unwrap();
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are open"]);
+    world.reload("[acp]\nmax_concurrent_sessions = 6\n");
+    world.spawn(None).await.unwrap();
+    drop(world.end().await);
+}
+
+const TWO_EACH: &str = "[acp]\nmax_concurrent_sessions_per_account = 2\n[channels.console.accounts.vip]\nmax_concurrent_sessions = 3\n";
+
+#[tokio::test]
+async fn an_account_has_a_cap_of_its_own() {
+    let world = world(TWO_EACH);
+    let rooms = (0..8).map(|n| world.spawn(Some(at("a", &format!("room{n}")))));
+    let done = join_all(rooms).await;
+    let made: Vec<SessionKey> =
+        done.iter().filter_map(|result| Some(result.as_ref().ok()?.session_key.clone())).collect();
+    assert_eq!(made.len(), 2, "{done:?}");
+    let again = world.spawn(Some(at("a", "again"))).await;
+    assert_eq!(again.as_ref().unwrap_err().detail_code.as_deref(), Some("ACCOUNT_SESSIONS_MAX"));
+    refused(again, Code::LimitReached, &["acp.max_concurrent_sessions_per_account = 2 (/g.toml:2)"]);
+    // Others, and sessions of no account, have their own.
+    for room in 0..3 {
+        world.spawn(Some(at("vip", &format!("room{room}")))).await.unwrap();
+        world.spawn(None).await.unwrap();
+    }
+    let key = "channels.console.accounts.vip.max_concurrent_sessions = 3 (/g.toml:4)";
+    refused(world.spawn(Some(at("vip", "room"))).await, Code::LimitReached, &[key]);
+    // A session stays its account's own when it is unbound, or bound elsewhere.
+    let first = made[0].clone();
+    let moved = move |tx: &crate::store::Tx<'_>| {
+        bindings::end_all(tx, &first, "moved")?;
+        bindings::bind(tx, &binding_row(&first, &at("b", "elsewhere")))
+    };
+    world.store.write("move", moved).await.unwrap();
+    refused(world.spawn(Some(at("a", "again"))).await, Code::LimitReached, &["2 sessions of this account"]);
+    world.close(&made[0]).await;
+    world.spawn(Some(at("a", "again"))).await.unwrap();
+    let world = over(world.end().await, TWO_EACH);
+    refused(world.spawn(Some(at("a", "more"))).await, Code::LimitReached, &["2 sessions of this account"]);
+    drop(world.end().await);
+}
+
+#[tokio::test]
+async fn the_switches_are_followed_at_once() {
+    let world = world("");
+    let spawned = world.spawn(None).await.unwrap().session_key;
+    world.prompt(&spawned).await.unwrap();
+    world.reload("[acp.dispatch]\nenabled = false\n");
+    let said = ["ACP dispatch is disabled by policy: acp.dispatch.enabled = false (/g.toml:2)"];
+    refused(world.prompt(&spawned).await, Code::DispatchDisabled, &said);
+    let with_prompt = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
+    refused(with_prompt, Code::DispatchDisabled, &said);
+    // Sessions can be made and bound.
+    world.spawn(Some(at("a", "room"))).await.unwrap();
+    world.manager.may_focus(&at("a", "room")).unwrap();
+    assert!(!world.manager.dispatch_enabled());
+
+    world.reload("[acp]\nenabled = false\n");
+    let said = ["ACP is disabled by policy: acp.enabled = false (/g.toml:2)"];
+    refused(world.prompt(&spawned).await, Code::Disabled, &said);
+    refused(world.spawn(None).await, Code::Disabled, &said);
+    refused(world.manager.may_focus(&at("a", "room")), Code::Disabled, &said);
+    // What runs can be stopped.
+    world.manager.cancel(&spawned, None, IdempotencyKey::mint()).await.unwrap();
+    world.close(&spawned).await;
+    world.reload("");
+    world.spawn(None).await.unwrap();
+    drop(world.end().await);
+}
+
+#[tokio::test]
+async fn who_may_spawn_from_a_conversation_is_asked_before_anything_is_made() {
+    let text = "[channels.console.accounts.guests.thread_bindings]\nspawn_acp_sessions = false\n";
+    let world = world(text);
+    let key = "channels.console.accounts.guests.thread_bindings.spawn_acp_sessions = false (/g.toml:2)";
+    refused(world.spawn(Some(at("guests", "room"))).await, Code::Disabled, &[key]);
+    world.manager.may_focus(&at("guests", "room")).unwrap();
+    world.spawn(Some(at("a", "room"))).await.unwrap();
+    world.reload("[acp]\nallowed_agents = [\"goose\"]\n");
+    let said = ["demo is not in acp.allowed_agents (goose; set by /g.toml:2)"];
+    refused(world.spawn(None).await, Code::AgentNotAllowed, &said);
+    world.reload("[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n");
+    let said = ["acp.backend = acpx (/g.toml:2)", "Install it: npm i acpx"];
+    refused(world.spawn(None).await, Code::BackendMissing, &said);
+    drop(world.end().await);
+}
+
+#[tokio::test]
+async fn bindings_get_the_windows_of_their_account() {
+    let text = "[session.thread_bindings]\nidle_hours = 3\nmax_age_hours = 0\n[channels.console.accounts.a.thread_bindings]\nmax_age_hours = 2\n";
+    let world = world(text);
+    for (account, want) in
+        [("a", (Some(3 * 3_600_000), Some(2 * 3_600_000))), ("b", (Some(3 * 3_600_000), None))]
+    {
+        let to = at(account, "room");
+        world.spawn(Some(to.clone())).await.unwrap();
+        let asked = to.clone();
+        let row = world.store.read("binding", move |db| bindings::of_conversation(db, &asked)).await;
+        let row = row.unwrap().unwrap();
+        assert_eq!((row.idle_ms, row.max_age_ms), want, "{account}");
+        let windows = world.manager.may_focus(&to).unwrap();
+        assert_eq!((windows.idle_ms, windows.max_age_ms), want, "{account}");
+    }
+    drop(world.end().await);
+}
+
+/// An actor that is there takes on new bounds, and learns that its agent or its directory is no longer allowed.
+#[tokio::test]
+async fn a_session_takes_on_what_was_read_anew() {
+    let world = world("[limits]\nqueue_runs_max = 2\n");
+    let key = world.spawn(None).await.unwrap().session_key;
+    world.prompt(&key).await.unwrap();
+    world.prompt(&key).await.unwrap();
+    refused(world.prompt(&key).await, Code::LimitReached, &[]);
+    world.reload("[agents.demo]\nqueue_runs_max = 3\n");
+    eventually("a longer queue", async || world.prompt(&key).await.ok()).await;
+    refused(world.prompt(&key).await, Code::LimitReached, &[]);
+    drop(world.end().await);
+}
+
+/// A session that rests is asked about again before its agent is started: directories move, and so do roots.
+#[tokio::test]
+async fn an_agent_is_not_started_where_it_may_no_longer_work() {
+    let world = world("");
+    let real = std::fs::canonicalize(world.dir.path()).unwrap();
+    let (work, other) = (real.join("work"), real.join("other"));
+    std::fs::create_dir(&work).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    let resting = async |name: &str| {
+        let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
+        let cwd = work.to_str().unwrap().to_owned();
+        spawn(&world.store, SessionRow { cwd, ..session_row(&key) }, None).await;
+        key
+    };
+    let first = resting("first").await;
+    world.reload(&format!("[acp]\nworkspace_roots = [\"{}\"]\n", other.display()));
+    refused(world.prompt(&first).await, Code::CwdNotAllowed, &["outside of acp.workspace_roots"]);
+    world.reload("");
+    eventually("a prompt that is taken", async || world.prompt(&first).await.ok()).await;
+
+    let second = resting("second").await;
+    std::fs::remove_dir(&work).unwrap();
+    std::os::unix::fs::symlink(&other, &work).unwrap();
+    refused(world.prompt(&second).await, Code::CwdNotAllowed, &["leads to", "other by now"]);
+    drop(world.end().await);
+}

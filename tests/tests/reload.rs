@@ -1,0 +1,89 @@
+//! A running gateway reads its configuration anew on SIGHUP: what is wrong is refused whole, what can change holds at
+//! once and touches nothing that runs, and what waits for a restart is named.
+
+use acp_tests::house::{AGENT, GATEWAY, House, Plan};
+use acp_tests::story::check_turn;
+use acp_tests::wait::{SOON, until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const START: &str = "[log]\nformat = \"json\"\nlevel = \"info\"\n[acp]\nmax_concurrent_sessions = 2\n";
+
+/// Writes the configuration with another beginning, and asks the gateway to read it.
+fn reload(house: &House, before: &str, now: &str) {
+    let path = house.world.path(&format!("{GATEWAY}.toml"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let rest = text.strip_prefix(before).unwrap_or_else(|| panic!("{text} does not begin with {before}"));
+    house.world.write(&format!("{GATEWAY}.toml"), &format!("{now}{rest}"));
+    assert!(house.gateway().signal(Signal::HUP));
+}
+
+/// How many lines of the log have this message, and the last one's `field`.
+fn said(house: &House, message: &str, field: &str) -> (usize, String) {
+    let log = house.gateway().log();
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert_eq!(lines.len(), log.lines().count(), "log.format is json: {log}");
+    let found: Vec<&Value> =
+        lines.iter().filter(|line| line["message"].as_str().is_some_and(|it| it.contains(message))).collect();
+    let last = found.last().and_then(|line| line[field].as_str()).unwrap_or_default();
+    (found.len(), last.to_owned())
+}
+
+fn turn(house: &House, key: &str) {
+    check_turn(&house.world.prompt(GATEWAY, key, "say hello"), "end_turn");
+}
+
+#[test]
+fn sighup_reads_the_configuration_anew() {
+    const REFUSED: &str = "the new configuration is refused, the old one stays in force";
+    const APPLIED: &str = "these hold from now on";
+    const WAITS: &str = "these keys are read at start only";
+    let house = Plan::flags(&[]).gateway(START).build();
+    let pid = house.gateway().pid();
+    let key = house.spawn();
+    turn(&house, &key);
+
+    // A mistake: it is named with its place, and nothing has changed.
+    let wrong = START.replace("max_concurrent_sessions = 2", "max_concurrent_sesions = 1");
+    reload(&house, START, &wrong);
+    until(SOON, "the mistake is said", || said(&house, REFUSED, "failure").0 == 1);
+    let why = said(&house, REFUSED, "failure").1;
+    assert!(why.contains("gateway.toml:5: acp.max_concurrent_sesions is no key"), "{why}");
+    assert!(why.contains("did you mean acp.max_concurrent_sessions?"), "{why}");
+    turn(&house, &key);
+    let second = house.spawn();
+
+    // A cap, a list and a level that hold at once, and a format that waits.
+    let cap = house.cli(&["sessions", "spawn", "--agent", AGENT]);
+    assert_eq!(cap.error_code(), "ACP_LIMIT_REACHED");
+    assert!(cap.error()["message"].as_str().unwrap().contains("acp.max_concurrent_sessions = 2"), "{cap:?}");
+    let next = START
+        .replace("json", "text")
+        .replace("max_concurrent_sessions = 2", "max_concurrent_sessions = 9\nallowed_agents = [\"demo\"]");
+    reload(&house, &wrong, &next);
+    until(SOON, "the new configuration holds", || said(&house, APPLIED, "keys").0 == 1);
+    assert_eq!(said(&house, APPLIED, "keys").1, "acp.allowed_agents, acp.max_concurrent_sessions");
+    until(SOON, "what waits is said", || said(&house, WAITS, "keys").0 == 1);
+    assert_eq!(said(&house, WAITS, "keys").1, "log.format");
+    let not = house.cli(&["sessions", "spawn", "--agent", AGENT]);
+    assert_eq!(not.error_code(), "ACP_AGENT_NOT_ALLOWED");
+    let why = not.error()["message"].as_str().unwrap().to_owned();
+    assert!(why.contains("acp.allowed_agents (demo; set by ") && why.contains("gateway.toml:6)"), "{why}");
+    // Agents that run are not touched.
+    turn(&house, &key);
+    turn(&house, &second);
+
+    // The log follows at once: what is only information is not said any more. What waits is said again.
+    let quiet = next.replace("level = \"info\"", "level = \"warn\"");
+    reload(&house, &next, &quiet);
+    until(SOON, "what waits is said again", || said(&house, WAITS, "keys").0 == 2);
+    assert_eq!(said(&house, APPLIED, "keys").0, 1);
+
+    let open = quiet.replace("allowed_agents = [\"demo\"]", "allowed_agents = []");
+    reload(&house, &quiet, &open);
+    until(SOON, "the list is open again", || said(&house, WAITS, "keys").0 == 3);
+    let third = house.spawn();
+    turn(&house, &third);
+    assert_eq!(house.gateway().pid(), pid, "the same process all along");
+    house.end();
+}
