@@ -8,8 +8,10 @@ use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::core::actor::Limits;
 use crate::core::lines::LINE_BYTES_MAX;
+use crate::core::ttl::Windows;
 use crate::delivery;
 use crate::error::Failure;
+use crate::expiry;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
@@ -33,6 +35,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a closed session waits for its cancelled turn before its process is ended, in milliseconds.
 const CLOSE_WAIT_MS: u64 = 2_000;
+/// How long a turn may take whose session was given no time of its own, in milliseconds: two days.
+const TURN_MS: u64 = 48 * 3_600_000;
 /// How often an idle agent is asked whether it is there, and how long it may take to answer, in milliseconds.
 const PROBE_MS: u64 = 5 * 60_000;
 const ALIVE_MS: u64 = 60_000;
@@ -74,7 +78,8 @@ pub(crate) async fn serve(
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let store = open_store(&settings).await?;
-    let service = Arc::new(start(&settings, &store, &stop)?);
+    let clock = Clock::start();
+    let service = Arc::new(start(&settings, &store, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api {
@@ -93,6 +98,9 @@ pub(crate) async fn serve(
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(&settings.config), stop.clone()));
     let delivering = tokio::spawn(delivery::run(store.clone(), channels, stop.clone()));
+    let retrying = tokio::spawn(inlet.clone().keep(stop.clone()));
+    let windows = Windows::of(&settings.config);
+    let reaping = tokio::spawn(expiry::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone()));
     let expiring =
         tokio::spawn(expire(store.clone(), settings.config.acp.idempotency.ttl_hours, stop.clone()));
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
@@ -108,7 +116,13 @@ pub(crate) async fn serve(
     service.registry.unregister(DirectRuntime.id());
     stop.cancel();
     manager.stopped().await;
-    for (what, task) in [("expiry", expiring), ("delivery", delivering), ("local API", serving)] {
+    for (what, task) in [
+        ("answers", expiring),
+        ("windows", reaping),
+        ("inbox", retrying),
+        ("delivery", delivering),
+        ("local API", serving),
+    ] {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
         }
@@ -145,7 +159,12 @@ fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
     Failure::new(Code::StoreUnavailable, what).origin("gateway")
 }
 
-fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result<Local, Failure> {
+fn start(
+    settings: &Settings,
+    store: &Store,
+    clock: Clock,
+    stop: &CancellationToken,
+) -> Result<Local, Failure> {
     let identity = store.identity();
     let home = Home::of(&settings.state_dir).map_err(Failure::from)?;
     let role = Role::Gateway {
@@ -162,7 +181,6 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(settings.config.clone(), env.collect(), &exe, &settings.state_dir));
-    let clock = Clock::start();
     let deps = Deps {
         store: store.clone(),
         supervisor: supervisor.clone(),
@@ -184,6 +202,7 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
             Durability::Full => "full",
             Durability::Normal => "normal",
         },
+        windows: Windows::of(&settings.config),
         started_at_ms: clock.now_ms(),
     })
 }
@@ -223,19 +242,34 @@ fn policy(config: &Config, instance_id: acp_shared::ids::GatewayInstanceId) -> P
         enabled: config.acp.enabled,
         dispatch_enabled: config.acp.dispatch.enabled,
         backend: config.acp.backend.clone(),
+        eager_actors: count(config.acp.control_plane.recovery.eager_actors),
         sessions_max: config.acp.max_concurrent_sessions,
         instance_id,
     }
 }
 
+fn count(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+impl Windows {
+    /// The windows that configuration gives: the one place where they are taken from it.
+    fn of(config: &Config) -> Self {
+        let minutes = |value: u64| value.saturating_mul(60_000);
+        Self { runtime_ms: minutes(config.acp.runtime.ttl_minutes), ..Self::default() }
+    }
+}
+
 fn limits(config: &Config) -> Limits {
-    let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
     Limits {
         queue_runs_max: count(config.limits.queue_runs_max),
         prompt_bytes_max: count(config.limits.prompt_bytes_max),
         line_bytes_max: LINE_BYTES_MAX,
         cancel_ms: config.limits.cancel_stuck_ms,
         close_wait_ms: CLOSE_WAIT_MS,
+        turn_ms: TURN_MS,
+        reconcile_ms: config.acp.control_plane.recovery.reconcile_running_after_ms,
+        runtime_idle_ms: Windows::of(config).runtime_ms,
         silent_ms: config.limits.turn_silent_ms,
         probe_ms: PROBE_MS,
         alive_ms: ALIVE_MS,

@@ -20,6 +20,7 @@ pub(crate) mod core;
 pub(crate) mod delivery;
 pub(crate) mod demo_agent;
 pub(crate) mod error;
+pub(crate) mod expiry;
 pub(crate) mod http;
 pub(crate) mod inbound;
 pub(crate) mod local;

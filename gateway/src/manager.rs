@@ -4,17 +4,20 @@
 
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::core::event::EventKind;
-use crate::core::link::SetOption;
+use crate::core::options::{self, Setting};
+use crate::core::recovery;
 pub(crate) use crate::core::request::{
-    Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
 use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, RunMode, RunRow, SessionOptions, SessionRow, TargetKind,
+    BindingRow, BindingStatus, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow,
+    SessionOptions, SessionRow, TargetKind,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::session_task::{Deps, Envelope, Lanes, run};
+use crate::session_task::{Deps, Envelope, Lanes, Patience, run};
 use crate::store::{SpawnTx, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
@@ -40,6 +43,8 @@ pub(crate) struct Policy {
     pub(crate) dispatch_enabled: bool,
     /// `acp.backend`.
     pub(crate) backend: String,
+    /// `acp.control_plane.recovery.eager_actors`: resting sessions whose actor is made at start.
+    pub(crate) eager_actors: usize,
     /// `acp.max_concurrent_sessions`: sessions that are not closed.
     pub(crate) sessions_max: u64,
     /// Whose sessions these are.
@@ -71,16 +76,28 @@ impl Manager {
         self.policy.dispatch_enabled
     }
 
-    /// At start: makes an actor for every session that was in the middle of something.
+    /// At start: looks at everything that has not ended, plans, and makes the actors that the plan wants. Each of
+    /// them does first what the plan says of its session.
     ///
     /// # Errors
     /// The store cannot be read.
     pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
-        let keys = self.deps.store.unfinished_sessions().await?;
-        for key in &keys {
-            self.actor(key);
+        let found = self.deps.store.found_sessions().await?;
+        let plan = recovery::plan(found, self.policy.eager_actors);
+        for (session_key, step) in &plan.now {
+            tracing::info!(%session_key, ?step, "taken up after a start");
+            self.actor_with(session_key, Patience::UntilStop);
         }
-        Ok(keys.len())
+        for session_key in &plan.eager {
+            self.actor_with(session_key, Patience::Once);
+        }
+        tracing::info!(
+            now = plan.now.len(),
+            eager = plan.eager.len(),
+            lazy = plan.lazy,
+            "sessions after a start"
+        );
+        Ok(plan.now.len())
     }
 
     /// Waits until every actor has stopped; the stop itself is asked through the token of [`Deps`].
@@ -92,7 +109,7 @@ impl Manager {
     /// Makes a session (with binding and first run, all or nothing) and starts its agent.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
+    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`, `USAGE` (label),
     /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
         let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
@@ -105,11 +122,23 @@ impl Manager {
         if request.prompt.is_some() && !self.policy.dispatch_enabled {
             return Err(Failure::of(Code::DispatchDisabled));
         }
+        if let Some(label) = &request.label {
+            options::check_label(label)?;
+        }
         self.deps.registry.require(&self.policy.backend)?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
+        if let Some(spawner) = &request.spawned_by {
+            let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
+            if row.is_none_or(|row| row.state == SessionState::Closed) {
+                let text = format!(
+                    "The session {spawner} cannot spawn another one: it is closed, or there is none."
+                );
+                return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
+            }
+        }
         let tx = self.spawn_tx(agent, request, key, keyed.clone())?;
         let spawned = Spawned {
             session_key: tx.session.session_key.clone(),
@@ -152,15 +181,17 @@ impl Manager {
         let profile = self.deps.profiles.profile(&agent)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
         let now_ms = self.deps.clock.now_ms();
-        let options = SessionOptions {
-            permission: request.permission.unwrap_or(profile.permission),
-            non_interactive: request.non_interactive.unwrap_or(profile.non_interactive),
-            mode_id: None,
-            config: Vec::new(),
-        };
+        let options = SessionOptions::new(
+            request.permission.unwrap_or(profile.permission),
+            request.non_interactive.unwrap_or(profile.non_interactive),
+        );
         let session = self.new_session(agent, cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
-        let binding = request.bind.map(|to| new_binding(to, &session_key, &request.author, now_ms));
+        let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
+        let binding = request.bind.map(|to| BindingRow {
+            target_kind: kind,
+            ..new_binding(to, &session_key, &request.author, now_ms)
+        });
         let run = request.prompt.map(|text| {
             let told = (text, request.author, request.interactive);
             first_run(told, &session_key, key, now_ms)
@@ -189,10 +220,11 @@ impl Manager {
             cwd,
             label: request.label.clone(),
             state: SessionState::Creating,
+            ending: None,
             last_error: None,
-            owner_session_key: session_key,
-            spawned_by: None,
-            parent_session_key: None,
+            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            spawned_by: request.spawned_by.clone(),
+            parent_session_key: request.spawned_by.clone(),
             gateway_instance_id: self.policy.instance_id,
             agent_session_id: None,
             resumable: false,
@@ -254,38 +286,63 @@ impl Manager {
     pub(crate) async fn close(
         &self,
         session: &SessionKey,
-        reason: String,
+        request: CloseRequest,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
-        let keyed = keyed("close", session, &key, &"");
-        self.ask_now(session, Command::Close { reason }, keyed).await
+        let keyed = keyed("close", session, &key, &(request.ending, request.discard));
+        self.ask_now(session, Command::Close(request), keyed).await
+    }
+
+    /// A window of a session ran out, as it was seen: it ends what it is about, unless that was used since.
+    ///
+    /// # Errors
+    /// As [`Manager::close`].
+    pub(crate) async fn expire(
+        &self,
+        session: &SessionKey,
+        expiry: Expiry,
+        seen_ms: u64,
+        closes: bool,
+    ) -> Result<SessionNow, Failure> {
+        self.ask_now(session, Command::Expire { expiry, seen_ms, closes }, None).await
     }
 
     /// Starts the agent's conversation anew on the next prompt; the session and its journal stay.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`.
-    pub(crate) async fn reset(
+    pub(crate) async fn new_conversation(
         &self,
         session: &SessionKey,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
-        let keyed = keyed("reset", session, &key, &"");
-        self.ask_now(session, Command::Reset, keyed).await
+        let keyed = keyed("new", session, &key, &"");
+        self.ask_now(session, Command::NewConversation, keyed).await
     }
 
-    /// Changes the agent's mode or one of its config options, now if it runs and after every restart.
+    /// Changes one of a session's settings: told to its agent now if it runs, and kept for every later one.
     ///
     /// # Errors
-    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`; what the agent says about it is in the journal.
-    pub(crate) async fn set_option(
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `USAGE` (out of its limits, or not while a turn runs),
+    /// `ACP_CWD_NOT_ALLOWED`, `ACP_RESUME_UNAVAILABLE`, `ACP_STORE_UNAVAILABLE`; what the agent says about it is in the
+    /// journal.
+    pub(crate) async fn set(
         &self,
         session: &SessionKey,
-        option: SetOption,
+        setting: Setting,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
-        let keyed = keyed("option", session, &key, &option);
-        self.ask_now(session, Command::SetOption(option), keyed).await
+        let keyed = keyed("option", session, &key, &setting);
+        let setting = match setting {
+            Setting::Cwd(asked) => {
+                setting_cwd(&asked)?;
+                let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
+                let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
+                Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?)
+            }
+            other => other,
+        };
+        self.ask_now(session, Command::Set(setting), keyed).await
     }
 
     /// Answers a pending permission with one of the agent's options. The first valid answer wins.
@@ -298,13 +355,15 @@ impl Manager {
         permission_id: &str,
         option_id: &str,
         by: &str,
+        key: IdempotencyKey,
     ) -> Result<(), Failure> {
+        let keyed = keyed("permission", session, &key, &(permission_id, option_id));
         let command = Command::AnswerPermission {
             permission_id: permission_id.to_owned(),
             option_id: option_id.to_owned(),
             by: by.to_owned(),
         };
-        self.ask(session, command, None).await.map(|_| ())
+        self.ask(session, command, keyed).await.map(|_| ())
     }
 
     async fn ask_now(
@@ -336,7 +395,7 @@ impl Manager {
             let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
             let urgent = matches!(
                 envelope.command,
-                Command::Cancel(_) | Command::Close { .. } | Command::AnswerPermission { .. }
+                Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
             );
             let lane = if urgent { &actor.urgent } else { &actor.mailbox };
             match lane.try_send(envelope) {
@@ -361,6 +420,10 @@ impl Manager {
 
     /// The session's actor; made when there is none.
     fn actor(&self, key: &SessionKey) -> Actor {
+        self.actor_with(key, Patience::Once)
+    }
+
+    fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
@@ -371,7 +434,7 @@ impl Manager {
         let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
         let actor = Actor { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes));
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));
         actor
     }
 
@@ -381,6 +444,12 @@ impl Manager {
             actors.remove(key);
         }
     }
+}
+
+/// Whether a working directory could be one at all, before the file system is asked.
+fn setting_cwd(asked: &str) -> Result<(), Failure> {
+    let none = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
+    Setting::Cwd(asked.to_owned()).check(&none)
 }
 
 fn new_binding(conversation: ConversationRef, session: &SessionKey, by: &str, now_ms: u64) -> BindingRow {

@@ -5,7 +5,7 @@
 
 use crate::clock::Clock;
 use crate::core::actor::{
-    Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket,
+    Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Moved, Profile, Ticket,
 };
 use crate::core::effect::Fence;
 use crate::error::Failure;
@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a failing database is left alone before the actor is made again, in milliseconds.
 const REBUILD_MS: u64 = 250;
+/// How long a failing database is left alone before unfinished work is taken up again, in milliseconds.
+const RELOAD_MS: u64 = 1_000;
 /// How long a quiet actor is kept, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
@@ -71,6 +73,15 @@ pub(crate) struct Envelope {
     pub(crate) keyed: Option<Keyed>,
     /// Where the answer goes.
     pub(crate) reply: oneshot::Sender<Result<Answered, Failure>>,
+}
+
+/// What becomes of an actor that cannot be made because the database does not let it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Whoever asked is told, and may ask again.
+    Once,
+    /// Nobody asked, there is unfinished work: it is tried until it can be made or the gateway stops.
+    UntilStop,
 }
 
 /// The two ways in: `urgent` is for cancel, close and permissions, so that a full mailbox cannot hold them up
@@ -120,12 +131,23 @@ struct Task {
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
-    let (actor, fence) = match load(&deps, &key).await {
-        Ok(loaded) => loaded,
-        Err(failure) => {
-            refuse_all(&deps, &key, lanes, &failure).await;
-            return;
+pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience: Patience) {
+    let (actor, fence) = loop {
+        match load(&deps, &key).await {
+            Ok(loaded) => break loaded,
+            Err(failure) if patience == Patience::Once || failure.code != Code::StoreUnavailable => {
+                tracing::error!(session_key = %key, %failure, "the actor cannot be made");
+                refuse_all(&deps, &key, lanes, &failure).await;
+                return;
+            }
+            Err(failure) => {
+                tracing::warn!(session_key = %key, %failure, "the actor cannot be made yet");
+                refuse_commands(&deps, &key, &mut lanes, &failure).await;
+            }
+        }
+        tokio::select! {
+            () = deps.stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(RELOAD_MS)) => {}
         }
     };
     let link = deps.supervisor.status();
@@ -151,7 +173,12 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
 async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &Failure) {
     lanes.mailbox.close();
     lanes.urgent.close();
-    if refuse_waiting(&mut lanes, failure)
+    refuse_commands(deps, key, &mut lanes, failure).await;
+}
+
+/// Refuses what waits; a process that was to be stopped is ended all the same (H19).
+async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failure: &Failure) {
+    if refuse_waiting(lanes, failure)
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
         && let Some(lease_id) = session.lease_id
     {
@@ -173,7 +200,7 @@ fn refuse_waiting(lanes: &mut Lanes, failure: &Failure) -> bool {
 
 /// Whether a command must act on the process even if nothing can be committed (H19).
 const fn stops(command: &Command) -> bool {
-    matches!(command, Command::Cancel(_) | Command::Close { .. })
+    matches!(command, Command::Cancel(_) | Command::Close(_))
 }
 
 async fn stop_lease(deps: &Deps, lease_id: LeaseId) {
@@ -443,6 +470,7 @@ impl Task {
                 }
                 Act::Forget { at } => self.performer.forget(at),
                 Act::Reply { ticket, result } => self.reply(ticket, result),
+                Act::Moved(moved) => log_move(&self.key, moved),
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),
             }
         }
@@ -459,6 +487,17 @@ impl Task {
             let answer = answer.await.unwrap_or(Err(CallError::Disconnected));
             read(answer).map(|news| (lease_id, news))
         }));
+    }
+}
+
+/// The one place where transitions are logged: from, event, to.
+fn log_move(session_key: &SessionKey, moved: Moved) {
+    let Moved { run_id, from, event, to } = moved;
+    let (machine, run_id) =
+        (if run_id.is_some() { "run" } else { "session" }, run_id.map(tracing::field::display));
+    match to {
+        Some(to) => tracing::info!(%session_key, run_id, machine, from, event, to, "transition"),
+        None => tracing::error!(%session_key, run_id, machine, from, event, "refused a transition"),
     }
 }
 
@@ -493,7 +532,7 @@ fn replay(command: &Command, keyed: &Keyed, fingerprint: &str, result: &str) -> 
     let parsed = match command {
         Command::Prompt { .. } => serde_json::from_str(result).map(Answered::Prompt),
         Command::Cancel(_) => serde_json::from_str(result).map(Answered::Cancel),
-        Command::Close { .. } | Command::Reset | Command::SetOption(_) => {
+        Command::Close(_) | Command::Expire { .. } | Command::NewConversation | Command::Set(_) => {
             serde_json::from_str(result).map(Answered::Now)
         }
         Command::AnswerPermission { .. } => Ok(Answered::Done),

@@ -6,7 +6,7 @@ use super::*;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseRow, LeaseUse, RunMode};
-use crate::manager::{Manager, Policy};
+use crate::manager::{CloseRequest, Manager, Policy};
 use crate::runtime::direct::DirectRuntime;
 use crate::tests::{open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
@@ -118,6 +118,9 @@ async fn world() -> World {
             line_bytes_max: 1_000,
             cancel_ms: 60_000,
             close_wait_ms: 60_000,
+            turn_ms: 0,
+            reconcile_ms: 60_000,
+            runtime_idle_ms: 0,
             silent_ms: 60_000,
             permission_ms: 0,
             probe_ms: 0,
@@ -130,6 +133,7 @@ async fn world() -> World {
         enabled: true,
         dispatch_enabled: true,
         backend: "direct".to_owned(),
+        eager_actors: 0,
         sessions_max: 9,
         instance_id: GatewayInstanceId::mint(),
     };
@@ -161,7 +165,7 @@ impl World {
     }
 
     async fn close(&self) -> Result<crate::manager::SessionNow, Failure> {
-        self.manager.close(&self.key, "enough".to_owned(), IdempotencyKey::mint()).await
+        self.manager.close(&self.key, CloseRequest::new("enough"), IdempotencyKey::mint()).await
     }
 
     async fn end(self) {
@@ -175,7 +179,9 @@ impl World {
 #[tokio::test]
 async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not_called_done() {
     let mut world = world().await;
-    let answer = |option: &'static str| world.manager.answer_permission(&world.key, "none", option, "me");
+    let answer = |option: &'static str| {
+        world.manager.answer_permission(&world.key, "none", option, "me", IdempotencyKey::mint())
+    };
     assert_eq!(answer("yes").await.unwrap_err().code, Code::Usage, "the actor is there");
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
@@ -192,5 +198,26 @@ async fn a_close_whose_actor_cannot_be_made_ends_the_process() {
     world.break_store().await;
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    world.end().await;
+}
+
+/// What was in the middle of something is taken up as soon as the database lets it, without anybody asking.
+#[tokio::test]
+async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
+    let world = world().await;
+    let epoch = async || {
+        let key = world.key.clone();
+        world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap().0
+    };
+    let before = epoch().await;
+    world.break_store().await;
+    assert_eq!(world.manager.resume().await.unwrap(), 1);
+    let refused = crate::tests::eventually("a command is refused, not held", async || {
+        world.prompt().await.err().filter(|failure| failure.code == Code::StoreUnavailable)
+    });
+    refused.await;
+    assert_eq!(epoch().await, before);
+    world.mend_store().await;
+    crate::tests::eventually("the actor is made", async || (epoch().await > before).then_some(())).await;
     world.end().await;
 }

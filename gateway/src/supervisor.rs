@@ -14,6 +14,7 @@ use acp_shared::protocol::{
 use acp_shared::redact::Secret;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -23,6 +24,12 @@ use tokio_util::sync::CancellationToken;
 const REQUESTS_MAX: usize = 1024;
 /// How long the supervisor may take to answer Hello.
 const HELLO_MS: u64 = 10_000;
+/// After this long without a word the supervisor is asked whether it is there …
+const ASK_AFTER_MS: u64 = 5_000;
+/// … and when nothing at all is heard for this long after that, the connection is given up: it hangs.
+const HANGS_MS: u64 = 15_000;
+/// Number of the request that only wants to hear something; no other one has it.
+const PING_ID: u64 = 0;
 /// Shortest and longest wait before the next attempt to connect, in milliseconds.
 const BACKOFF_MS: (u64, u64) = (50, 2_000);
 
@@ -237,10 +244,14 @@ impl Driver {
         while self.queue.try_recv().is_ok() {}
         self.set_up(welcome);
         let shared = Arc::clone(&self.shared);
+        let heard = AtomicU64::new(0);
+        let count = || heard.load(Ordering::Relaxed);
+        let ping = Notify::new();
         let read = async {
             loop {
                 match receiver.recv().await {
                     Ok(Some(message)) => {
+                        heard.fetch_add(1, Ordering::Relaxed);
                         if let Some(why) = shared.deliver(message) {
                             return why;
                         }
@@ -251,7 +262,12 @@ impl Driver {
             }
         };
         let write = async {
-            while let Some((id, body)) = self.queue.recv().await {
+            loop {
+                let next = tokio::select! {
+                    next = self.queue.recv() => next,
+                    () = ping.notified() => Some((PING_ID, Request::Status)),
+                };
+                let Some((id, body)) = next else { return "the gateway is ending".to_owned() };
                 if let Err(error) = sender.feed(&ToSupervisor::Request { id, body }).await {
                     return describe(&error);
                 }
@@ -264,11 +280,30 @@ impl Driver {
                     return describe(&error);
                 }
             }
-            "the gateway is ending".to_owned()
         };
+        let watch = async {
+            let mut last = count();
+            loop {
+                tokio::time::sleep(Duration::from_millis(ASK_AFTER_MS)).await;
+                let before = std::mem::replace(&mut last, count());
+                if before != last {
+                    continue;
+                }
+                ping.notify_one();
+                tokio::time::sleep(Duration::from_millis(HANGS_MS)).await;
+                if count() == last {
+                    return format!(
+                        "the supervisor hangs: nothing was heard of it for {HANGS_MS} ms after it was asked"
+                    );
+                }
+            }
+        };
+        // What has come is read before it is judged that nothing came.
         tokio::select! {
+            biased;
             why = read => why,
             why = write => why,
+            why = watch => why,
         }
     }
 

@@ -18,23 +18,14 @@ const fn unused(key: &'static str, instead: &'static str) -> Unused {
 }
 
 /// All of them. A test holds this table against the code: a key is read somewhere, or it is here.
-pub(crate) const UNUSED: [Unused; 11] = [
+pub(crate) const UNUSED: [Unused; 8] = [
     unused(
         "acp.control_plane.checkpoint.flush_every_events",
         "every checkpoint is committed with its message",
     ),
     unused("acp.control_plane.checkpoint.flush_every_ms", "every checkpoint is committed with its message"),
-    unused(
-        "acp.control_plane.recovery.eager_actors",
-        "sessions with unfinished work are taken up at start, idle ones on first use",
-    ),
-    unused(
-        "acp.control_plane.recovery.reconcile_running_after_ms",
-        "a running run goes on or ends when the supervisor says what became of its agent",
-    ),
     unused("acp.control_plane.store", "sqlite is the only store"),
     unused("acp.control_plane.store_path", "the database is gateway.db in the state directory"),
-    unused("acp.runtime.ttl_minutes", "an idle agent lives until its session is closed"),
     unused("acp.stream.coalesce_idle_ms", "conversations get whole answers, viewers get every chunk at once"),
     unused("acp.stream.max_chunk_chars", "each channel has its own longest message"),
     unused("channels.discord.thread_bindings.spawn_acp_sessions", "there is no Discord channel"),
@@ -122,16 +113,18 @@ mod tests {
 
     #[test]
     fn whoever_sets_one_is_told() {
-        let source = Source::Env { name: "ACP_HOST_ACP__RUNTIME__TTL_MINUTES".to_owned() };
+        let source = Source::Env { name: "ACP_HOST_ACP__STREAM__MAX_CHUNK_CHARS".to_owned() };
         let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
         let sources = BTreeMap::from([
-            (path("acp.runtime.ttl_minutes"), source),
+            (path("acp.stream.max_chunk_chars"), source),
             (path("acp.enabled"), Source::Default),
         ]);
         assert_eq!(
             set(&sources),
-            ["ACP_HOST_ACP__RUNTIME__TTL_MINUTES: acp.runtime.ttl_minutes is not used in this version: \
-              an idle agent lives until its session is closed"]
+            [
+                "ACP_HOST_ACP__STREAM__MAX_CHUNK_CHARS: acp.stream.max_chunk_chars is not used in this version: \
+              each channel has its own longest message"
+            ]
         );
     }
 }

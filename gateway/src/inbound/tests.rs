@@ -4,9 +4,11 @@ use crate::api::{AgentView, StatusView};
 use crate::channel::Channel;
 use crate::channel::console::Console;
 use crate::core::event::EventRow;
-use crate::core::link::SetOption;
+use crate::core::options::Setting;
+use crate::core::request::CloseRequest;
 use crate::core::rows::{PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
+use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
 use crate::store::sessions::SessionFilter;
@@ -92,18 +94,23 @@ impl Service for Fake {
         })
     }
 
-    fn close<'a>(&'a self, session: &'a SessionKey, _: String, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        _: CloseRequest,
+        _: IdempotencyKey,
+    ) -> Reply<'a, SessionNow> {
         Box::pin(async move {
             Scribe::claim(&self.store, session).await.close().await;
-            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed })
+            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed, discarded: None })
         })
     }
 
-    fn reset<'a>(&'a self, _: &'a SessionKey, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(&'a self, _: &'a SessionKey, _: IdempotencyKey) -> Reply<'a, SessionNow> {
         unused()
     }
 
-    fn set_option<'a>(&'a self, _: &'a SessionKey, _: SetOption, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn set<'a>(&'a self, _: &'a SessionKey, _: Setting, _: IdempotencyKey) -> Reply<'a, SessionNow> {
         unused()
     }
 
@@ -113,7 +120,12 @@ impl Service for Fake {
         _: &'a str,
         _: &'a str,
         _: &'a str,
+        _: IdempotencyKey,
     ) -> Reply<'a, ()> {
+        unused()
+    }
+
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
         unused()
     }
 

@@ -5,15 +5,18 @@
 mod agent;
 mod ask;
 mod batch;
+mod close;
 mod end;
 mod input;
 mod lease;
+mod settings;
+mod start;
 mod turn;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{Act, Batch};
+pub(crate) use batch::{Act, Batch, Moved};
 pub(crate) use input::{Answered, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket};
 
 use crate::core::effect::Snapshot;
@@ -61,6 +64,8 @@ struct LeaseEnd {
     end_offset: u64,
     stdin_written: Option<u64>,
     stderr_tail: String,
+    /// Whether the news of the exit, with the tail, is still waited for.
+    last_words_come: bool,
 }
 
 /// Points in time at which something must happen if nothing else does.
@@ -71,6 +76,14 @@ struct Timers {
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
     pump_ms: Option<u64>,
+    /// Until when the last words of an agent that has ended are waited for.
+    tail_ms: Option<u64>,
+    /// When the running turn has had its time.
+    turn_ms: Option<u64>,
+    /// When a running turn is given up whose agent was not found again.
+    reconcile_ms: Option<u64>,
+    /// When the agent has been idle for its window.
+    idle_ms: Option<u64>,
     /// When an idle agent is asked whether it is there.
     probe_ms: Option<u64>,
     /// When its answer must have come.
@@ -155,7 +168,7 @@ impl Actor {
             Input::Command { ticket, command, keyed } => self.on_command(ticket, command, keyed, &mut out),
             Input::News(news) => self.on_news(news, &mut out),
             Input::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
-            Input::Disconnected => self.on_disconnected(),
+            Input::Disconnected => self.on_disconnected(&out),
             Input::Tick => self.on_tick(&mut out),
         }
         self.finish(&mut out);
@@ -172,6 +185,10 @@ impl Actor {
             timers.close_ms,
             timers.silent_ms,
             timers.pump_ms,
+            timers.tail_ms,
+            timers.turn_ms,
+            timers.reconcile_ms,
+            timers.idle_ms,
             timers.probe_ms,
             timers.alive_ms,
         ]
