@@ -156,10 +156,21 @@ impl Supervisor {
     /// Starts to connect to the socket at `path`, and goes on until `stop` is cancelled.
     /// The secret is read anew for each connection: the supervisor may have been started later.
     pub(crate) fn start(path: PathBuf, secret: PathBuf, hello: Hello, stop: CancellationToken) -> Self {
+        Self::start_with(path, secret, hello, stop, (ASK_AFTER_MS, HANGS_MS))
+    }
+
+    /// The same, with this patience: after how long a silence it is asked, and how long it may take to answer.
+    fn start_with(
+        path: PathBuf,
+        secret: PathBuf,
+        hello: Hello,
+        stop: CancellationToken,
+        patience_ms: (u64, u64),
+    ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
         let shared = Arc::new(Shared { state: Mutex::default(), status });
-        let driver = Driver { path, secret, hello, shared: Arc::clone(&shared), queue };
+        let driver = Driver { path, secret, hello, shared: Arc::clone(&shared), queue, patience_ms };
         tokio::spawn(async move {
             tokio::select! {
                 () = driver.run() => {}
@@ -217,6 +228,8 @@ struct Driver {
     hello: Hello,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<(u64, Request)>,
+    /// Silence before it is asked, and the time it has to answer.
+    patience_ms: (u64, u64),
 }
 
 impl Driver {
@@ -247,6 +260,7 @@ impl Driver {
         let heard = AtomicU64::new(0);
         let count = || heard.load(Ordering::Relaxed);
         let ping = Notify::new();
+        let (ask_after_ms, hangs_ms) = self.patience_ms;
         let read = async {
             loop {
                 match receiver.recv().await {
@@ -284,16 +298,16 @@ impl Driver {
         let watch = async {
             let mut last = count();
             loop {
-                tokio::time::sleep(Duration::from_millis(ASK_AFTER_MS)).await;
+                tokio::time::sleep(Duration::from_millis(ask_after_ms)).await;
                 let before = std::mem::replace(&mut last, count());
                 if before != last {
                     continue;
                 }
                 ping.notify_one();
-                tokio::time::sleep(Duration::from_millis(HANGS_MS)).await;
+                tokio::time::sleep(Duration::from_millis(hangs_ms)).await;
                 if count() == last {
                     return format!(
-                        "the supervisor hangs: nothing was heard of it for {HANGS_MS} ms after it was asked"
+                        "the supervisor hangs: nothing was heard of it for {hangs_ms} ms after it was asked"
                     );
                 }
             }
@@ -411,3 +425,7 @@ fn describe(error: &ConnError) -> String {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

@@ -354,3 +354,25 @@ async fn commands_are_carried_out_and_never_reach_the_agent() {
     assert_eq!(say(&format!("/focus {first}")).await.text(), Code::SessionClosed.text());
     assert_eq!(fake.said(), vec!["hello".to_owned()]);
 }
+
+/// A full disk lets a message into the inbox and no further: it is taken up again by itself when there is room.
+#[tokio::test]
+async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let stop = CancellationToken::new();
+    let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
+    let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    assert_eq!(refused.code, Code::StoreUnavailable);
+    assert_eq!(fake.said().len(), 0);
+    crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
+        .await;
+    crate::tests::eventually("nothing is left in the inbox", || async {
+        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        left.is_empty().then_some(())
+    })
+    .await;
+    stop.cancel();
+    keeping.await.unwrap();
+    assert_eq!(fake.said(), ["hello"], "once");
+}
