@@ -28,6 +28,7 @@ pub(crate) mod manager;
 pub(crate) mod requests;
 pub(crate) mod runtime;
 pub(crate) mod serve;
+pub(crate) mod session_news;
 pub(crate) mod session_task;
 pub(crate) mod sse;
 pub(crate) mod store;

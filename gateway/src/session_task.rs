@@ -11,15 +11,18 @@ use crate::core::effect::Fence;
 use crate::error::Failure;
 use crate::requests::{Performed, Performer};
 use crate::runtime::Registry;
+use crate::session_news::{acked, attached, closing, merge, spawned, written};
 use crate::store::{Store, StoreError};
 use crate::supervisor::{CallError, FeedItem, LeaseFeed, LinkStatus, Supervisor};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, LeaseId, SessionKey};
-use acp_shared::protocol::{RefusalCode, Reply, Request};
+use acp_shared::protocol::{Reply, Request};
+use futures_util::FutureExt as _;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -29,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 const REBUILD_MS: u64 = 250;
 /// How long a failing database is left alone before unfinished work is taken up again, in milliseconds.
 const RELOAD_MS: u64 = 1_000;
+/// How often an actor may panic before it is left alone.
+const PANICS_MAX: u32 = 5;
 /// How long a quiet actor is kept, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
@@ -167,7 +172,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         next_ticket: 0,
         fresh: true,
     };
-    task.serve().await;
+    task.serve_on().await;
 }
 
 async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &Failure) {
@@ -213,16 +218,25 @@ async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> 
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
     let backend = deps.registry.require(&snapshot.session.backend)?;
     let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
-    let link = backend.link(saved).map_err(|error| {
+    let unreadable = |error| {
         tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
         Failure::of(Code::Runtime).origin("gateway")
-    })?;
+    };
+    // Without it the agent's words make no sense any more: it is ended, and the session goes on with another one.
+    let (link, link_lost) = match backend.link(saved).map_err(unreadable) {
+        Ok(link) => (link, false),
+        Err(_) => (backend.link(None).map_err(unreadable)?, true),
+    };
     // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
     let profile = match deps.profiles.profile(&snapshot.session.agent) {
         Ok(profile) => profile,
         Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
     };
-    Ok((Actor::restore(snapshot, link, profile, deps.limits.clone()), fence))
+    let mut actor = Actor::restore(snapshot, link, profile, deps.limits.clone());
+    if link_lost {
+        actor.lose_link();
+    }
+    Ok((actor, fence))
 }
 
 impl Task {
@@ -236,6 +250,24 @@ impl Task {
         } else {
             ended
         }
+    }
+
+    /// Serves; a panic (a fault of ours) makes the actor again from what is committed, so that one bad message or row
+    /// takes neither the session nor the gateway along.
+    async fn serve_on(&mut self) {
+        for panics in 1..=PANICS_MAX {
+            if AssertUnwindSafe(self.serve()).catch_unwind().await.is_ok() {
+                return;
+            }
+            tracing::error!(session_key = %self.key, panics, "the actor panicked; it is made again");
+            for (_, reply) in self.waiting.drain() {
+                drop(reply.send(Err(Failure::of(Code::Runtime).origin("gateway"))));
+            }
+            if self.rebuild().await == Ended::Yes {
+                return;
+            }
+        }
+        tracing::error!(session_key = %self.key, "the actor panics again and again; it is left until somebody asks for it");
     }
 
     async fn serve(&mut self) {
@@ -501,29 +533,6 @@ fn log_move(session_key: &SessionKey, moved: Moved) {
     }
 }
 
-/// Output pieces that follow each other become one, so that they become one transaction.
-fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseNews> {
-    let mut merged: Vec<LeaseNews> = Vec::new();
-    for item in items {
-        match item {
-            FeedItem::Output { offset, bytes } => match merged.last_mut() {
-                Some(LeaseNews::Output { offset: from, bytes: before })
-                    if *from + before.len() as u64 == offset =>
-                {
-                    before.extend_from_slice(&bytes);
-                }
-                _ => merged.push(LeaseNews::Output { offset, bytes }),
-            },
-            FeedItem::Exited { status, end_offset, stdin_written, stderr_tail } => {
-                merged.push(LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail });
-            }
-            FeedItem::Changed { state, .. } if state.is_ended() => merged.push(LeaseNews::Changed),
-            FeedItem::Changed { .. } => {}
-        }
-    }
-    merged
-}
-
 /// The answer that a repeated command had the first time (I5).
 fn replay(command: &Command, keyed: &Keyed, fingerprint: &str, result: &str) -> Result<Answered, Failure> {
     if keyed.fingerprint != fingerprint {
@@ -538,56 +547,6 @@ fn replay(command: &Command, keyed: &Keyed, fingerprint: &str, result: &str) -> 
         Command::AnswerPermission { .. } => Ok(Answered::Done),
     };
     parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
-}
-
-fn spawned(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Ok(_) => Some(LeaseNews::Spawned),
-        Err(CallError::Refused(refusal)) => Some(LeaseNews::SpawnRefused {
-            code: refusal.code,
-            message: refusal.message,
-            retry_after_ms: refusal.retry_after_ms,
-        }),
-        Err(CallError::Disconnected) => None,
-    }
-}
-
-fn attached(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Ok(Reply::Attached(attached)) => Some(LeaseNews::Attached(attached)),
-        Err(CallError::Refused(refusal)) => match refusal.code {
-            RefusalCode::LeaseUnknown | RefusalCode::LeaseEnded => Some(LeaseNews::Unknown),
-            RefusalCode::OffsetUnavailable => Some(LeaseNews::OffsetGone),
-            _ => Some(LeaseNews::StreamsBusy),
-        },
-        Ok(_) | Err(CallError::Disconnected) => None,
-    }
-}
-
-/// An acknowledgement that was not taken would leave the agent waiting for room: the next attach repeats it.
-fn acked(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::Busy => Some(LeaseNews::StreamsBusy),
-        Ok(_) | Err(_) => None,
-    }
-}
-
-fn written(seq: u64, answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Ok(_) => Some(LeaseNews::Written { seq }),
-        Err(CallError::Refused(refusal)) => Some(LeaseNews::InputRefused { seq, code: refusal.code }),
-        Err(CallError::Disconnected) => None,
-    }
-}
-
-fn closing(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => {
-            Some(LeaseNews::Unknown)
-        }
-        Ok(Reply::Closing { state }) if state.is_ended() => Some(LeaseNews::Changed),
-        Ok(_) | Err(_) => None,
-    }
 }
 
 #[cfg(test)]

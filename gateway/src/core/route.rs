@@ -76,7 +76,7 @@ pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Opt
         return None;
     }
     let over = |since_ms: u64, window_ms: Option<u64>| {
-        window_ms.is_some_and(|window_ms| now_ms.saturating_sub(since_ms) >= window_ms)
+        window_ms.is_some_and(|window_ms| window_ms > 0 && now_ms.saturating_sub(since_ms) >= window_ms)
     };
     if over(binding.bound_at_ms, binding.max_age_ms) {
         Some("max-age")

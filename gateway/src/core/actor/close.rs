@@ -39,6 +39,7 @@ impl Actor {
     /// The close transaction: the turn and the queue are cancelled, what was asked is settled, bindings end, and the
     /// process is made to end, without waiting for any of it. Says whether the agent was asked to forget.
     pub(super) fn close(&mut self, request: &CloseRequest, out: &mut Batch) -> bool {
+        let turn_was_running = self.current_id().is_some();
         if let Some(run_id) = self.current_id() {
             self.cancel_current(run_id, out);
         }
@@ -56,12 +57,17 @@ impl Actor {
             self.close_lease(&request.reason, out);
             return false;
         }
-        // The agent settles its turn and hears a last word; then, or after this long, its process is ended.
-        self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
         let discarded = request.discard && self.link.can_discard();
+        if turn_was_running || discarded {
+            // The agent settles its turn and does what it was told last; then, or after this long, it is ended.
+            self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
+        }
         let steps = self.link.close(if discarded { Goodbye::Discard } else { Goodbye::Close });
         self.mark_link();
         self.on_steps(steps, out);
+        if self.timers.close_ms.is_none() {
+            self.close_lease(&request.reason, out);
+        }
         discarded
     }
 

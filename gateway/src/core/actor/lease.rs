@@ -240,18 +240,31 @@ impl Actor {
 
     /// H7: the supervisor is ahead of us, so our database is older than the agent's conversation.
     fn on_state_lost(&mut self, out: &mut Batch) {
-        let Some(lease) = &mut self.lease else { return };
+        let Some(lease) = &self.lease else { return };
         if lease.closing {
             // Its end was asked for on this connection already.
             self.on_unknown();
             return;
         }
-        // Its output is of no use any more; its end is waited for, so that it is asked for again after a crash.
-        lease.broken = true;
         let text = "The control plane is older than the running agent (restored from a backup?). \
                     Output or input is missing here; the agent was stopped.";
+        self.leave_agent(text, "the gateway's state is behind the lease", out);
+    }
+
+    /// What was kept of the conversation with the process cannot be read.
+    pub(super) fn on_link_lost(&mut self, out: &mut Batch) {
+        let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
+                    agent was stopped, and the next prompt starts it again.";
+        self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
+    }
+
+    /// The output of a process is of no use any more. Its end is waited for, so that it is asked for again after a crash.
+    fn leave_agent(&mut self, text: &str, why: &str, out: &mut Batch) {
+        if let Some(lease) = &mut self.lease {
+            lease.broken = true;
+        }
         self.gap(text, out);
-        self.close_lease("the gateway's state is behind the lease", out);
+        self.close_lease(why, out);
     }
 
     fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {

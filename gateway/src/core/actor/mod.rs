@@ -104,6 +104,8 @@ pub(crate) struct Actor {
     timers: Timers,
     /// How often the running prompt was put back because it provably never arrived.
     requeues: u32,
+    /// Whether the link is a fresh one although a process lives.
+    link_lost: bool,
 }
 
 impl std::fmt::Debug for Actor {
@@ -157,6 +159,7 @@ impl Actor {
             limits,
             timers: Timers::default(),
             requeues: 0,
+            link_lost: false,
         }
     }
 
@@ -241,6 +244,8 @@ impl Actor {
         self.close_oneshot(out);
         self.watch_idle(out);
         self.pump(out);
+        // What was said last goes before the end.
+        out.acts.sort_by_key(|act| matches!(act, Act::CloseLease { .. }));
         self.write_progress(out);
         out.write_session(&mut self.session);
     }

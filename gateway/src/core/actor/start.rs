@@ -10,6 +10,11 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 
 impl Actor {
+    /// The machine that reads the agent could not be made as it was: nothing more of this process can be understood.
+    pub(crate) fn lose_link(&mut self) {
+        self.link_lost = true;
+    }
+
     /// First step after the actor was made: go on with what the database says, as the plan of a start has it.
     pub(super) fn on_started(&mut self, out: &mut Batch) {
         if self.session.state == SessionState::Cancelling {
@@ -33,6 +38,9 @@ impl Actor {
             Step::Drain => self.await_agent(out),
             Step::GiveUp => self.end_runs_without_lease(out),
             Step::Mend(mend) => self.mend(mend, out),
+        }
+        if std::mem::take(&mut self.link_lost) && self.lease.is_some() {
+            self.on_link_lost(out);
         }
         self.perform_again(out);
     }
