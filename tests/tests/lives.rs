@@ -9,6 +9,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 /// The gateway's database, while no gateway has it open.
+#[expect(clippy::disallowed_methods, reason = "the tests play with time, and no gateway is there")]
 fn database(house: &House) -> Connection {
     Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -217,7 +218,7 @@ fn owners_and_labels() {
         (taken.error_code().as_str(), &taken.error()["detail_code"]),
         ("USAGE", &"LABEL_TAKEN".into())
     );
-    house.verb(&["sessions", "close", &parent]);
+    let _ = house.verb(&["sessions", "close", &parent]);
     let _ = key(spawn(&["--label", "work"]));
     let orphan = spawn(&["--spawned-by", &parent]);
     assert_eq!(orphan.error()["detail_code"], "NO_SPAWNER", "a closed session spawns nothing");
@@ -231,7 +232,7 @@ fn b14_r_settings_survive_gateway_and_agent() {
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     for setting in [["--mode", "ask"], ["--timeout", "600"], ["--permission", "deny-all"]] {
-        house.verb(&["sessions", "set", &key, setting[0], setting[1]]);
+        let _ = house.verb(&["sessions", "set", &key, setting[0], setting[1]]);
     }
     for bad in [["--timeout", "86401"], ["--mode", " "], ["--option", ".x=1"], ["--cwd", "/nowhere/at/all"]] {
         assert_ne!(house.cli(&["sessions", "set", &key, bad[0], bad[1]]).code, Some(0), "{bad:?}");
@@ -259,7 +260,7 @@ fn b14_r_settings_survive_gateway_and_agent() {
 fn b11_r_a_turn_that_takes_too_long_is_stopped() {
     let house = House::new(&[]);
     let key = house.spawn();
-    house.verb(&["sessions", "set", &key, "--timeout", "1"]);
+    let _ = house.verb(&["sessions", "set", &key, "--timeout", "1"]);
     let turn = house.follow(&["prompt", &key, "wait_cancel"]);
     let queued = house.follow(&["prompt", &key, "next"]);
     let hung = turn.finish(LONG);
