@@ -2,10 +2,11 @@
 //! endings from the command line, one-shot sessions, settings that survive.
 
 use acp_tests::house::{GATEWAY, House, Plan};
-use acp_tests::story::check_turn;
+use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::GATEWAY_DB;
 use rusqlite::{Connection, params};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// The gateway's database, while no gateway has it open.
@@ -266,5 +267,80 @@ fn b11_r_a_turn_that_takes_too_long_is_stopped() {
     let hung = turn.finish(LONG);
     assert_eq!(hung.error_code(), "TIMEOUT");
     check_turn(&queued.finish(LONG).ok().lines(), "end_turn");
+    house.end();
+}
+
+/// B7: each command that acts, repeated under its key after a kill, gives the first answer and has no second effect.
+#[test]
+fn b07_r_commands_repeated_after_a_kill_give_their_first_answer() {
+    let mut house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--idempotency-key", "k"];
+    let spawned = house.verb(&spawn);
+    let key = spawned["session_key"].as_str().unwrap_or_default().to_owned();
+    let prompt = ["prompt", &key, "permission", "--no-wait", "--interactive", "--idempotency-key", "k"];
+    let accepted = house.verb(&prompt);
+    let id = eventually(LONG, "the agent asks", || {
+        let views = house.verb(&["permissions", "list", &key]);
+        views[0]["permission_id"].as_str().map(str::to_owned)
+    });
+    let option = house.verb(&["permissions", "list", &key])[0]["options"][0]["option_id"].clone();
+    let option = option.as_str().unwrap_or_default().to_owned();
+    let answer = ["permissions", "answer", &key, &id, &option, "--idempotency-key", "k"];
+    let steer = ["steer", &key, "a word", "--no-wait", "--idempotency-key", "s"];
+    let cancel = ["sessions", "cancel", &key, "--idempotency-key", "k"];
+    let set = ["sessions", "set", &key, "--timeout", "60", "--idempotency-key", "k"];
+    let new = ["sessions", "new", &key, "--idempotency-key", "k"];
+    let close = ["sessions", "close", &key, "--idempotency-key", "k"];
+    let rest: [&[&str]; 6] = [&answer, &steer, &cancel, &set, &new, &close];
+    let mut answers = vec![(&spawn[..], spawned), (&prompt[..], accepted)];
+    for command in rest {
+        answers.push((command, house.verb(command)));
+    }
+    let events = house.history(&key).len();
+    house.kill_gateway();
+    house.start_gateway();
+    for (command, first) in answers {
+        assert_eq!(house.verb(command), first, "{command:?}");
+    }
+    assert_eq!(house.history(&key).len(), events, "nothing was done again");
+    assert_eq!(house.verb(&["sessions", "list", "--all"]).as_array().map(Vec::len), Some(1));
+    let other = house.cli(&["sessions", "set", &key, "--timeout", "61", "--idempotency-key", "k"]);
+    assert_eq!(other.error_code(), "ACP_IDEMPOTENCY_CONFLICT", "another question under the same key");
+    house.end();
+}
+
+/// B12: the supervisor is gone and does not come back in time: the turn ends, with the reason, and the session goes on
+/// when there is one again.
+#[test]
+fn b12_r_a_turn_without_its_supervisor_ends_in_bounded_time() {
+    let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
+    let mut house = Plan::flags(&[]).gateway(toml).build();
+    let key = house.spawn();
+    let turn = house.follow(&["prompt", &key, "wait_cancel"]);
+    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    house.kill_supervisor();
+    let ended = turn.finish(LONG);
+    assert_eq!(ended.error_code(), "ACP_UNCERTAIN");
+    assert_eq!(ended.error()["detail_code"], "AGENT_NOT_FOUND", "{:#}", ended.error());
+    assert_eq!(shown(&house, &key)["state"], "idle", "not stuck");
+    house.start_supervisor();
+    check_turn(&house.prompt(&key, "again"), "end_turn");
+    house.end();
+}
+
+/// A supervisor that is stopped and not dead is noticed; when it goes on, so does the turn, and nothing is lost.
+#[test]
+fn heavy_a_supervisor_that_hangs_is_noticed_and_gone_on_with() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let turn = house.follow(&["prompt", &key, "chunks 40 pace_ms=50"]);
+    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    house.signal_supervisor(Signal::STOP);
+    until(LONG, "the gateway notices", || house.gateway_log().contains("the supervisor hangs"));
+    house.signal_supervisor(Signal::CONT);
+    let events = turn.finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    check_chunks(&chunks(&events), 40, 16);
     house.end();
 }

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
+    fn b01_refusals_say_what_to_do() {
         let stale = binding("c", None, BindingStatus::Active);
         for target in [Target::Missing, Target::Known(SessionState::Closed)] {
             let Route::Refused { failure, .. } = inbound(Some((&stale, target)), Destination::Hint, 0) else {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
+    fn d11_windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
         let mut row = binding("c", None, BindingStatus::Active);
         let idle = Target::Known(SessionState::Idle);
         assert_eq!(expired(&row, idle, 2_499), None);

@@ -42,7 +42,7 @@ async fn claimed(store: &Store, name: &str) -> (SessionRow, Fence) {
 }
 
 #[tokio::test]
-async fn a_superseded_actor_cannot_write() {
+async fn b15_a_superseded_actor_cannot_write() {
     let (_dir, store) = open();
     let (row, old) = claimed(&store, "s").await;
     let (_, new) = store.claim(row.session_key.clone()).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_closed_session_has_no_bindings_and_stays_closed() {
 }
 
 #[tokio::test]
-async fn spawn_is_all_or_nothing() {
+async fn b06_spawn_is_all_or_nothing() {
     let (_dir, store) = open();
     let row = session("first");
     let asked = IdempotencyKey::mint();
@@ -225,7 +225,7 @@ async fn spawn_is_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_has_one_answer_until_it_expires() {
+async fn b07_a_key_has_one_answer_until_it_expires() {
     let (_dir, store) = open();
     let (_, fence) = claimed(&store, "s").await;
     let asked = IdempotencyKey::mint();
