@@ -100,7 +100,8 @@ pub(crate) async fn serve(
     let delivering = tokio::spawn(delivery::run(store.clone(), channels, stop.clone()));
     let retrying = tokio::spawn(inlet.clone().keep(stop.clone()));
     let windows = Windows::of(&settings.config);
-    let reaping = tokio::spawn(expiry::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone()));
+    let reaping =
+        tokio::spawn(expiry::run(store.clone(), Arc::clone(manager), move || windows, clock, stop.clone()));
     let expiring =
         tokio::spawn(expire(store.clone(), settings.config.acp.idempotency.ttl_hours, stop.clone()));
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");

@@ -15,11 +15,11 @@ const SLEEP_MS: u64 = 60_000;
 /// After a commit the windows are looked at again, but no sooner than this after the last look, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Runs until `stop`.
+/// Runs until `stop`. The windows are asked for anew at each look: configuration may change.
 pub(crate) async fn run(
     store: Store,
     manager: Arc<Manager>,
-    windows: Windows,
+    windows: impl Fn() -> Windows + Send,
     clock: Clock,
     stop: CancellationToken,
 ) {
@@ -27,8 +27,9 @@ pub(crate) async fn run(
     loop {
         committed.mark_unchanged();
         let looked_ms = clock.now_ms();
-        let next_ms = match store.mortals(windows).await {
-            Ok(mortals) => expire_due(&manager, windows, &clock, mortals).await,
+        let now = windows();
+        let next_ms = match store.mortals(now).await {
+            Ok(mortals) => expire_due(&manager, now, &clock, mortals).await,
             Err(error) => {
                 tracing::warn!(%error, "the windows cannot be looked at");
                 None
