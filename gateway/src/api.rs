@@ -2,11 +2,13 @@
 //! made by [`crate::core::view`].
 
 use crate::core::link::{PermissionOption, Wanted};
+use crate::core::options::Setting;
 use crate::core::rows::{
     NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode, SessionRow,
 };
 use crate::core::run::RunState;
-use crate::core::session::SessionState;
+use crate::core::session::{Ending, SessionState};
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use acp_shared::ids::{AgentName, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,8 @@ pub(crate) struct SpawnBody {
     pub(crate) author: Option<String>,
     /// Whether somebody can be asked for permissions in the first run.
     pub(crate) interactive: bool,
+    /// The session that spawns this one, and owns it then; absent when a person does.
+    pub(crate) spawned_by: Option<SessionKey>,
 }
 
 /// `POST /v1/sessions/{key}/prompt`.
@@ -77,23 +81,62 @@ pub(crate) struct CancelBody {
 pub(crate) struct CloseBody {
     /// Why, for the record.
     pub(crate) reason: Option<String>,
+    /// Whether the agent shall forget the conversation, where it can (`session/delete`).
+    pub(crate) discard: bool,
 }
 
-/// `POST /v1/sessions/{key}/reset`: no members yet.
+/// `POST /v1/sessions/{key}/new`: no members yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct ResetBody {}
+pub(crate) struct NewBody {}
 
-/// `POST /v1/sessions/{key}/options`: exactly one of the two.
+/// `POST /v1/sessions/{key}/options`: exactly one of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OptionBody {
     /// ACP session mode to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<String>,
+    /// Model to set, through the agent's config option `model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    /// Absolute working directory to go on in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cwd: Option<String>,
+    /// What happens when the agent asks for a permission.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) permission: Option<PermissionMode>,
+    /// What happens when nobody can be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) non_interactive_permissions: Option<NonInteractive>,
+    /// How long a turn may take, in seconds; 0 takes the limit away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<u64>,
+    /// Everything back to what configuration says; only `true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) defaults: Option<bool>,
     /// ACP config option to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) config: Option<ConfigChoice>,
+}
+
+impl OptionBody {
+    /// The one setting that it is; `None` for none, or for several.
+    pub(crate) fn setting(self) -> Option<Setting> {
+        let mut all = [
+            self.mode.map(Setting::Mode),
+            self.model.map(Setting::Model),
+            self.cwd.map(Setting::Cwd),
+            self.permission.map(Setting::Permission),
+            self.non_interactive_permissions.map(Setting::NonInteractive),
+            self.timeout_s.map(Setting::TimeoutS),
+            self.config.map(|choice| Setting::Config { id: choice.id, value: choice.value }),
+            self.defaults.filter(|wanted| *wanted).map(|_| Setting::Defaults),
+        ]
+        .into_iter()
+        .flatten();
+        all.next().filter(|_| all.next().is_none())
+    }
 }
 
 /// A value for an ACP config option.
@@ -192,6 +235,17 @@ pub(crate) struct SessionView {
     pub(crate) agent: AgentName,
     /// Where it is in its life.
     pub(crate) state: SessionState,
+    /// In which way it was closed; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ending: Option<Ending>,
+    /// The session that owns it: itself, when a person spawned it.
+    pub(crate) owner_session_key: SessionKey,
+    /// The session that spawned it, if one did.
+    pub(crate) spawned_by: Option<SessionKey>,
+    /// The session above it, if any.
+    pub(crate) parent_session_key: Option<SessionKey>,
+    /// The gateway that made it.
+    pub(crate) gateway_instance_id: String,
     /// What a person called it.
     pub(crate) label: Option<String>,
     /// Absolute working directory.
@@ -212,6 +266,15 @@ pub(crate) struct SessionView {
     pub(crate) non_interactive_permissions: NonInteractive,
     /// ACP session mode that a person set.
     pub(crate) mode_id: Option<String>,
+    /// Model that a person set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    /// How long a turn may take, in seconds, when a person set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<u64>,
+    /// ACP config options that a person set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) config: Vec<ConfigChoice>,
     /// Number of the last journal row.
     pub(crate) last_session_seq: u64,
     /// Milliseconds since the Unix epoch.
@@ -224,6 +287,9 @@ pub(crate) struct SessionView {
     pub(crate) last_error: Option<Failure>,
     /// `agentInfo` and abilities as last received.
     pub(crate) agent_info: Option<Box<RawValue>>,
+    /// The window that ends first, and which it is; only when one session was asked for, absent when none is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expiry: Option<Expiry>,
     /// Its newest runs, the oldest first; only when one session was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runs: Option<Vec<RunView>>,
@@ -238,6 +304,11 @@ impl From<SessionRow> for SessionView {
             session_key: row.session_key,
             agent: row.agent,
             state: row.state,
+            ending: row.ending,
+            owner_session_key: row.owner_session_key,
+            spawned_by: row.spawned_by,
+            parent_session_key: row.parent_session_key,
+            gateway_instance_id: row.gateway_instance_id.to_string(),
             label: row.label,
             cwd: row.cwd,
             mode: row.mode,
@@ -248,12 +319,16 @@ impl From<SessionRow> for SessionView {
             permission: row.options.permission,
             non_interactive_permissions: row.options.non_interactive,
             mode_id: row.options.mode_id,
+            model: row.options.model,
+            timeout_s: row.options.timeout_s,
+            config: row.options.config.into_iter().map(|(id, value)| ConfigChoice { id, value }).collect(),
             last_session_seq: row.last_session_seq,
             created_at_ms: row.created_at_ms,
             updated_at_ms: row.updated_at_ms,
             last_activity_at_ms: row.last_activity_at_ms,
             last_error: row.last_error,
             agent_info: row.agent_info.and_then(|json| RawValue::from_string(json).ok()),
+            expiry: None,
             runs: None,
             permissions: None,
         }
@@ -269,6 +344,9 @@ pub(crate) struct RunView {
     pub(crate) mode: RunMode,
     /// Where it is in its life.
     pub(crate) state: RunState,
+    /// While it is queued: its place, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) position: Option<u64>,
     /// What the person said.
     pub(crate) text: String,
     /// Who said it.
@@ -291,6 +369,7 @@ impl From<RunRow> for RunView {
             run_id: row.run_id,
             mode: row.mode,
             state: row.state,
+            position: None,
             text: row.text,
             author: row.author,
             stop_reason: row.stop_reason,

@@ -11,6 +11,7 @@ use crate::config::{self, Config, StoreKind, unused};
 use crate::core::policy::Scope;
 use crate::delivery;
 use crate::error::Failure;
+use crate::expiry;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
@@ -75,7 +76,8 @@ pub(crate) async fn serve(
     let live = Live::new(settings.loaded.clone());
     let config = live.at_start();
     let store = open_store(&settings.state_dir, config).await?;
-    let service = Arc::new(start(&settings, &live, &store, &stop)?);
+    let clock = Clock::start();
+    let service = Arc::new(start(&settings, &live, &store, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
@@ -90,6 +92,15 @@ pub(crate) async fn serve(
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
     let delivering = tokio::spawn(delivery::run(store.clone(), channels, stop.clone()));
+    let retrying = tokio::spawn(inlet.clone().keep(stop.clone()));
+    let windows = live.clone();
+    let reaping = tokio::spawn(expiry::run(
+        store.clone(),
+        Arc::clone(manager),
+        move || windows.windows(),
+        clock,
+        stop.clone(),
+    ));
     let expiring = tokio::spawn(expire(store.clone(), live.clone(), stop.clone()));
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
@@ -107,7 +118,13 @@ pub(crate) async fn serve(
     service.registry.unregister(DirectRuntime.id());
     stop.cancel();
     manager.stopped().await;
-    for (what, task) in [("expiry", expiring), ("delivery", delivering), ("local API", serving)] {
+    for (what, task) in [
+        ("answers", expiring),
+        ("windows", reaping),
+        ("inbox", retrying),
+        ("delivery", delivering),
+        ("local API", serving),
+    ] {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
         }
@@ -151,6 +168,7 @@ fn start(
     settings: &Settings,
     live: &Live,
     store: &Store,
+    clock: Clock,
     stop: &CancellationToken,
 ) -> Result<Local, Failure> {
     let identity = store.identity();
@@ -169,7 +187,6 @@ fn start(
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
-    let clock = Clock::start();
     let deps = Deps {
         store: store.clone(),
         supervisor: supervisor.clone(),
@@ -191,6 +208,7 @@ fn start(
             Durability::Full => "full",
             Durability::Normal => "normal",
         },
+        live: live.clone(),
         started_at_ms: clock.now_ms(),
     })
 }

@@ -1,14 +1,15 @@
 //! Carries out what people type at the gateway, and answers in words for people.
 
 use crate::core::command::{AnswerArgs, Command, HELP, SpawnArgs, Verdict, pick_session};
-use crate::core::link::{PermissionOption, SetOption, Wanted};
+use crate::core::link::{PermissionOption, Wanted};
+use crate::core::options::Setting;
 use crate::core::route::{self, Destination, Route};
 use crate::core::rows::{BindingRow, BindingStatus, PermissionRow, RunMode, SessionMode, SessionRow};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use crate::http::service::Service;
 use crate::inbound::{bound, root_key, submit};
-use crate::manager::{SpawnRequest, new_binding};
+use crate::manager::{CloseRequest, SpawnRequest, new_binding};
 use crate::store::inbox::{Inbound, Outcome};
 use crate::store::{Store, StoreError, Tx, bindings, now_ms};
 use acp_shared::codes::Code;
@@ -48,8 +49,8 @@ impl Commands {
             Command::Unfocus => self.unfocus(inbound).await,
             Command::Cancel
             | Command::Steer(_)
-            | Command::Close
-            | Command::Reset
+            | Command::Close { .. }
+            | Command::New
             | Command::Status
             | Command::Mode(_)
             | Command::Set { .. }
@@ -90,22 +91,31 @@ impl Commands {
                     None => "Nothing runs and nothing waits.".to_owned(),
                 }
             }
-            Command::Close => {
-                let reason = format!("closed by {}", name_of(inbound));
-                service.close(&session, reason, root_key(inbound)?).await?;
-                "The session is being closed.".to_owned()
+            Command::Close { ending, discard } => {
+                let reason = format!("{} by {}", ending.as_str(), name_of(inbound));
+                let request = CloseRequest { reason, ending, discard };
+                let now = service.close(&session, request, root_key(inbound)?).await?;
+                match now.discarded {
+                    Some(true) => "The session is being closed, and its agent was asked to forget it.",
+                    Some(false) => {
+                        "The session is being closed. Its agent cannot be asked to forget it: it does not run, or has no \
+                         way to."
+                    }
+                    None => "The session is being closed.",
+                }
+                .to_owned()
             }
-            Command::Reset => {
-                service.reset(&session, root_key(inbound)?).await?;
+            Command::New => {
+                service.new_conversation(&session, root_key(inbound)?).await?;
                 "A new conversation was asked for; the session and its history stay.".to_owned()
             }
             Command::Mode(mode) => {
-                service.set_option(&session, SetOption::Mode(mode.clone()), root_key(inbound)?).await?;
+                service.set(&session, Setting::Mode(mode.clone()), root_key(inbound)?).await?;
                 format!("Mode {mode} is set, also after a restart of the agent.")
             }
             Command::Set { option, value } => {
-                let set = SetOption::Config { id: option.clone(), value: value.clone() };
-                service.set_option(&session, set, root_key(inbound)?).await?;
+                let set = Setting::Config { id: option.clone(), value: value.clone() };
+                service.set(&session, set, root_key(inbound)?).await?;
                 format!("{option} = {value} is set, also after a restart of the agent.")
             }
             Command::Status => self.status(&session).await?,
@@ -133,6 +143,7 @@ impl Commands {
             prompt: None,
             author: inbound.author.clone(),
             interactive: true,
+            spawned_by: None,
         };
         let spawned = match self.service.spawn(request, root_key(inbound)?).await {
             Ok(spawned) => spawned,
@@ -191,7 +202,9 @@ impl Commands {
         let options = options_of(row);
         let option = pick_option(options, &args.verdict).map_err(usage)?;
         let by = name_of(inbound);
-        self.service.answer_permission(session, &row.permission_id(), &option.id, &by).await?;
+        self.service
+            .answer_permission(session, &row.permission_id(), &option.id, &by, root_key(inbound)?)
+            .await?;
         Ok(format!("Answered: {}.", option.name))
     }
 

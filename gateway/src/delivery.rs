@@ -10,7 +10,8 @@ use crate::core::rows::{BindingRow, BindingStatus};
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
 use crate::store::{Store, StoreError};
 use acp_shared::ids::BindingId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -24,6 +25,8 @@ const SWEEP_MS: u64 = 60_000;
 const RETRY_FIRST_MS: u64 = 250;
 /// Longest pause.
 const RETRY_LAST_MS: u64 = 30_000;
+/// How long a binding rests whose task ended out of order, in milliseconds.
+const DISORDER_MS: u64 = 1_000;
 /// How often a part is tried whose fate is unknown; then it stays `uncertain`, that is said, and the next one goes.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
 /// After how many rows that are not shown the checkpoint moves all the same.
@@ -52,7 +55,7 @@ type Marks = BTreeMap<BindingId, Mark>;
 /// Delivers until `stop`.
 pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToken) {
     let mut committed = store.committed();
-    let mut tasks: JoinSet<(BindingId, Left)> = JoinSet::new();
+    let mut tasks = Tasks::default();
     let mut marks = Marks::new();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
     loop {
@@ -60,14 +63,14 @@ pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToke
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_owing(&store, &mut marks).await,
             changed = committed.changed() => if changed.is_err() { break },
-            Some(done) = tasks.join_next() => note(done, &mut marks),
+            Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = tokio::time::sleep(Duration::from_millis(GATHER_MS)) => {}
         }
-        while let Some(done) = tasks.try_join_next() {
-            note(done, &mut marks);
+        while let Some(done) = tasks.set.try_join_next_with_id() {
+            tasks.note(done, &mut marks, &stop);
         }
         committed.mark_unchanged();
         for due in look(&store, &marks).await {
@@ -85,10 +88,10 @@ pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToke
                 retry_first_ms: RETRY_FIRST_MS,
             };
             let (id, cursor) = (due.binding.binding_id, mark.cursor);
-            tasks.spawn(async move { (id, pass.run(due, cursor).await) });
+            tasks.spawn(id, async move { pass.run(due, cursor).await });
         }
     }
-    while tasks.join_next().await.is_some() {}
+    while tasks.set.join_next().await.is_some() {}
 }
 
 async fn add_owing(store: &Store, marks: &mut Marks) {
@@ -110,19 +113,50 @@ async fn look(store: &Store, marks: &Marks) -> Vec<Due> {
     })
 }
 
-fn note(done: Result<(BindingId, Left), tokio::task::JoinError>, marks: &mut Marks) {
-    match done {
-        Ok((id, Left::Over)) => {
-            marks.remove(&id);
+/// The tasks of bindings, each with the binding that it is about: also of one that ended out of order.
+#[derive(Default)]
+struct Tasks {
+    set: JoinSet<Left>,
+    of: HashMap<tokio::task::Id, BindingId>,
+}
+
+impl Tasks {
+    fn spawn(&mut self, binding_id: BindingId, work: impl Future<Output = Left> + Send + 'static) {
+        let id = self.set.spawn(work).id();
+        self.of.insert(id, binding_id);
+    }
+
+    fn note(
+        &mut self,
+        done: Result<(tokio::task::Id, Left), tokio::task::JoinError>,
+        marks: &mut Marks,
+        stop: &CancellationToken,
+    ) {
+        let task = done.as_ref().map_or_else(tokio::task::JoinError::id, |(task, _)| *task);
+        let Some(id) = self.of.remove(&task) else { return };
+        match done {
+            Ok((_, Left::Over)) => {
+                marks.remove(&id);
+            }
+            Ok((_, Left::At(cursor))) => {
+                marks.insert(id, Mark { cursor: Some(cursor), busy: false });
+            }
+            Ok((_, Left::Unknown)) => {
+                marks.insert(id, Mark::default());
+            }
+            // The others are not held up by it, and it is tried again: nothing is lost, it is all in the outbox.
+            Err(error) => {
+                tracing::error!(binding_id = %id, %error, "a delivery task ended out of order");
+                let stop = stop.clone();
+                self.spawn(id, async move {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        () = tokio::time::sleep(Duration::from_millis(DISORDER_MS)) => {}
+                    }
+                    Left::Unknown
+                });
+            }
         }
-        Ok((id, Left::At(cursor))) => {
-            marks.insert(id, Mark { cursor: Some(cursor), busy: false });
-        }
-        Ok((id, Left::Unknown)) => {
-            marks.insert(id, Mark::default());
-        }
-        // Its mark stays busy; the sweep of the next start finds what it owes.
-        Err(error) => tracing::error!(%error, "a delivery task ended out of order"),
     }
 }
 

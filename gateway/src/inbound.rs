@@ -20,7 +20,9 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
@@ -28,7 +30,9 @@ const WAITING_MAX: usize = 256;
 const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// How many unsettled messages are taken up at start in one go.
 const RESUME_ROWS: u64 = 256;
-/// How often a reply is tried before it is left to the next start.
+/// First and longest pause before messages that could not be settled are taken up again, in milliseconds.
+const RETRY_MS: (u64, u64) = (1_000, 30_000);
+/// How often a reply is tried before it is left for later.
 const REPLY_ATTEMPTS_MAX: u32 = 3;
 
 /// Takes messages of every channel. Cheap to clone.
@@ -45,6 +49,8 @@ struct Inner {
     /// One message of a conversation at a time, in the order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
     places: Arc<tokio::sync::Semaphore>,
+    /// Told when a message that is in the inbox could not be settled.
+    left: tokio::sync::Notify,
 }
 
 impl std::fmt::Debug for Inlet {
@@ -66,6 +72,7 @@ impl Inlet {
                 commands,
                 lanes: std::sync::Mutex::default(),
                 places,
+                left: tokio::sync::Notify::new(),
             }),
         }
     }
@@ -86,7 +93,11 @@ impl Inlet {
         let inner = Arc::clone(&self.inner);
         let task = tokio::spawn(async move {
             let _place = place;
-            inner.take(inbound).await
+            let taken = inner.take(inbound).await;
+            if taken.is_err() {
+                inner.left.notify_one();
+            }
+            taken
         });
         task.await.unwrap_or_else(|error| {
             tracing::error!(%error, "the task of a message ended out of order");
@@ -118,6 +129,38 @@ impl Inlet {
             // What could not be settled would only come again.
             if is_last || settled == 0 {
                 return Ok(count);
+            }
+        }
+    }
+
+    /// Takes up again what could not be settled (a full disk, a channel that takes nothing), until it is or `stop`.
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        self.inner.left.notify_one();
+        let mut pause_ms = RETRY_MS.0;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.inner.left.notified() => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+            }
+            pause_ms = (pause_ms * 2).min(RETRY_MS.1);
+            let done = match self.resume().await {
+                Ok(settled) => {
+                    if settled > 0 {
+                        tracing::info!(settled, "messages that had to wait were settled");
+                    }
+                    let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, 1)).await;
+                    left.is_ok_and(|rows| rows.is_empty())
+                }
+                Err(_) => false,
+            };
+            if done {
+                pause_ms = RETRY_MS.0;
+            } else {
+                self.inner.left.notify_one();
             }
         }
     }

@@ -7,12 +7,15 @@ use crate::config::reload::{self, Changes};
 use crate::core::actor::Limits;
 use crate::core::lines::LINE_BYTES_MAX;
 use crate::core::policy::{Policy, Scope, effective};
+use crate::core::ttl::Windows;
 use acp_shared::ids::AgentName;
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// How long a closed session waits for its cancelled turn before its process is ended, in milliseconds.
 const CLOSE_WAIT_MS: u64 = 2_000;
+/// How long a turn may take whose session was given no time of its own, in milliseconds: two days.
+const TURN_MS: u64 = 48 * 3_600_000;
 /// How often an idle agent is asked whether it is there, and how long it may take to answer, in milliseconds.
 const PROBE_MS: u64 = 5 * 60_000;
 const ALIVE_MS: u64 = 60_000;
@@ -61,6 +64,11 @@ impl Live {
         effective(&self.now(), scope)
     }
 
+    /// How long what nobody uses lives.
+    pub(crate) fn windows(&self) -> Windows {
+        Windows::of(&self.policy(&Scope::default()).ttl)
+    }
+
     /// Bounds and deadlines of an agent's sessions.
     pub(crate) fn limits(&self, agent: &AgentName) -> Limits {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
@@ -74,6 +82,10 @@ impl Live {
             line_bytes_max: LINE_BYTES_MAX,
             cancel_ms: limits.cancel_stuck_ms,
             close_wait_ms: CLOSE_WAIT_MS,
+            turn_ms: TURN_MS,
+            // Read at start, as all of `acp.control_plane`.
+            reconcile_ms: self.at_start().acp.control_plane.recovery.reconcile_running_after_ms,
+            runtime_idle_ms: Windows::of(&policy.ttl).runtime_ms,
             silent_ms: limits.turn_silent_ms,
             probe_ms: PROBE_MS,
             alive_ms: ALIVE_MS,

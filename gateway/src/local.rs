@@ -3,12 +3,16 @@
 use crate::agents::Agents;
 use crate::api::{AgentView, BackendView, StatusView, SupervisorView};
 use crate::core::event::EventRow;
-use crate::core::link::SetOption;
+use crate::core::options::Setting;
 use crate::core::policy::BindingWindows;
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::http::service::{Reply, Service};
-use crate::manager::{Cancelled, Manager, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::live::Live;
+use crate::manager::{
+    Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+};
 use crate::runtime::Registry;
 use crate::store::Store;
 use crate::store::sessions::SessionFilter;
@@ -35,6 +39,8 @@ pub(crate) struct Local {
     pub(crate) supervisor_socket: PathBuf,
     /// The durability of a commit: `full` or `normal`.
     pub(crate) durability: &'static str,
+    /// The configuration that holds now.
+    pub(crate) live: Live,
     /// When the gateway started, milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
 }
@@ -65,23 +71,23 @@ impl Service for Local {
     fn close<'a>(
         &'a self,
         session: &'a SessionKey,
-        reason: String,
+        request: CloseRequest,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow> {
-        Box::pin(self.manager.close(session, reason, key))
+        Box::pin(self.manager.close(session, request, key))
     }
 
-    fn reset<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
-        Box::pin(self.manager.reset(session, key))
+    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+        Box::pin(self.manager.new_conversation(session, key))
     }
 
-    fn set_option<'a>(
+    fn set<'a>(
         &'a self,
         session: &'a SessionKey,
-        option: SetOption,
+        setting: Setting,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow> {
-        Box::pin(self.manager.set_option(session, option, key))
+        Box::pin(self.manager.set(session, setting, key))
     }
 
     fn answer_permission<'a>(
@@ -90,14 +96,22 @@ impl Service for Local {
         permission_id: &'a str,
         option_id: &'a str,
         by: &'a str,
+        key: IdempotencyKey,
     ) -> Reply<'a, ()> {
-        Box::pin(self.manager.answer_permission(session, permission_id, option_id, by))
+        Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
     }
 
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
         Box::pin(async move {
             let found = self.store.session(session.clone()).await?;
             found.ok_or_else(|| Failure::of(Code::NoSession))
+        })
+    }
+
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+        Box::pin(async move {
+            let subject = self.store.subject(session.clone()).await?;
+            Ok(subject.and_then(|subject| self.live.windows().effective(&subject)))
         })
     }
 

@@ -4,18 +4,21 @@
 
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::core::event::EventKind;
-use crate::core::link::SetOption;
+use crate::core::options::{self, Setting};
 use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
+use crate::core::recovery;
 pub(crate) use crate::core::request::{
-    Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
 use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, RunMode, RunRow, SessionOptions, SessionRow, TargetKind,
+    BindingRow, BindingStatus, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow,
+    SessionOptions, SessionRow, TargetKind,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::session_task::{Deps, Envelope, Lanes, run};
+use crate::session_task::{Deps, Envelope, Lanes, Patience, run};
 use crate::store::{AccountCap, SpawnTx, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
@@ -58,16 +61,29 @@ impl Manager {
         self.deps.live.policy(&Scope::default()).may_prompt().is_ok()
     }
 
-    /// At start: makes an actor for every session that was in the middle of something.
+    /// At start: looks at everything that has not ended, plans, and makes the actors that the plan wants. Each of
+    /// them does first what the plan says of its session.
     ///
     /// # Errors
     /// The store cannot be read.
     pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
-        let keys = self.deps.store.unfinished_sessions().await?;
-        for key in &keys {
-            self.actor(key);
+        let found = self.deps.store.found_sessions().await?;
+        let eager_max = self.deps.live.at_start().acp.control_plane.recovery.eager_actors;
+        let plan = recovery::plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
+        for (session_key, step) in &plan.now {
+            tracing::info!(%session_key, ?step, "taken up after a start");
+            self.actor_with(session_key, Patience::UntilStop);
         }
-        Ok(keys.len())
+        for session_key in &plan.eager {
+            self.actor_with(session_key, Patience::Once);
+        }
+        tracing::info!(
+            now = plan.now.len(),
+            eager = plan.eager.len(),
+            lazy = plan.lazy,
+            "sessions after a start"
+        );
+        Ok(plan.now.len())
     }
 
     /// Whether a person may bind a conversation to a session that is there, and for how long.
@@ -88,6 +104,7 @@ impl Manager {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`,
+    /// `USAGE` (label), `NO_SESSION` (of the spawner),
     /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
         let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
@@ -98,12 +115,16 @@ impl Manager {
         policy.may_spawn(request.prompt.is_some())?;
         let windows =
             if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
+        if let Some(label) = &request.label {
+            options::check_label(label)?;
+        }
         let backend = self.deps.registry.require(&policy.backend.value);
         backend.map_err(|failure| policy.without_backend(failure))?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
+        self.check_spawner(request.spawned_by.as_ref()).await?;
         let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), &policy)?;
         let spawned = Spawned {
             session_key: tx.session.session_key.clone(),
@@ -122,6 +143,18 @@ impl Manager {
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
+    }
+
+    /// Only an open session spawns another one.
+    async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
+        let Some(spawner) = spawner else { return Ok(()) };
+        let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
+        if row.is_none_or(|row| row.state == SessionState::Closed) {
+            let text =
+                format!("The session {spawner} cannot spawn another one: it is closed, or there is none.");
+            return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
+        }
+        Ok(())
     }
 
     async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
@@ -148,16 +181,18 @@ impl Manager {
         let profile = self.deps.profiles.profile(&agent)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
         let now_ms = self.deps.clock.now_ms();
-        let options = SessionOptions {
-            permission: request.permission.unwrap_or(profile.permission),
-            non_interactive: request.non_interactive.unwrap_or(profile.non_interactive),
-            mode_id: None,
-            config: Vec::new(),
-        };
+        let options = SessionOptions::new(
+            request.permission.unwrap_or(profile.permission),
+            request.non_interactive.unwrap_or(profile.non_interactive),
+        );
         let backend = policy.backend.value.clone();
         let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
-        let binding = request.bind.map(|to| new_binding(to, &session_key, &request.author, windows, now_ms));
+        let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
+        let binding = request.bind.map(|to| BindingRow {
+            target_kind: kind,
+            ..new_binding(to, &session_key, &request.author, windows, now_ms)
+        });
         let account = binding.as_ref().zip(policy.account_sessions_max.value);
         let account_cap = account.map(|(binding, sessions_max)| AccountCap {
             channel: binding.conversation.channel.clone(),
@@ -193,10 +228,11 @@ impl Manager {
             cwd,
             label: request.label.clone(),
             state: SessionState::Creating,
+            ending: None,
             last_error: None,
-            owner_session_key: session_key,
-            spawned_by: None,
-            parent_session_key: None,
+            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            spawned_by: request.spawned_by.clone(),
+            parent_session_key: request.spawned_by.clone(),
             gateway_instance_id: self.instance_id,
             agent_session_id: None,
             resumable: false,
@@ -256,38 +292,63 @@ impl Manager {
     pub(crate) async fn close(
         &self,
         session: &SessionKey,
-        reason: String,
+        request: CloseRequest,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
-        let keyed = keyed("close", session, &key, &"");
-        self.ask_now(session, Command::Close { reason }, keyed).await
+        let keyed = keyed("close", session, &key, &(request.ending, request.discard));
+        self.ask_now(session, Command::Close(request), keyed).await
+    }
+
+    /// A window of a session ran out, as it was seen: it ends what it is about, unless that was used since.
+    ///
+    /// # Errors
+    /// As [`Manager::close`].
+    pub(crate) async fn expire(
+        &self,
+        session: &SessionKey,
+        expiry: Expiry,
+        seen_ms: u64,
+        closes: bool,
+    ) -> Result<SessionNow, Failure> {
+        self.ask_now(session, Command::Expire { expiry, seen_ms, closes }, None).await
     }
 
     /// Starts the agent's conversation anew on the next prompt; the session and its journal stay.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`.
-    pub(crate) async fn reset(
+    pub(crate) async fn new_conversation(
         &self,
         session: &SessionKey,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
-        let keyed = keyed("reset", session, &key, &"");
-        self.ask_now(session, Command::Reset, keyed).await
+        let keyed = keyed("new", session, &key, &"");
+        self.ask_now(session, Command::NewConversation, keyed).await
     }
 
-    /// Changes the agent's mode or one of its config options, now if it runs and after every restart.
+    /// Changes one of a session's settings: told to its agent now if it runs, and kept for every later one.
     ///
     /// # Errors
-    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`; what the agent says about it is in the journal.
-    pub(crate) async fn set_option(
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `USAGE` (out of its limits, or not while a turn runs),
+    /// `ACP_CWD_NOT_ALLOWED`, `ACP_RESUME_UNAVAILABLE`, `ACP_STORE_UNAVAILABLE`; what the agent says about it is in the
+    /// journal.
+    pub(crate) async fn set(
         &self,
         session: &SessionKey,
-        option: SetOption,
+        setting: Setting,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
-        let keyed = keyed("option", session, &key, &option);
-        self.ask_now(session, Command::SetOption(option), keyed).await
+        let keyed = keyed("option", session, &key, &setting);
+        let setting = match setting {
+            Setting::Cwd(asked) => {
+                setting_cwd(&asked)?;
+                let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
+                let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
+                Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?)
+            }
+            other => other,
+        };
+        self.ask_now(session, Command::Set(setting), keyed).await
     }
 
     /// Answers a pending permission with one of the agent's options. The first valid answer wins.
@@ -300,13 +361,15 @@ impl Manager {
         permission_id: &str,
         option_id: &str,
         by: &str,
+        key: IdempotencyKey,
     ) -> Result<(), Failure> {
+        let keyed = keyed("permission", session, &key, &(permission_id, option_id));
         let command = Command::AnswerPermission {
             permission_id: permission_id.to_owned(),
             option_id: option_id.to_owned(),
             by: by.to_owned(),
         };
-        self.ask(session, command, None).await.map(|_| ())
+        self.ask(session, command, keyed).await.map(|_| ())
     }
 
     async fn ask_now(
@@ -338,7 +401,7 @@ impl Manager {
             let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
             let urgent = matches!(
                 envelope.command,
-                Command::Cancel(_) | Command::Close { .. } | Command::AnswerPermission { .. }
+                Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
             );
             let lane = if urgent { &actor.urgent } else { &actor.mailbox };
             match lane.try_send(envelope) {
@@ -363,6 +426,10 @@ impl Manager {
 
     /// The session's actor; made when there is none.
     fn actor(&self, key: &SessionKey) -> Actor {
+        self.actor_with(key, Patience::Once)
+    }
+
+    fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
@@ -373,7 +440,7 @@ impl Manager {
         let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
         let actor = Actor { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes));
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));
         actor
     }
 
@@ -383,6 +450,12 @@ impl Manager {
             actors.remove(key);
         }
     }
+}
+
+/// Whether a working directory could be one at all, before the file system is asked.
+fn setting_cwd(asked: &str) -> Result<(), Failure> {
+    let none = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
+    Setting::Cwd(asked.to_owned()).check(&none)
 }
 
 /// A new binding of a conversation to a session.

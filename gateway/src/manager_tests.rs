@@ -76,6 +76,7 @@ fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
         prompt: prompt.map(str::to_owned),
         author: "ann".to_owned(),
         interactive: true,
+        spawned_by: None,
     }
 }
 
@@ -97,7 +98,7 @@ impl World {
     }
 
     async fn close(&self, key: &SessionKey) {
-        self.manager.close(key, "enough".to_owned(), IdempotencyKey::mint()).await.unwrap();
+        self.manager.close(key, CloseRequest::new("enough"), IdempotencyKey::mint()).await.unwrap();
     }
 
     fn reload(&self, text: &str) {
@@ -247,6 +248,20 @@ async fn bindings_get_the_windows_of_their_account() {
 }
 
 /// An actor that is there takes on new bounds, and learns that its agent or its directory is no longer allowed.
+#[tokio::test]
+async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
+    for (eager, made) in [("eager_actors = 0", 0), ("eager_actors = 2", 2), ("", 3)] {
+        let world = world(&format!("[acp.control_plane.recovery]\n{eager}\n"));
+        for _ in 0..3 {
+            let row = session_row(&SessionKey::mint(&AgentName::parse("demo").unwrap()));
+            spawn(&world.store, SessionRow { state: SessionState::Idle, ..row }, None).await;
+        }
+        assert_eq!(world.manager.resume().await.unwrap(), 0, "none has anything to do");
+        assert_eq!(world.manager.actors.lock().unwrap().len(), made, "{eager}");
+        world.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_session_takes_on_what_was_read_anew() {
     let world = world("[limits]\nqueue_runs_max = 2\n");

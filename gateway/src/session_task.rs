@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::core::actor::{
-    Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket,
+    Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Moved, Profile, Ticket,
 };
 use crate::core::effect::Fence;
 use crate::core::rows::SessionRow;
@@ -14,15 +14,18 @@ use crate::error::Failure;
 use crate::live::Live;
 use crate::requests::{Performed, Performer};
 use crate::runtime::Registry;
+use crate::session_news::{acked, attached, closing, merge, spawned, written};
 use crate::store::{Store, StoreError};
 use crate::supervisor::{CallError, FeedItem, LeaseFeed, LinkStatus, Supervisor};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, LeaseId, SessionKey};
-use acp_shared::protocol::{RefusalCode, Reply, Request};
+use acp_shared::protocol::{Reply, Request};
+use futures_util::FutureExt as _;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -30,6 +33,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a failing database is left alone before the actor is made again, in milliseconds.
 const REBUILD_MS: u64 = 250;
+/// How long a failing database is left alone before unfinished work is taken up again, in milliseconds.
+const RELOAD_MS: u64 = 1_000;
+/// How often an actor may panic before it is left alone.
+const PANICS_MAX: u32 = 5;
 /// How long a quiet actor is kept, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
@@ -78,6 +85,15 @@ pub(crate) struct Envelope {
     pub(crate) keyed: Option<Keyed>,
     /// Where the answer goes.
     pub(crate) reply: oneshot::Sender<Result<Answered, Failure>>,
+}
+
+/// What becomes of an actor that cannot be made because the database does not let it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Whoever asked is told, and may ask again.
+    Once,
+    /// Nobody asked, there is unfinished work: it is tried until it can be made or the gateway stops.
+    UntilStop,
 }
 
 /// The two ways in: `urgent` is for cancel, close and permissions, so that a full mailbox cannot hold them up
@@ -129,14 +145,25 @@ struct Task {
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
+pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience: Patience) {
     // Before the first look at configuration, so that no change is missed.
     let reloads = deps.live.changes();
-    let (actor, fence) = match load(&deps, &key).await {
-        Ok(loaded) => loaded,
-        Err(failure) => {
-            refuse_all(&deps, &key, lanes, &failure).await;
-            return;
+    let (actor, fence) = loop {
+        match load(&deps, &key).await {
+            Ok(loaded) => break loaded,
+            Err(failure) if patience == Patience::Once || failure.code != Code::StoreUnavailable => {
+                tracing::error!(session_key = %key, %failure, "the actor cannot be made");
+                refuse_all(&deps, &key, lanes, &failure).await;
+                return;
+            }
+            Err(failure) => {
+                tracing::warn!(session_key = %key, %failure, "the actor cannot be made yet");
+                refuse_commands(&deps, &key, &mut lanes, &failure).await;
+            }
+        }
+        tokio::select! {
+            () = deps.stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(RELOAD_MS)) => {}
         }
     };
     let link = deps.supervisor.status();
@@ -157,13 +184,18 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
         next_ticket: 0,
         fresh: true,
     };
-    task.serve().await;
+    task.serve_on().await;
 }
 
 async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &Failure) {
     lanes.mailbox.close();
     lanes.urgent.close();
-    if refuse_waiting(&mut lanes, failure)
+    refuse_commands(deps, key, &mut lanes, failure).await;
+}
+
+/// Refuses what waits; a process that was to be stopped is ended all the same (H19).
+async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failure: &Failure) {
+    if refuse_waiting(lanes, failure)
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
         && let Some(lease_id) = session.lease_id
     {
@@ -185,7 +217,7 @@ fn refuse_waiting(lanes: &mut Lanes, failure: &Failure) -> bool {
 
 /// Whether a command must act on the process even if nothing can be committed (H19).
 const fn stops(command: &Command) -> bool {
-    matches!(command, Command::Cancel(_) | Command::Close { .. })
+    matches!(command, Command::Cancel(_) | Command::Close(_))
 }
 
 async fn stop_lease(deps: &Deps, lease_id: LeaseId) {
@@ -198,17 +230,26 @@ async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> 
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
     let backend = deps.registry.require(&snapshot.session.backend)?;
     let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
-    let link = backend.link(saved).map_err(|error| {
+    let unreadable = |error| {
         tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
         Failure::of(Code::Runtime).origin("gateway")
-    })?;
+    };
     let limits = deps.profiles.limits(&snapshot.session.agent);
+    // Without it the agent's words make no sense any more: it is ended, and the session goes on with another one.
+    let (link, link_lost) = match backend.link(saved).map_err(unreadable) {
+        Ok(link) => (link, false),
+        Err(_) => (backend.link(None).map_err(unreadable)?, true),
+    };
     // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
     let profile = match profile(deps, &snapshot.session) {
         Ok(profile) => profile,
         Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
     };
-    Ok((Actor::restore(snapshot, link, profile, limits), fence))
+    let mut actor = Actor::restore(snapshot, link, profile, limits);
+    if link_lost {
+        actor.lose_link();
+    }
+    Ok((actor, fence))
 }
 
 /// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
@@ -237,6 +278,24 @@ impl Task {
         }
     }
 
+    /// Serves; a panic (a fault of ours) makes the actor again from what is committed, so that one bad message or row
+    /// takes neither the session nor the gateway along.
+    async fn serve_on(&mut self) {
+        for panics in 1..=PANICS_MAX {
+            if AssertUnwindSafe(self.serve()).catch_unwind().await.is_ok() {
+                return;
+            }
+            tracing::error!(session_key = %self.key, panics, "the actor panicked; it is made again");
+            for (_, reply) in self.waiting.drain() {
+                drop(reply.send(Err(Failure::of(Code::Runtime).origin("gateway"))));
+            }
+            if self.rebuild().await == Ended::Yes {
+                return;
+            }
+        }
+        tracing::error!(session_key = %self.key, "the actor panics again and again; it is left until somebody asks for it");
+    }
+
     async fn serve(&mut self) {
         loop {
             let ended = match self.wait().await {
@@ -255,7 +314,8 @@ impl Task {
                 Wake::Start => self.begin().await,
                 Wake::Reloaded => {
                     self.configure();
-                    Ended::No
+                    // How long an idle agent lives is worked out anew.
+                    self.step(Input::Tick).await
                 }
                 Wake::Tick => self.step(Input::Tick).await,
                 Wake::Quiet if self.actor.is_quiet() => Ended::Yes,
@@ -481,6 +541,7 @@ impl Task {
                 }
                 Act::Forget { at } => self.performer.forget(at),
                 Act::Reply { ticket, result } => self.reply(ticket, result),
+                Act::Moved(moved) => log_move(&self.key, moved),
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),
             }
         }
@@ -500,27 +561,15 @@ impl Task {
     }
 }
 
-/// Output pieces that follow each other become one, so that they become one transaction.
-fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseNews> {
-    let mut merged: Vec<LeaseNews> = Vec::new();
-    for item in items {
-        match item {
-            FeedItem::Output { offset, bytes } => match merged.last_mut() {
-                Some(LeaseNews::Output { offset: from, bytes: before })
-                    if *from + before.len() as u64 == offset =>
-                {
-                    before.extend_from_slice(&bytes);
-                }
-                _ => merged.push(LeaseNews::Output { offset, bytes }),
-            },
-            FeedItem::Exited { status, end_offset, stdin_written, stderr_tail } => {
-                merged.push(LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail });
-            }
-            FeedItem::Changed { state, .. } if state.is_ended() => merged.push(LeaseNews::Changed),
-            FeedItem::Changed { .. } => {}
-        }
+/// The one place where transitions are logged: from, event, to.
+fn log_move(session_key: &SessionKey, moved: Moved) {
+    let Moved { run_id, from, event, to } = moved;
+    let (machine, run_id) =
+        (if run_id.is_some() { "run" } else { "session" }, run_id.map(tracing::field::display));
+    match to {
+        Some(to) => tracing::info!(%session_key, run_id, machine, from, event, to, "transition"),
+        None => tracing::error!(%session_key, run_id, machine, from, event, "refused a transition"),
     }
-    merged
 }
 
 /// The answer that a repeated command had the first time (I5).
@@ -531,62 +580,12 @@ fn replay(command: &Command, keyed: &Keyed, fingerprint: &str, result: &str) -> 
     let parsed = match command {
         Command::Prompt { .. } => serde_json::from_str(result).map(Answered::Prompt),
         Command::Cancel(_) => serde_json::from_str(result).map(Answered::Cancel),
-        Command::Close { .. } | Command::Reset | Command::SetOption(_) => {
+        Command::Close(_) | Command::Expire { .. } | Command::NewConversation | Command::Set(_) => {
             serde_json::from_str(result).map(Answered::Now)
         }
         Command::AnswerPermission { .. } => Ok(Answered::Done),
     };
     parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
-}
-
-fn spawned(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Ok(_) => Some(LeaseNews::Spawned),
-        Err(CallError::Refused(refusal)) => Some(LeaseNews::SpawnRefused {
-            code: refusal.code,
-            message: refusal.message,
-            retry_after_ms: refusal.retry_after_ms,
-        }),
-        Err(CallError::Disconnected) => None,
-    }
-}
-
-fn attached(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Ok(Reply::Attached(attached)) => Some(LeaseNews::Attached(attached)),
-        Err(CallError::Refused(refusal)) => match refusal.code {
-            RefusalCode::LeaseUnknown | RefusalCode::LeaseEnded => Some(LeaseNews::Unknown),
-            RefusalCode::OffsetUnavailable => Some(LeaseNews::OffsetGone),
-            _ => Some(LeaseNews::StreamsBusy),
-        },
-        Ok(_) | Err(CallError::Disconnected) => None,
-    }
-}
-
-/// An acknowledgement that was not taken would leave the agent waiting for room: the next attach repeats it.
-fn acked(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::Busy => Some(LeaseNews::StreamsBusy),
-        Ok(_) | Err(_) => None,
-    }
-}
-
-fn written(seq: u64, answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Ok(_) => Some(LeaseNews::Written { seq }),
-        Err(CallError::Refused(refusal)) => Some(LeaseNews::InputRefused { seq, code: refusal.code }),
-        Err(CallError::Disconnected) => None,
-    }
-}
-
-fn closing(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
-    match answer {
-        Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => {
-            Some(LeaseNews::Unknown)
-        }
-        Ok(Reply::Closing { state }) if state.is_ended() => Some(LeaseNews::Changed),
-        Ok(_) | Err(_) => None,
-    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ use super::*;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseRow, LeaseUse, RunMode};
-use crate::manager::Manager;
+use crate::manager::{CloseRequest, Manager};
 use crate::runtime::direct::DirectRuntime;
 use crate::tests::{open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey};
 use acp_shared::protocol::{
-    Graces, Home, LeaseKind, LeaseState, Refusal, Role, Spawn, ToClient, ToSupervisor, VERSION_MAX, Welcome,
+    Graces, Home, LeaseKind, LeaseState, Refusal, RefusalCode, Role, Spawn, ToClient, ToSupervisor,
+    VERSION_MAX, Welcome,
 };
 
 struct NoAgents;
@@ -34,6 +35,9 @@ impl Profiles for NoAgents {
             line_bytes_max: 1_000,
             cancel_ms: 60_000,
             close_wait_ms: 60_000,
+            turn_ms: 0,
+            reconcile_ms: 60_000,
+            runtime_idle_ms: 0,
             silent_ms: 60_000,
             permission_ms: 0,
             probe_ms: 0,
@@ -70,6 +74,7 @@ struct World {
     dir: tempfile::TempDir,
     store: Store,
     manager: Manager,
+    registry: Arc<Registry>,
     key: SessionKey,
     lease_id: LeaseId,
     closed: mpsc::Receiver<LeaseId>,
@@ -123,13 +128,14 @@ async fn world() -> World {
     let deps = Deps {
         store: store.clone(),
         supervisor,
-        registry,
+        registry: Arc::clone(&registry),
         clock: Clock::start(),
         profiles: Arc::new(NoAgents),
         live: Live::new(Loaded::default()),
         stop: stop.clone(),
     };
-    World { dir, store, manager: Manager::new(deps, GatewayInstanceId::mint()), key, lease_id, closed, stop }
+    let manager = Manager::new(deps, GatewayInstanceId::mint());
+    World { dir, store, manager, registry, key, lease_id, closed, stop }
 }
 
 impl World {
@@ -157,7 +163,7 @@ impl World {
     }
 
     async fn close(&self) -> Result<crate::manager::SessionNow, Failure> {
-        self.manager.close(&self.key, "enough".to_owned(), IdempotencyKey::mint()).await
+        self.manager.close(&self.key, CloseRequest::new("enough"), IdempotencyKey::mint()).await
     }
 
     async fn end(self) {
@@ -171,7 +177,9 @@ impl World {
 #[tokio::test]
 async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not_called_done() {
     let mut world = world().await;
-    let answer = |option: &'static str| world.manager.answer_permission(&world.key, "none", option, "me");
+    let answer = |option: &'static str| {
+        world.manager.answer_permission(&world.key, "none", option, "me", IdempotencyKey::mint())
+    };
     assert_eq!(answer("yes").await.unwrap_err().code, Code::Usage, "the actor is there");
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
@@ -187,6 +195,144 @@ async fn a_close_whose_actor_cannot_be_made_ends_the_process() {
     let mut world = world().await;
     world.break_store().await;
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
+    assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    world.end().await;
+}
+
+/// What was in the middle of something is taken up as soon as the database lets it, without anybody asking.
+#[tokio::test]
+async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
+    let world = world().await;
+    let epoch = async || {
+        let key = world.key.clone();
+        world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap().0
+    };
+    let before = epoch().await;
+    world.break_store().await;
+    assert_eq!(world.manager.resume().await.unwrap(), 1);
+    let refused = crate::tests::eventually("a command is refused, not held", async || {
+        world.prompt().await.err().filter(|failure| failure.code == Code::StoreUnavailable)
+    });
+    refused.await;
+    assert_eq!(epoch().await, before);
+    world.mend_store().await;
+    crate::tests::eventually("the actor is made", async || (epoch().await > before).then_some(())).await;
+    world.end().await;
+}
+
+/// B15: a newer actor has the session. The older one neither writes nor ends the process that is not its own any more.
+#[tokio::test]
+async fn b15_a_superseded_actor_acts_on_nothing() {
+    let mut world = world().await;
+    let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
+    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
+    world.store.claim(world.key.clone()).await.unwrap();
+    assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
+    assert!(world.closed.try_recv().is_err(), "its process is the successor's");
+    let state = world.store.session(world.key.clone()).await.unwrap().unwrap().state;
+    assert_eq!(state, crate::core::session::SessionState::Idle);
+    let closed = crate::tests::eventually("a newer actor closes", async || world.close().await.ok()).await;
+    assert_eq!(closed.state, crate::core::session::SessionState::Closed);
+    world.end().await;
+}
+
+/// A mailbox that is full refuses with a reason, and holds up neither cancel nor close.
+#[tokio::test]
+async fn b03_a_full_mailbox_refuses_and_lets_a_cancel_through() {
+    let world = world().await;
+    let prompts = futures_util::future::join_all((0..100).map(|_| world.prompt()));
+    let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
+    let (answers, cancelled) = tokio::join!(prompts, cancel);
+    let full = |failure: &Failure| failure.detail_code.as_deref() == Some("MAILBOX_FULL");
+    let refused =
+        answers.iter().filter_map(|answer| answer.as_ref().err()).filter(|failure| full(failure)).count();
+    assert!(refused > 0 && refused < 100, "{refused} of 100 found the mailbox full");
+    cancelled.unwrap();
+    world.end().await;
+}
+
+/// What was kept of the talk with the agent is damaged: the process is ended rather than left without anybody.
+#[tokio::test]
+async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
+    let mut world = world().await;
+    let damage = "UPDATE acp_leases SET link_state = '{\"no\": \"link\"'";
+    world.store.write("damage", move |tx| Ok(tx.execute_batch(damage)?)).await.unwrap();
+    assert_eq!(world.manager.resume().await.unwrap(), 1);
+    assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    let events = world.store.events_after(world.key.clone(), 0, 10, usize::MAX).await.unwrap();
+    assert!(events.iter().any(|event| event.kind == crate::core::event::EventKind::Gap), "{events:?}");
+    world.end().await;
+}
+
+/// A runtime whose machine panics once it is asked for something.
+struct Broken;
+struct BrokenLink;
+
+impl crate::runtime::Runtime for Broken {
+    fn id(&self) -> &'static str {
+        "broken"
+    }
+    fn link(
+        &self,
+        _: Option<&str>,
+    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::LinkStateError> {
+        Ok(Box::new(BrokenLink))
+    }
+    fn health(&self) -> crate::runtime::Health {
+        DirectRuntime.health()
+    }
+}
+
+impl crate::core::link::Link for BrokenLink {
+    fn ensure_session(&mut self, _: &crate::core::link::EnsureSession) -> Vec<crate::core::link::LinkStep> {
+        Vec::new()
+    }
+    fn submit(&mut self, _: &crate::core::link::Submit) -> Vec<crate::core::link::LinkStep> {
+        Vec::new()
+    }
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::link::LinkStep> {
+        Vec::new()
+    }
+    fn answer(&mut self, _: &crate::core::link::Answer) -> Vec<crate::core::link::LinkStep> {
+        Vec::new()
+    }
+    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::link::LinkStep> {
+        Vec::new()
+    }
+    fn set_option(&mut self, _: &crate::core::link::SetOption) -> Vec<crate::core::link::LinkStep> {
+        panic!("as the test wants it")
+    }
+    fn close(&mut self, _: crate::core::link::Goodbye) -> Vec<crate::core::link::LinkStep> {
+        vec![crate::core::link::LinkStep::Farewell]
+    }
+    fn can_discard(&self) -> bool {
+        false
+    }
+    fn probe(&mut self) -> Vec<crate::core::link::LinkStep> {
+        Vec::new()
+    }
+    fn can_steer(&self) -> bool {
+        false
+    }
+    fn save(&self) -> String {
+        "{}".to_owned()
+    }
+}
+
+/// A panic in the middle of a command is that command's failure: the session goes on with what is committed.
+#[tokio::test]
+async fn an_actor_that_panics_is_made_again() {
+    let mut world = world().await;
+    world.registry.register(Arc::new(Broken));
+    let sql = "UPDATE acp_sessions SET backend = 'broken'";
+    world.store.write("break", move |tx| Ok(tx.execute_batch(sql)?)).await.unwrap();
+    let mode = crate::core::options::Setting::Mode("plan".to_owned());
+    let failed = world.manager.set(&world.key, mode, IdempotencyKey::mint()).await.unwrap_err();
+    assert_eq!(failed.code, Code::Runtime);
+    let row = world.store.session(world.key.clone()).await.unwrap().unwrap();
+    assert_eq!(row.options.mode_id, None, "nothing of it is committed");
+    let closed = world.close().await.unwrap();
+    assert_eq!(closed.state, crate::core::session::SessionState::Closed);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
     world.end().await;
 }

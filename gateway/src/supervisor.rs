@@ -14,6 +14,7 @@ use acp_shared::protocol::{
 use acp_shared::redact::Secret;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -23,6 +24,12 @@ use tokio_util::sync::CancellationToken;
 const REQUESTS_MAX: usize = 1024;
 /// How long the supervisor may take to answer Hello.
 const HELLO_MS: u64 = 10_000;
+/// After this long without a word the supervisor is asked whether it is there …
+const ASK_AFTER_MS: u64 = 5_000;
+/// … and when nothing at all is heard for this long after that, the connection is given up: it hangs.
+const HANGS_MS: u64 = 15_000;
+/// Number of the request that only wants to hear something; no other one has it.
+const PING_ID: u64 = 0;
 /// Shortest and longest wait before the next attempt to connect, in milliseconds.
 const BACKOFF_MS: (u64, u64) = (50, 2_000);
 
@@ -149,10 +156,21 @@ impl Supervisor {
     /// Starts to connect to the socket at `path`, and goes on until `stop` is cancelled.
     /// The secret is read anew for each connection: the supervisor may have been started later.
     pub(crate) fn start(path: PathBuf, secret: PathBuf, hello: Hello, stop: CancellationToken) -> Self {
+        Self::start_with(path, secret, hello, stop, (ASK_AFTER_MS, HANGS_MS))
+    }
+
+    /// The same, with this patience: after how long a silence it is asked, and how long it may take to answer.
+    fn start_with(
+        path: PathBuf,
+        secret: PathBuf,
+        hello: Hello,
+        stop: CancellationToken,
+        patience_ms: (u64, u64),
+    ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
         let shared = Arc::new(Shared { state: Mutex::default(), status });
-        let driver = Driver { path, secret, hello, shared: Arc::clone(&shared), queue };
+        let driver = Driver { path, secret, hello, shared: Arc::clone(&shared), queue, patience_ms };
         tokio::spawn(async move {
             tokio::select! {
                 () = driver.run() => {}
@@ -210,6 +228,8 @@ struct Driver {
     hello: Hello,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<(u64, Request)>,
+    /// Silence before it is asked, and the time it has to answer.
+    patience_ms: (u64, u64),
 }
 
 impl Driver {
@@ -237,10 +257,15 @@ impl Driver {
         while self.queue.try_recv().is_ok() {}
         self.set_up(welcome);
         let shared = Arc::clone(&self.shared);
+        let heard = AtomicU64::new(0);
+        let count = || heard.load(Ordering::Relaxed);
+        let ping = Notify::new();
+        let (ask_after_ms, hangs_ms) = self.patience_ms;
         let read = async {
             loop {
                 match receiver.recv().await {
                     Ok(Some(message)) => {
+                        heard.fetch_add(1, Ordering::Relaxed);
                         if let Some(why) = shared.deliver(message) {
                             return why;
                         }
@@ -251,7 +276,12 @@ impl Driver {
             }
         };
         let write = async {
-            while let Some((id, body)) = self.queue.recv().await {
+            loop {
+                let next = tokio::select! {
+                    next = self.queue.recv() => next,
+                    () = ping.notified() => Some((PING_ID, Request::Status)),
+                };
+                let Some((id, body)) = next else { return "the gateway is ending".to_owned() };
                 if let Err(error) = sender.feed(&ToSupervisor::Request { id, body }).await {
                     return describe(&error);
                 }
@@ -264,11 +294,30 @@ impl Driver {
                     return describe(&error);
                 }
             }
-            "the gateway is ending".to_owned()
         };
+        let watch = async {
+            let mut last = count();
+            loop {
+                tokio::time::sleep(Duration::from_millis(ask_after_ms)).await;
+                let before = std::mem::replace(&mut last, count());
+                if before != last {
+                    continue;
+                }
+                ping.notify_one();
+                tokio::time::sleep(Duration::from_millis(hangs_ms)).await;
+                if count() == last {
+                    return format!(
+                        "the supervisor hangs: nothing was heard of it for {hangs_ms} ms after it was asked"
+                    );
+                }
+            }
+        };
+        // What has come is read before it is judged that nothing came.
         tokio::select! {
+            biased;
             why = read => why,
             why = write => why,
+            why = watch => why,
         }
     }
 
@@ -376,3 +425,7 @@ fn describe(error: &ConnError) -> String {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

@@ -5,6 +5,7 @@ use crate::lease::Lease;
 use crate::service::Service;
 use crate::wait::{LONG, SOON, eventually, until};
 use crate::world::{Agent, World, bin};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -181,6 +182,24 @@ impl House {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.kill9();
         }
+    }
+
+    /// What the running gateway has logged since it was started.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn gateway_log(&self) -> String {
+        self.gateway.as_ref().unwrap_or_else(|| panic!("the gateway is dead")).log()
+    }
+
+    /// Sends the supervisor a signal.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal_supervisor(&self, signal: Signal) {
+        let supervisor = self.supervisor.as_ref().unwrap_or_else(|| panic!("the supervisor is dead"));
+        assert!(supervisor.signal(signal), "the supervisor is gone");
     }
 
     /// Starts the supervisor and waits until it is ready.

@@ -36,6 +36,7 @@ type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
 const MANAGER: &str = "gateway/src/manager_tests.rs";
+const LIVES: &str = "tests/tests/lives.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
 
 fn mine() -> AgentName {
@@ -63,6 +64,10 @@ fn default_agent(loaded: &Loaded) -> String {
 
 fn limits(loaded: &Loaded) -> String {
     format!("{:?}", Live::new(loaded.clone()).limits(&mine()))
+}
+
+fn windows(loaded: &Loaded) -> String {
+    format!("{:?}", Live::new(loaded.clone()).windows())
 }
 
 fn api(loaded: &Loaded) -> String {
@@ -151,7 +156,8 @@ const ROWS: &[Row] = &[
     ("acp.stream.min_interval_ms", "100", Unused),
     ("acp.stream.repeat_suppression", "false", Unused),
     ("acp.stream.tag_visibility", "{ plan = true }", Unused),
-    ("acp.runtime.ttl_minutes", "1", Unused),
+    ("acp.runtime.ttl_minutes", "1", Seen(limits)),
+    ("acp.runtime.ttl_minutes", "1", Test(LIVES, "b10_r_an_idle_agent_is_ended_by_time_and_comes_back")),
     ("acp.runtime.install_command", "\"make\"", Seen(backend)),
     (
         "acp.control_plane.store",
@@ -165,8 +171,17 @@ const ROWS: &[Row] = &[
         "\"normal\"",
         Test("gateway/src/store/tests/opening.rs", "durability_is_the_databases_own"),
     ),
-    ("acp.control_plane.recovery.eager_actors", "1", Unused),
-    ("acp.control_plane.recovery.reconcile_running_after_ms", "1000", Unused),
+    (
+        "acp.control_plane.recovery.eager_actors",
+        "1",
+        Test(MANAGER, "as_many_resting_sessions_are_taken_up_at_start_as_is_said"),
+    ),
+    ("acp.control_plane.recovery.reconcile_running_after_ms", "1000", Seen(limits)),
+    (
+        "acp.control_plane.recovery.reconcile_running_after_ms",
+        "1000",
+        Test(LIVES, "b12_r_a_turn_without_its_supervisor_ends_in_bounded_time"),
+    ),
     ("acp.control_plane.checkpoint.flush_every_events", "1", Seen(commits)),
     (
         "acp.control_plane.checkpoint.flush_every_events",
@@ -180,7 +195,8 @@ const ROWS: &[Row] = &[
         Test("gateway/src/store/tests/groups.rs", "a_commit_takes_no_more_once_it_was_open_for_its_time"),
     ),
     ("acp.idempotency.ttl_hours", "1", Seen(answers)),
-    ("session.ttl_minutes", "1", Unused),
+    ("session.ttl_minutes", "1", Seen(windows)),
+    ("session.ttl_minutes", "1", Test(LIVES, "d02_r_a_session_that_nobody_uses_is_closed_by_time")),
     ("session.thread_bindings.enabled", "false", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Test(MANAGER, "bindings_get_the_windows_of_their_account")),

@@ -63,7 +63,7 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
-    /// Sessions: spawn, list, show, history, cancel, close, reset
+    /// Sessions: spawn, list, show, history, set, cancel, new, close, archive, delete, reset
     #[command(subcommand)]
     Sessions(sessions::Verb),
     /// Say something to a session's agent and follow the answer

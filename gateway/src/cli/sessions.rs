@@ -1,6 +1,6 @@
-//! `sessions spawn | list | show | history | cancel | close | reset`.
+//! `sessions spawn | list | show | history | set | cancel | new | close | archive | delete | reset`.
 
-use crate::api::{CancelBody, CloseBody, ResetBody, SessionView, SpawnBody};
+use crate::api::{CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, SessionView, SpawnBody};
 use crate::cli::follow::print_events;
 use crate::cli::output::{Out, Outcome, age, now_ms, table};
 use crate::cli::{Global, Once, usage};
@@ -8,9 +8,11 @@ use crate::client::{Wanted, encode};
 use crate::config::{NonInteractive, PermissionMode};
 use crate::core::request::{Cancelled, SessionNow, Spawned};
 use crate::core::rows::SessionMode;
+use crate::core::ttl::{Source, span};
+use crate::error::Failure;
 use acp_shared::ids::{AgentName, RunId, SessionKey};
 use clap::{Args, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `sessions …`
 #[derive(Debug, Subcommand)]
@@ -43,23 +45,79 @@ pub(crate) enum Verb {
         #[command(flatten)]
         once: Once,
     },
+    /// Change one setting of a session, now and for every later start of its agent
+    #[command(after_help = "Example: acp-gateway sessions set KEY --mode plan")]
+    Set(SetArgs),
+    /// Begin a new conversation with the next prompt; the session and its journal stay
+    New {
+        /// The session
+        session: SessionKey,
+        #[command(flatten)]
+        once: Once,
+    },
     /// Close a session for good, and end its agent
-    Close {
-        /// The session
-        session: SessionKey,
-        /// Why, for the record
-        #[arg(long)]
-        reason: Option<String>,
-        #[command(flatten)]
-        once: Once,
-    },
-    /// Begin a new conversation with the next prompt; the journal stays
-    Reset {
-        /// The session
-        session: SessionKey,
-        #[command(flatten)]
-        once: Once,
-    },
+    Close(EndArgs),
+    /// Close a session and keep it for later reading
+    Archive(EndArgs),
+    /// Close a session and leave it out of every list; its journal stays
+    Delete(EndArgs),
+    /// Close a session to begin again with another one
+    Reset(EndArgs),
+}
+
+/// `sessions close | archive | delete | reset`
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    /// The session
+    session: SessionKey,
+    /// Why, for the record and for the conversation
+    #[arg(long)]
+    reason: Option<String>,
+    /// Have the agent forget the conversation too, where it can
+    #[arg(long)]
+    discard: bool,
+    #[command(flatten)]
+    once: Once,
+}
+
+/// `sessions set`
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// The session
+    session: SessionKey,
+    #[command(flatten)]
+    one: Setting,
+    #[command(flatten)]
+    once: Once,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Setting {
+    /// The agent's mode
+    #[arg(long)]
+    mode: Option<String>,
+    /// The agent's model
+    #[arg(long)]
+    model: Option<String>,
+    /// Another working directory; the agent is started again in it
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    /// What happens when the agent asks for a permission
+    #[arg(long, value_enum, value_name = "MODE")]
+    permission: Option<Permission>,
+    /// What happens when nobody can be asked
+    #[arg(long, value_enum, value_name = "POLICY")]
+    non_interactive_permissions: Option<Policy>,
+    /// How long a turn may take, 1 to 86400; 0 takes the limit away
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// One of the agent's config options
+    #[arg(long, value_name = "ID=VALUE")]
+    option: Option<String>,
+    /// Everything back to what configuration says; the agent is started again
+    #[arg(long)]
+    defaults: bool,
 }
 
 /// `sessions spawn`
@@ -86,6 +144,9 @@ pub(crate) struct SpawnArgs {
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// The session that spawns this one, and owns it then
+    #[arg(long, value_name = "SESSION")]
+    spawned_by: Option<SessionKey>,
     /// Somebody answers the first prompt's questions elsewhere (`permissions answer`, `chat`)
     #[arg(long, requires = "prompt")]
     interactive: bool,
@@ -111,6 +172,26 @@ enum Permission {
 enum Policy {
     Deny,
     Fail,
+}
+
+impl From<Permission> for PermissionMode {
+    fn from(permission: Permission) -> Self {
+        match permission {
+            Permission::Ask => Self::Ask,
+            Permission::ApproveReads => Self::ApproveReads,
+            Permission::ApproveAll => Self::ApproveAll,
+            Permission::DenyAll => Self::DenyAll,
+        }
+    }
+}
+
+impl From<Policy> for NonInteractive {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Deny => Self::Deny,
+            Policy::Fail => Self::Fail,
+        }
+    }
 }
 
 /// `sessions history`
@@ -167,48 +248,80 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
                 None => "Nothing ran or waited.".to_owned(),
             })
         }
-        Verb::Close { session, reason, once } => {
-            let body = CloseBody { reason };
-            let now: SessionNow = client.post(&path(&session, "/close"), &body, &once.key()).await?;
-            out.show(&now, |now| format!("{} is {}.", now.session_key, now.state.as_str()))
+        Verb::Set(SetArgs { session, one, once }) => {
+            let body = one.body()?;
+            let now: SessionNow = client.post(&path(&session, "/options"), &body, &once.key()).await?;
+            out.show(&now, |now| format!("{} has it, now and after a restart of its agent.", now.session_key))
         }
-        Verb::Reset { session, once } => {
-            let now: SessionNow = client.post(&path(&session, "/reset"), &ResetBody {}, &once.key()).await?;
+        Verb::New { session, once } => {
+            let now: SessionNow = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
             out.show(&now, |now| format!("{} begins anew with the next prompt.", now.session_key))
         }
+        Verb::Close(args) => end(global, "/close", args, out).await,
+        Verb::Archive(args) => end(global, "/archive", args, out).await,
+        Verb::Delete(args) => end(global, "/delete", args, out).await,
+        Verb::Reset(args) => end(global, "/reset", args, out).await,
     }
+}
+
+async fn end(global: &Global, verb: &str, args: EndArgs, out: &mut Out) -> Outcome {
+    let path = format!("/v1/sessions/{}{verb}", encode(args.session.as_str()));
+    let body = CloseBody { reason: args.reason, discard: args.discard };
+    let now: SessionNow = global.client()?.post(&path, &body, &args.once.key()).await?;
+    out.show(&now, |now| {
+        let forgets = match now.discarded {
+            Some(true) => " Its agent was asked to forget it.",
+            Some(false) => " Its agent keeps its own copy: it does not run, or cannot be asked to forget.",
+            None => "",
+        };
+        format!("{} is {}.{forgets}", now.session_key, now.state.as_str())
+    })
+}
+
+impl Setting {
+    fn body(self) -> Result<OptionBody, Failure> {
+        let cwd = self.cwd.map(|dir| absolute(&dir)).transpose()?;
+        let config = self.option.map(|given| {
+            let (id, value) =
+                given.split_once('=').ok_or_else(|| usage("--option wants ID=VALUE".to_owned()))?;
+            Ok::<_, Failure>(ConfigChoice { id: id.to_owned(), value: value.to_owned() })
+        });
+        Ok(OptionBody {
+            mode: self.mode,
+            model: self.model,
+            cwd,
+            permission: self.permission.map(PermissionMode::from),
+            non_interactive_permissions: self.non_interactive_permissions.map(NonInteractive::from),
+            timeout_s: self.timeout,
+            defaults: self.defaults.then_some(true),
+            config: config.transpose()?,
+        })
+    }
+}
+
+/// A directory that a person names, from where they are.
+fn absolute(dir: &Path) -> Result<String, Failure> {
+    let asked = std::path::absolute(dir).map_err(|error| usage(format!("{}: {error}", dir.display())))?;
+    asked.to_str().map(str::to_owned).ok_or_else(|| usage(format!("{} is not UTF-8", asked.display())))
 }
 
 async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
     let here = || std::env::current_dir().map_err(|error| usage(format!("the current directory: {error}")));
-    let asked = match args.cwd {
-        Some(dir) => {
-            std::path::absolute(&dir).map_err(|error| usage(format!("{}: {error}", dir.display())))?
-        }
-        None => here()?,
-    };
-    let cwd = asked.to_str().ok_or_else(|| usage(format!("{} is not UTF-8", asked.display())))?;
+    let cwd = absolute(&args.cwd.map_or_else(here, Ok)?)?;
     let body = SpawnBody {
         agent: args.agent,
-        cwd: Some(cwd.to_owned()),
+        cwd: Some(cwd),
         label: args.label,
         mode: Some(match args.mode {
             Mode::Persistent => SessionMode::Persistent,
             Mode::Oneshot => SessionMode::Oneshot,
         }),
-        permission: args.permission.map(|permission| match permission {
-            Permission::Ask => PermissionMode::Ask,
-            Permission::ApproveReads => PermissionMode::ApproveReads,
-            Permission::ApproveAll => PermissionMode::ApproveAll,
-            Permission::DenyAll => PermissionMode::DenyAll,
-        }),
-        non_interactive_permissions: args.non_interactive_permissions.map(|policy| match policy {
-            Policy::Deny => NonInteractive::Deny,
-            Policy::Fail => NonInteractive::Fail,
-        }),
+        permission: args.permission.map(PermissionMode::from),
+        non_interactive_permissions: args.non_interactive_permissions.map(NonInteractive::from),
         prompt: args.prompt,
         author: None,
         interactive: args.interactive,
+        spawned_by: args.spawned_by,
     };
     let spawned: Spawned = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;
@@ -259,6 +372,25 @@ fn show(view: &SessionView) -> String {
         ("created", format!("{} ago", age(view.created_at_ms, now))),
         ("active", format!("{} ago", age(view.last_activity_at_ms, now))),
     ];
+    if view.owner_session_key != view.session_key {
+        facts.push(("owner", view.owner_session_key.to_string()));
+    }
+    if let Some(ending) = view.ending {
+        facts.push(("ended as", ending.as_str().to_owned()));
+    }
+    if let Some(expiry) = &view.expiry {
+        let what = match expiry.source {
+            Source::BindingIdle => "idle limit of its binding",
+            Source::BindingMaxAge => "maximum age of its binding",
+            Source::Session => "limit of sessions",
+            Source::Runtime => "limit of idle agents",
+        };
+        let left = span(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+        facts.push((
+            "runs out",
+            format!("in {left}, if nothing happens ({what}, {})", span(expiry.window_ms)),
+        ));
+    }
     if let Some(failure) = &view.last_error {
         facts.push(("last error", failure.to_string()));
     }
@@ -270,7 +402,11 @@ fn show(view: &SessionView) -> String {
                 run.text.chars().take(48).map(|c| if c.is_control() { ' ' } else { c }).collect();
             let how = run.error.as_ref().map(|failure| failure.code.to_string());
             let how = how.or_else(|| run.stop_reason.clone()).unwrap_or_default();
-            vec![run.run_id.to_string(), run.state.as_str().to_owned(), how, said]
+            let state = match run.position {
+                Some(place) => format!("{} ({place})", run.state.as_str()),
+                None => run.state.as_str().to_owned(),
+            };
+            vec![run.run_id.to_string(), state, how, said]
         });
         text.push('\n');
         text.push_str(&table(&["RUN", "STATE", "END", "PROMPT"], rows));

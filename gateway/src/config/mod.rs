@@ -151,7 +151,7 @@ impl Default for Dispatch {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Runtime {
     /// An agent process that was idle this long is ended; the session goes on with the next prompt. 0: never.
-    /// Default: 0. Source: `acp.runtime.ttlMinutes`.
+    /// An agent whose conversation cannot be resumed is left alone. Default: 0. Source: `acp.runtime.ttlMinutes`.
     pub(crate) ttl_minutes: u64,
     /// How the runtime backend is installed, said when it is missing. Default: none.
     /// Source: `acp.runtime.installCommand`.
@@ -209,11 +209,11 @@ impl Default for ControlPlane {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Recovery {
-    /// Idle sessions whose actor is made at start rather than on first use, the ones used last; sessions with
+    /// Resting sessions whose actor is made at start rather than on first use, the ones used last; those with
     /// unfinished work or a living agent always are. Default: 16. Source: `acp.controlPlane.recovery.eagerActors`.
     pub(crate) eager_actors: u64,
-    /// A run found running at start is given up when its agent has not been found again after this long. Not used
-    /// in this version: the supervisor says what became of the agent, and nothing is guessed before. Default: 30000. Source: `acp.controlPlane.recovery.reconcileRunningAfterMs`.
+    /// A run that runs, and whose agent is out of reach (after a start of the gateway, or without the supervisor), is
+    /// given up after this long. Default: 30000. Source: `acp.controlPlane.recovery.reconcileRunningAfterMs`.
     pub(crate) reconcile_running_after_ms: u64,
 }
 

@@ -21,18 +21,8 @@ const WHOLE: &str = "conversations get whole answers, viewers get every chunk at
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
 /// All of them.
-pub(crate) const UNUSED: [Unused; 17] = [
+pub(crate) const UNUSED: [Unused; 13] = [
     unused("acp.control_plane.store_path", "the database is gateway.db in the state directory"),
-    unused(
-        "acp.control_plane.recovery.eager_actors",
-        "sessions with unfinished work are taken up at start, idle ones on first use",
-    ),
-    unused(
-        "acp.control_plane.recovery.reconcile_running_after_ms",
-        "a running run goes on or ends when the supervisor says what became of its agent",
-    ),
-    unused("acp.runtime.ttl_minutes", "an idle agent lives until its session is closed"),
-    unused("session.ttl_minutes", "a session lives until it is closed"),
     unused("acp.stream.coalesce_idle_ms", WHOLE),
     unused("acp.stream.delivery_mode", WHOLE),
     unused("acp.stream.hidden_boundary_separator", WHOLE),

@@ -5,6 +5,7 @@
 //! `--flag=value` mean the same; dashes that keyboards replace by long ones are read as plain ones.
 
 use crate::core::rows::{PermissionMode, SessionMode};
+use crate::core::session::Ending;
 use acp_shared::ids::{AgentName, SessionKey};
 
 /// What a person wants of the gateway.
@@ -17,9 +18,14 @@ pub(crate) enum Command {
     /// A word into the running turn.
     Steer(String),
     /// End the session.
-    Close,
+    Close {
+        /// In which way.
+        ending: Ending,
+        /// Whether the agent shall forget the conversation.
+        discard: bool,
+    },
     /// Start the agent's conversation anew.
-    Reset,
+    New,
     /// List the sessions.
     Sessions,
     /// What the session of this conversation is and does.
@@ -93,7 +99,7 @@ pub(crate) const HELP: &str = "\
 /acp cancel: stop the running turn
 /acp steer TEXT: say something into the running turn
 /acp new: start the agent's conversation anew
-/acp close: end the session
+/acp close | archive | delete | reset [--discard]: end the session; with --discard its agent forgets it too
 /acp mode MODE: set the agent's mode
 /acp set OPTION VALUE: set one of the agent's options
 /acp permissions: what the agent waits for
@@ -131,8 +137,11 @@ fn acp(rest: &str) -> Result<Command, String> {
         // The rest of the message as it is: quotes in it are the person's own.
         "steer" => Ok(Command::Steer(args.to_owned())),
         "cancel" => alone("/acp cancel", args, Command::Cancel),
-        "close" => alone("/acp close", args, Command::Close),
-        "new" | "reset" => alone("/acp new", args, Command::Reset),
+        "close" => close("/acp close", args, Ending::Closed),
+        "archive" => close("/acp archive", args, Ending::Archived),
+        "delete" => close("/acp delete", args, Ending::Deleted),
+        "reset" => close("/acp reset", args, Ending::Reset),
+        "new" => alone("/acp new", args, Command::New),
         "sessions" => alone("/acp sessions", args, Command::Sessions),
         "status" => alone("/acp status", args, Command::Status),
         "permissions" => alone("/acp permissions", args, Command::Permissions),
@@ -153,6 +162,16 @@ fn acp(rest: &str) -> Result<Command, String> {
 
 fn alone(name: &str, args: &str, command: Command) -> Result<Command, String> {
     if args.is_empty() { Ok(command) } else { Err(format!("{name} takes no arguments.")) }
+}
+
+fn close(name: &str, args: &str, ending: Ending) -> Result<Command, String> {
+    let words = words(args)?;
+    let discard = match words.as_slice() {
+        [] => false,
+        [flag] if plain_dashes(flag).as_deref() == Some("discard") => true,
+        _ => return Err(format!("{name} takes nothing but --discard.")),
+    };
+    Ok(Command::Close { ending, discard })
 }
 
 fn focus(args: &str) -> Result<Command, String> {
@@ -353,9 +372,12 @@ mod tests {
             ("/acp cancel", Some(Command::Cancel)),
             ("/acp steer don't \"quote\"", Some(Command::Steer("don't \"quote\"".to_owned()))),
             ("/acp steer\ntwo\nlines", Some(Command::Steer("two\nlines".to_owned()))),
-            ("/acp close", Some(Command::Close)),
-            ("/acp new", Some(Command::Reset)),
-            ("/acp reset", Some(Command::Reset)),
+            ("/acp close", Some(Command::Close { ending: Ending::Closed, discard: false })),
+            ("/acp close --discard", Some(Command::Close { ending: Ending::Closed, discard: true })),
+            ("/acp delete \u{2014}discard", Some(Command::Close { ending: Ending::Deleted, discard: true })),
+            ("/acp archive", Some(Command::Close { ending: Ending::Archived, discard: false })),
+            ("/acp reset", Some(Command::Close { ending: Ending::Reset, discard: false })),
+            ("/acp new", Some(Command::New)),
             ("/acp sessions", Some(Command::Sessions)),
             ("/acp status", Some(Command::Status)),
             ("/acp mode plan", Some(Command::Mode("plan".to_owned()))),

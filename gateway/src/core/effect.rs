@@ -2,7 +2,7 @@
 
 use crate::core::event::EventKind;
 use crate::core::rows::{AgentRequestRow, LeaseRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
-use acp_shared::ids::{IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
 
 /// One row to write. A transaction is a `Vec<Write>`, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +85,20 @@ pub(crate) enum Write {
     EndBindings {
         /// Why.
         reason: String,
+    },
+    /// End one binding that ran out, unless somebody used it meanwhile: then the transaction fails.
+    ExpireBinding {
+        /// Which one.
+        binding_id: BindingId,
+        /// When it was last used, as far as is known.
+        last_activity_at_ms: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Somebody or the agent spoke: the idle windows of the session's bindings begin anew.
+    TouchBindings {
+        /// When, milliseconds since the Unix epoch.
+        at_ms: u64,
     },
 }
 

@@ -59,7 +59,7 @@ kinds! {
     Done = "done",
     /// The run ended without an answer. Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
     Error = "error",
-    /// The session was closed. Payload: `{"reason"}`.
+    /// The session was closed. Payload: `{"reason", "ending"?}`.
     Closed = "closed",
 }
 

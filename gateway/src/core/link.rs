@@ -25,8 +25,11 @@ pub(crate) trait Link: Send {
     fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep>;
     /// Changes a session option while ready; the result comes as an event.
     fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep>;
-    /// The session is closed: a last word to the agent where the protocol has one (`session/close`).
-    fn close(&mut self) -> Vec<LinkStep>;
+    /// The session is closed: a last word to the agent where the protocol has one (`session/delete` for
+    /// [`Goodbye::Discard`], else `session/close`). Its answer comes as [`LinkStep::Farewell`].
+    fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep>;
+    /// Whether the agent can be asked to forget the conversation now.
+    fn can_discard(&self) -> bool;
     /// A harmless question to an idle agent; its answer, of whatever kind, comes as [`LinkStep::Alive`].
     fn probe(&mut self) -> Vec<LinkStep>;
     /// Whether the running turn can be steered.
@@ -63,6 +66,16 @@ pub(crate) struct Submit {
     pub(crate) text: String,
     /// Whether it is a steer into the running turn.
     pub(crate) steer: bool,
+}
+
+/// What the agent is told when its session is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Goodbye {
+    /// That nobody needs the session now.
+    Close,
+    /// That the conversation shall be forgotten.
+    Discard,
 }
 
 /// What [`Link::set_option`] needs.
@@ -134,6 +147,8 @@ pub(crate) enum LinkStep {
     },
     /// An answer to a probe.
     Alive,
+    /// The agent answered the last word: nothing more is expected of it.
+    Farewell,
     /// Worth a line in the log: something odd that was tolerated.
     Note(String),
 }

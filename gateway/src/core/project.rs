@@ -26,7 +26,7 @@ const PARTS_MAX: u32 = 100_000;
 /// Who settles a permission without anybody being asked.
 const BY_POLICY: &str = "policy";
 /// States that are seen by what follows them, and not said.
-const QUIET: [&str; 1] = ["agent_ready"];
+const QUIET: [&str; 2] = ["agent_ready", "agent_rests"];
 /// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
 pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Permission,
@@ -257,6 +257,9 @@ pub(crate) fn project(
     event: &EventRow,
     digest: Digest<'_>,
 ) -> Vec<Part> {
+    if is_of_another(binding_id, event) {
+        return Vec::new();
+    }
     let Some((kind, text)) = say(event, digest) else { return Vec::new() };
     let part = |(part_no, text)| Part {
         session_seq: event.session_seq,
@@ -267,6 +270,12 @@ pub(crate) fn project(
         nonce: nonce(binding_id, event.session_seq, part_no),
     };
     (0..PARTS_MAX).zip(split(&text, limit)).map(part).collect()
+}
+
+/// Whether a row is about one binding alone, and it is not this one.
+fn is_of_another(binding_id: BindingId, event: &EventRow) -> bool {
+    event.kind == EventKind::Status
+        && parse(&event.payload)["binding_id"].as_str().is_some_and(|of| of != binding_id.to_string())
 }
 
 /// What is said about a row.

@@ -3,7 +3,7 @@
 
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::core::run::RunState;
-use crate::core::session::SessionState;
+use crate::core::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,27 @@ pub(crate) struct SpawnRequest {
     pub(crate) author: String,
     /// Whether somebody can be asked for permissions in the first run.
     pub(crate) interactive: bool,
+    /// The session that spawns this one, and owns it then; `None` when a person does.
+    #[serde(default)]
+    pub(crate) spawned_by: Option<SessionKey>,
+}
+
+/// How a session is to be closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CloseRequest {
+    /// Why, for the record and for the conversation.
+    pub(crate) reason: String,
+    /// In which way.
+    pub(crate) ending: Ending,
+    /// Whether the agent shall forget the conversation, where it can.
+    pub(crate) discard: bool,
+}
+
+impl CloseRequest {
+    /// To be done with it.
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ending: Ending::Closed, discard: false }
+    }
 }
 
 /// A new session.
@@ -87,4 +108,7 @@ pub(crate) struct SessionNow {
     pub(crate) session_key: SessionKey,
     /// Its state.
     pub(crate) state: SessionState,
+    /// After a close with `discard`: whether the agent was asked to forget the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) discarded: Option<bool>,
 }

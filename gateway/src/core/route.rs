@@ -76,7 +76,7 @@ pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Opt
         return None;
     }
     let over = |since_ms: u64, window_ms: Option<u64>| {
-        window_ms.is_some_and(|window_ms| now_ms.saturating_sub(since_ms) >= window_ms)
+        window_ms.is_some_and(|window_ms| window_ms > 0 && now_ms.saturating_sub(since_ms) >= window_ms)
     };
     if over(binding.bound_at_ms, binding.max_age_ms) {
         Some("max-age")
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
+    fn b01_refusals_say_what_to_do() {
         let stale = binding("c", None, BindingStatus::Active);
         for target in [Target::Missing, Target::Known(SessionState::Closed)] {
             let Route::Refused { failure, .. } = inbound(Some((&stale, target)), Destination::Hint, 0) else {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
+    fn d11_windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
         let mut row = binding("c", None, BindingStatus::Active);
         let idle = Target::Known(SessionState::Idle);
         assert_eq!(expired(&row, idle, 2_499), None);

@@ -3,7 +3,7 @@
 pub(crate) use crate::config::{NonInteractive, PermissionMode};
 use crate::core::link::{Ask, Meaning};
 use crate::core::run::RunState;
-use crate::core::session::SessionState;
+use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::Spawn;
@@ -28,8 +28,21 @@ pub(crate) struct SessionOptions {
     pub(crate) non_interactive: NonInteractive,
     /// ACP session mode to set, e.g. `default`; `None` leaves the preset's.
     pub(crate) mode_id: Option<String>,
+    /// The agent's model, set through its config option `model`; `None` leaves the agent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    /// How long a turn may take, in seconds; `None` has the gateway's limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<u64>,
     /// ACP config options to set: id and value.
     pub(crate) config: Vec<(String, String)>,
+}
+
+impl SessionOptions {
+    /// Nothing but how permissions are dealt with.
+    pub(crate) const fn new(permission: PermissionMode, non_interactive: NonInteractive) -> Self {
+        Self { permission, non_interactive, mode_id: None, model: None, timeout_s: None, config: Vec::new() }
+    }
 }
 
 /// A row of `acp_sessions`.
@@ -49,6 +62,8 @@ pub(crate) struct SessionRow {
     pub(crate) label: Option<String>,
     /// Where it is in its life.
     pub(crate) state: SessionState,
+    /// In which way it was closed; `None` while it is not.
+    pub(crate) ending: Option<Ending>,
     /// Why it is in `error`, or what last went wrong.
     pub(crate) last_error: Option<Failure>,
     /// The session that owns it (itself, when a person spawned it).

@@ -34,6 +34,19 @@ pub(crate) enum RunEvent {
     Cancelled,
 }
 
+impl RunEvent {
+    /// The name in logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Requeued => "requeued",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// A transition that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {from} cannot take {event:?}")]

@@ -21,6 +21,39 @@ pub(crate) enum SessionState {
     Closed,
 }
 
+/// In which way a session was closed. Each of them is the same transaction; they differ in who sees it later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ending {
+    /// By a person who is done with it.
+    Closed,
+    /// To be kept for later reading.
+    Archived,
+    /// To be seen no more: lists leave it out. Its journal stays, since nothing is ever taken out of a journal.
+    Deleted,
+    /// To begin again with another one.
+    Reset,
+    /// By a window that ran out.
+    Expired,
+}
+
+impl Ending {
+    /// Every ending.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Closed, Self::Archived, Self::Deleted, Self::Reset, Self::Expired];
+
+    /// The name in the database and in JSON.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Archived => "archived",
+            Self::Deleted => "deleted",
+            Self::Reset => "reset",
+            Self::Expired => "expired",
+        }
+    }
+}
+
 /// What can happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum SessionEvent {
@@ -38,6 +71,21 @@ pub(crate) enum SessionEvent {
     Retried,
     /// The session was closed.
     Closed,
+}
+
+impl SessionEvent {
+    /// The name in logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::TurnStarted => "turn_started",
+            Self::TurnEnded => "turn_ended",
+            Self::CancelAsked => "cancel_asked",
+            Self::Faulted => "faulted",
+            Self::Retried => "retried",
+            Self::Closed => "closed",
+        }
+    }
 }
 
 /// A transition that the table does not have.

@@ -134,6 +134,8 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
 /// What goes wrong with one call of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
+    /// The adapter has a bug.
+    Panic,
     None,
     /// Not taken now.
     Reject,
@@ -196,6 +198,7 @@ impl Channel for Faulty {
                 Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
                 Fault::LostBefore => return lost(),
                 Fault::HangBefore => self.hang().await,
+                Fault::Panic => panic!("as the test wants it"),
                 Fault::None | Fault::LostAfter | Fault::HangAfter => {}
             }
             let message_id = self.take(message);
@@ -379,4 +382,19 @@ async fn an_uncertain_notice_is_the_end_of_it() {
     let (texts, states) = blindly(&[Fault::LostBefore, Fault::LostBefore]).await;
     assert_eq!(states, ["uncertain", "uncertain"]);
     assert_eq!(texts, [] as [String; 0]);
+}
+
+/// A panic in one binding's task neither stops the others nor leaves that binding undelivered.
+#[tokio::test]
+async fn a_task_that_panics_is_followed_by_another_one() {
+    let want = undisturbed().await;
+    let (_dir, store) = written().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::None, Fault::Panic]);
+    let stop = CancellationToken::new();
+    let task = start(&store, &channel, &stop);
+    settled(&store, want.len()).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(channel.texts(), want);
 }

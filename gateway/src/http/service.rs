@@ -3,10 +3,13 @@
 
 use crate::api::{AgentView, StatusView};
 use crate::core::event::EventRow;
-use crate::core::link::SetOption;
+use crate::core::options::Setting;
 use crate::core::policy::BindingWindows;
-use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::core::request::{
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use std::future::Future;
@@ -38,16 +41,16 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn close<'a>(
         &'a self,
         session: &'a SessionKey,
-        reason: String,
+        request: CloseRequest,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow>;
-    /// As [`crate::manager::Manager::reset`].
-    fn reset<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow>;
-    /// As [`crate::manager::Manager::set_option`].
-    fn set_option<'a>(
+    /// As [`crate::manager::Manager::new_conversation`].
+    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow>;
+    /// As [`crate::manager::Manager::set`].
+    fn set<'a>(
         &'a self,
         session: &'a SessionKey,
-        option: SetOption,
+        setting: Setting,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow>;
     /// As [`crate::manager::Manager::answer_permission`].
@@ -57,10 +60,13 @@ pub(crate) trait Service: Send + Sync + 'static {
         permission_id: &'a str,
         option_id: &'a str,
         by: &'a str,
+        key: IdempotencyKey,
     ) -> Reply<'a, ()>;
 
     /// The session; `NO_SESSION` when there is none.
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow>;
+    /// The window of the session that ends first, if any is on.
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>>;
     /// All sessions, or those that are not closed, newest first, at most `limit`.
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
     /// A run of the session, if there is one of that id.

@@ -1,12 +1,15 @@
 //! Everything but event streams: each handler takes a request apart, asks the service, and answers.
 
 use crate::api::{
-    AgentView, AnswerBody, CancelBody, CloseBody, Done, HealthView, OptionBody, PermissionView, PromptBody,
-    ResetBody, RunView, SessionView, SpawnBody, StatusView,
+    AgentView, AnswerBody, CancelBody, CloseBody, Done, HealthView, NewBody, OptionBody, PermissionView,
+    PromptBody, RunView, SessionView, SpawnBody, StatusView,
 };
-use crate::core::link::SetOption;
-use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::core::request::{
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+};
 use crate::core::rows::{RunMode, SessionMode};
+use crate::core::run::RunState;
+use crate::core::session::Ending;
 use crate::http::Api;
 use crate::http::answer::{Caller, Input, Json, Key, Once, Refused};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -73,6 +76,7 @@ pub(crate) async fn spawn(
         prompt: body.prompt,
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
+        spawned_by: body.spawned_by,
     };
     Ok(Json(api.service.spawn(request, once).await?))
 }
@@ -81,7 +85,17 @@ pub(crate) async fn spawn(
 pub(crate) async fn show(State(api): State<Api>, Key(key): Key) -> Result<Json<SessionView>, Refused> {
     let mut view = SessionView::from(api.service.session(&key).await?);
     let runs = api.service.runs(&key, RUNS_SHOWN).await?;
-    view.runs = Some(runs.into_iter().map(RunView::from).collect());
+    let mut place = 0;
+    let placed = runs.into_iter().map(|row| {
+        let mut view = RunView::from(row);
+        if view.state == RunState::Queued {
+            place += 1;
+            view.position = Some(place);
+        }
+        view
+    });
+    view.runs = Some(placed.collect());
+    view.expiry = api.service.expiry(&key).await?;
     let permissions = api.service.pending_permissions(&key).await?;
     view.permissions = Some(permissions.into_iter().map(PermissionView::from).collect());
     Ok(Json(view))
@@ -121,24 +135,70 @@ pub(crate) async fn cancel(
 
 /// `POST /v1/sessions/{key}/close`.
 pub(crate) async fn close(
-    State(api): State<Api>,
-    Key(key): Key,
-    Once(once): Once,
-    Caller(caller): Caller,
-    Input(body): Input<CloseBody>,
-) -> Result<Json<SessionNow>, Refused> {
-    let reason = body.reason.unwrap_or_else(|| format!("closed by {caller}"));
-    Ok(Json(api.service.close(&key, reason, once).await?))
+    api: State<Api>,
+    key: Key,
+    once: Once,
+    caller: Caller,
+    body: Input<CloseBody>,
+) -> Closing {
+    end(Ending::Closed, api, (key, once, caller), body).await
+}
+
+/// `POST /v1/sessions/{key}/archive`.
+pub(crate) async fn archive(
+    api: State<Api>,
+    key: Key,
+    once: Once,
+    caller: Caller,
+    body: Input<CloseBody>,
+) -> Closing {
+    end(Ending::Archived, api, (key, once, caller), body).await
+}
+
+/// `POST /v1/sessions/{key}/delete`.
+pub(crate) async fn delete(
+    api: State<Api>,
+    key: Key,
+    once: Once,
+    caller: Caller,
+    body: Input<CloseBody>,
+) -> Closing {
+    end(Ending::Deleted, api, (key, once, caller), body).await
 }
 
 /// `POST /v1/sessions/{key}/reset`.
 pub(crate) async fn reset(
+    api: State<Api>,
+    key: Key,
+    once: Once,
+    caller: Caller,
+    body: Input<CloseBody>,
+) -> Closing {
+    end(Ending::Reset, api, (key, once, caller), body).await
+}
+
+type Closing = Result<Json<SessionNow>, Refused>;
+
+/// The close transaction, in whichever way it is asked for.
+async fn end(
+    ending: Ending,
+    State(api): State<Api>,
+    (Key(key), Once(once), Caller(caller)): (Key, Once, Caller),
+    Input(body): Input<CloseBody>,
+) -> Closing {
+    let reason = body.reason.unwrap_or_else(|| format!("{} by {caller}", ending.as_str()));
+    let request = CloseRequest { reason, ending, discard: body.discard };
+    Ok(Json(api.service.close(&key, request, once).await?))
+}
+
+/// `POST /v1/sessions/{key}/new`.
+pub(crate) async fn new(
     State(api): State<Api>,
     Key(key): Key,
     Once(once): Once,
-    Input(ResetBody {}): Input<ResetBody>,
+    Input(NewBody {}): Input<NewBody>,
 ) -> Result<Json<SessionNow>, Refused> {
-    Ok(Json(api.service.reset(&key, once).await?))
+    Ok(Json(api.service.new_conversation(&key, once).await?))
 }
 
 /// `POST /v1/sessions/{key}/options`.
@@ -148,14 +208,8 @@ pub(crate) async fn options(
     Once(once): Once,
     Input(body): Input<OptionBody>,
 ) -> Result<Json<SessionNow>, Refused> {
-    let option = match (body.mode, body.config) {
-        (Some(mode), None) => SetOption::Mode(mode),
-        (None, Some(choice)) => SetOption::Config { id: choice.id, value: choice.value },
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(Refused::usage("say either mode or config"));
-        }
-    };
-    Ok(Json(api.service.set_option(&key, option, once).await?))
+    let setting = body.setting().ok_or_else(|| Refused::usage("say exactly one setting"))?;
+    Ok(Json(api.service.set(&key, setting, once).await?))
 }
 
 /// `GET /v1/sessions/{key}/permissions`.
@@ -173,11 +227,12 @@ pub(crate) async fn answer(
     State(api): State<Api>,
     path: Result<Path<(String, String)>, PathRejection>,
     Key(key): Key,
+    Once(once): Once,
     Caller(caller): Caller,
     Input(body): Input<AnswerBody>,
 ) -> Result<Json<Done>, Refused> {
     let Path((_, permission_id)) = path.map_err(|error| Refused::usage(error.body_text()))?;
     let by = body.by.unwrap_or(caller);
-    api.service.answer_permission(&key, &permission_id, &body.option_id, &by).await?;
+    api.service.answer_permission(&key, &permission_id, &body.option_id, &by, once).await?;
     Ok(Json(Done { ok: true }))
 }

@@ -8,8 +8,9 @@ use super::{Api, ApiLimits, router, server::Bound};
 use crate::api::{AgentView, AnswerBody, Done, EventsPage, PromptBody, SOCKET, SessionView, StatusView};
 use crate::client::{Client, Wanted};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::link::SetOption;
+use crate::core::options::Setting;
 use crate::core::policy::BindingWindows;
+use crate::core::request::CloseRequest;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
 use crate::core::rows::{
     ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
@@ -17,6 +18,7 @@ use crate::core::rows::{
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
@@ -93,6 +95,7 @@ impl Fake {
             cwd: "/".to_owned(),
             label: None,
             state: self.state.lock().unwrap().0,
+            ending: None,
             last_error: None,
             owner_session_key: self.key.clone(),
             spawned_by: None,
@@ -102,12 +105,7 @@ impl Fake {
             resumable: true,
             agent_info: Some("{\"n\":1e3}".to_owned()),
             lease_id: None,
-            options: SessionOptions {
-                permission: PermissionMode::Ask,
-                non_interactive: NonInteractive::Deny,
-                mode_id: None,
-                config: Vec::new(),
-            },
+            options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
             last_session_seq: self.rows.lock().unwrap().len() as u64,
             created_at_ms: 1,
             updated_at_ms: 2,
@@ -137,7 +135,7 @@ impl Fake {
     }
 
     fn now(&self) -> SessionNow {
-        SessionNow { session_key: self.key.clone(), state: SessionState::Idle }
+        SessionNow { session_key: self.key.clone(), state: SessionState::Idle, discarded: None }
     }
 }
 
@@ -167,21 +165,22 @@ impl Service for Fake {
         self.note("cancel", &key);
         ready(Ok(Cancelled { run_id: run, state: None }))
     }
-    fn close<'a>(&'a self, _: &'a SessionKey, reason: String, key: IdempotencyKey) -> Reply<'a, SessionNow> {
-        self.note(&format!("close {reason}"), &key);
-        ready(Ok(self.now()))
-    }
-    fn reset<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
-        self.note("reset", &key);
-        ready(Ok(self.now()))
-    }
-    fn set_option<'a>(
+    fn close<'a>(
         &'a self,
         _: &'a SessionKey,
-        option: SetOption,
+        request: CloseRequest,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow> {
-        self.note(&format!("{option:?}"), &key);
+        let CloseRequest { reason, ending, discard } = request;
+        self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
+        ready(Ok(self.now()))
+    }
+    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+        self.note("new", &key);
+        ready(Ok(self.now()))
+    }
+    fn set<'a>(&'a self, _: &'a SessionKey, setting: Setting, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+        self.note(&format!("{setting:?}"), &key);
         ready(Ok(self.now()))
     }
     fn answer_permission<'a>(
@@ -190,9 +189,13 @@ impl Service for Fake {
         id: &'a str,
         option: &'a str,
         by: &'a str,
+        key: IdempotencyKey,
     ) -> Reply<'a, ()> {
-        self.asked.lock().unwrap().push(format!("answer {id} {option} {by}"));
+        self.note(&format!("answer {id} {option} {by}"), &key);
         ready(Ok(()))
+    }
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+        ready(Ok(None))
     }
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
         ready(if *session == self.key { Ok(self.row()) } else { Err(Failure::of(Code::NoSession)) })
@@ -411,8 +414,27 @@ async fn verbs_reach_the_service_with_their_key() {
     assert_eq!(accepted.run_id, fake.run);
     let _: Cancelled = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
     let _: SessionNow = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
-    let _: SessionNow = client.post(&path("/reset"), &json!({}), &key).await.unwrap();
-    let _: SessionNow = client.post(&path("/options"), &json!({"mode": "ask"}), &key).await.unwrap();
+    let discard = json!({"reason": "done", "discard": true});
+    for verb in ["/reset", "/archive", "/delete"] {
+        let _: SessionNow = client.post(&path(verb), &discard, &key).await.unwrap();
+    }
+    let _: SessionNow = client.post(&path("/new"), &json!({}), &key).await.unwrap();
+    for option in [
+        json!({"mode": "ask"}),
+        json!({"model": "big"}),
+        json!({"cwd": "/w"}),
+        json!({"permission": "deny-all"}),
+        json!({"non_interactive_permissions": "fail"}),
+        json!({"timeout_s": 60}),
+        json!({"config": {"id": "effort", "value": "low"}}),
+        json!({"defaults": true}),
+    ] {
+        let _: SessionNow = client.post(&path("/options"), &option, &key).await.unwrap();
+    }
+    for none_or_two in [json!({}), json!({"mode": "ask", "model": "big"}), json!({"defaults": false})] {
+        let refused = client.post::<_, SessionNow>(&path("/options"), &none_or_two, &key).await.unwrap_err();
+        assert_eq!(refused.code, Code::Usage, "{none_or_two}");
+    }
     let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
     let _: Done = client.post(&path("/permissions/l:5"), &answer, &key).await.unwrap();
     assert_eq!(
@@ -421,10 +443,20 @@ async fn verbs_reach_the_service_with_their_key() {
             "spawn Some(\"/w\") false k",
             "prompt hi k",
             "cancel k",
-            "close done k",
-            "reset k",
+            "closed done false k",
+            "reset done true k",
+            "archived done true k",
+            "deleted done true k",
+            "new k",
             "Mode(\"ask\") k",
-            "answer l:5 yes me",
+            "Model(\"big\") k",
+            "Cwd(\"/w\") k",
+            "Permission(DenyAll) k",
+            "NonInteractive(Fail) k",
+            "TimeoutS(60) k",
+            "Config { id: \"effort\", value: \"low\" } k",
+            "Defaults k",
+            "answer l:5 yes me k",
         ]
     );
     let view: SessionView = client.get(&path("")).await.unwrap();

@@ -4,10 +4,12 @@ use crate::api::{AgentView, StatusView};
 use crate::channel::Channel;
 use crate::channel::console::Console;
 use crate::core::event::EventRow;
-use crate::core::link::SetOption;
+use crate::core::options::Setting;
 use crate::core::policy::BindingWindows;
+use crate::core::request::CloseRequest;
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
+use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
 use crate::store::sessions::SessionFilter;
@@ -94,18 +96,23 @@ impl Service for Fake {
         })
     }
 
-    fn close<'a>(&'a self, session: &'a SessionKey, _: String, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        _: CloseRequest,
+        _: IdempotencyKey,
+    ) -> Reply<'a, SessionNow> {
         Box::pin(async move {
             Scribe::claim(&self.store, session).await.close().await;
-            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed })
+            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed, discarded: None })
         })
     }
 
-    fn reset<'a>(&'a self, _: &'a SessionKey, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(&'a self, _: &'a SessionKey, _: IdempotencyKey) -> Reply<'a, SessionNow> {
         unused()
     }
 
-    fn set_option<'a>(&'a self, _: &'a SessionKey, _: SetOption, _: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn set<'a>(&'a self, _: &'a SessionKey, _: Setting, _: IdempotencyKey) -> Reply<'a, SessionNow> {
         unused()
     }
 
@@ -115,7 +122,12 @@ impl Service for Fake {
         _: &'a str,
         _: &'a str,
         _: &'a str,
+        _: IdempotencyKey,
     ) -> Reply<'a, ()> {
+        unused()
+    }
+
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
         unused()
     }
 
@@ -347,4 +359,26 @@ async fn commands_are_carried_out_and_never_reach_the_agent() {
     assert_eq!(say("hello").await.text(), Code::NotBound.text());
     assert_eq!(say(&format!("/focus {first}")).await.text(), Code::SessionClosed.text());
     assert_eq!(fake.said(), vec!["hello".to_owned()]);
+}
+
+/// A full disk lets a message into the inbox and no further: it is taken up again by itself when there is room.
+#[tokio::test]
+async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let stop = CancellationToken::new();
+    let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
+    let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    assert_eq!(refused.code, Code::StoreUnavailable);
+    assert_eq!(fake.said().len(), 0);
+    crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
+        .await;
+    crate::tests::eventually("nothing is left in the inbox", || async {
+        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        left.is_empty().then_some(())
+    })
+    .await;
+    stop.cancel();
+    keeping.await.unwrap();
+    assert_eq!(fake.said(), ["hello"], "once");
 }

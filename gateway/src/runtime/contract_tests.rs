@@ -6,7 +6,7 @@ mod fake;
 
 use super::{Runtime, direct};
 use crate::core::event::EventKind;
-use crate::core::link::{Answer, EnsureSession, Link, LinkStep, Meaning, Submit};
+use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, Meaning, Submit};
 use crate::core::permission;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
@@ -194,7 +194,7 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<LinkStep> {
         assert_eq!(rig.submit(steer, true), [LinkStep::Steered { run_id: steer, taken: false }]);
     }
     rig.line(&rig.peer.ends(fourth, "end_turn"));
-    rig.call(|link| link.close());
+    assert_eq!(rig.call(|link| link.close(Goodbye::Discard)).last(), Some(&LinkStep::Farewell));
     rig.log
 }
 

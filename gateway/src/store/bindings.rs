@@ -135,6 +135,35 @@ pub(crate) fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Resu
     Ok(())
 }
 
+/// Ends a binding that ran out, with the rest of its session's transaction.
+///
+/// # Errors
+/// [`StoreError::UsedMeanwhile`] when it is not as it was seen; what SQLite says.
+pub(crate) fn expire(
+    db: &Connection,
+    key: &SessionKey,
+    (binding_id, last_activity_at_ms): (BindingId, u64),
+    reason: &str,
+) -> Result<(), StoreError> {
+    let sql = format!(
+        "{END} binding_key = ?1 AND session_key = ?3 AND last_activity_at = ?4 AND status = 'active'"
+    );
+    let ended =
+        run(db, &sql, params![binding_id.to_string(), reason, key.as_str(), Int(last_activity_at_ms)])?;
+    if ended == 1 { Ok(()) } else { Err(StoreError::UsedMeanwhile) }
+}
+
+/// Somebody or the agent spoke in the session of these bindings.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) \
+                       WHERE session_key = ?1 AND status = 'active'";
+    run(db, SQL, params![key.as_str(), Int(at_ms)])?;
+    Ok(())
+}
+
 /// Ends one binding.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use crate::core::rows::{
     BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
 };
 use crate::core::run::RunState;
-use crate::core::session::SessionState;
+use crate::core::session::{Ending, SessionState};
 use crate::store::error::StoreError;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, Params, Row};
@@ -68,6 +68,13 @@ impl Word for SessionState {
     }
 }
 
+impl Word for Ending {
+    const ALL: &'static [Self] = &Ending::ALL;
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
 impl Word for RunState {
     const ALL: &'static [Self] = &RunState::ALL;
     fn word(self) -> &'static str {
@@ -91,6 +98,15 @@ pub(crate) fn word<T: Word>(row: &Row<'_>, column: &'static str) -> Result<T, St
         .copied()
         .find(|known| known.word() == text)
         .ok_or_else(|| unreadable(column, format!("unknown word {text:?}")))
+}
+
+/// A word column, or null.
+///
+/// # Errors
+/// As [`word`].
+pub(crate) fn word_opt<T: Word>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError> {
+    let is_set = !matches!(row.get_ref(column)?, ValueRef::Null);
+    is_set.then(|| word(row, column)).transpose()
 }
 
 /// A text column that holds an id.

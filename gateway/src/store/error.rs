@@ -97,6 +97,15 @@ pub(crate) enum StoreError {
         /// Whether it is the account's own.
         account: bool,
     },
+    /// An open session is called that already.
+    #[error("an open session is called {label:?} already")]
+    LabelTaken {
+        /// What it is called.
+        label: String,
+    },
+    /// Somebody used what was about to run out.
+    #[error("the binding was used meanwhile")]
+    UsedMeanwhile,
     /// The conversation has an active binding already.
     #[error("the conversation is bound already")]
     ConversationBound,
@@ -171,6 +180,12 @@ impl From<StoreError> for Failure {
             StoreError::LimitReached { .. } => {
                 Failure::new(Code::LimitReached, error.to_string()).origin("gateway").retryable()
             }
+            StoreError::LabelTaken { label } => {
+                let text = format!(
+                    "An open session is called {label:?} already. Choose another label, or close that session."
+                );
+                Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
+            }
             StoreError::ConversationBound => Failure::new(Code::Usage, error.to_string()).origin("gateway"),
             StoreError::Full => {
                 Failure::new(Code::StoreUnavailable, error.to_string()).detail("DISK_FULL").origin("gateway")
@@ -178,9 +193,10 @@ impl From<StoreError> for Failure {
             StoreError::Locked { .. } | StoreError::Newer { .. } | StoreError::Cloned { .. } => {
                 Failure::new(Code::StoreUnavailable, error.to_string()).origin("gateway")
             }
-            StoreError::Superseded { .. } | StoreError::GroupLost | StoreError::Closed => {
-                Failure::of(Code::StoreUnavailable).origin("gateway").retryable()
-            }
+            StoreError::UsedMeanwhile
+            | StoreError::Superseded { .. }
+            | StoreError::GroupLost
+            | StoreError::Closed => Failure::of(Code::StoreUnavailable).origin("gateway").retryable(),
             StoreError::File { .. }
             | StoreError::Migration(_)
             | StoreError::Numbering { .. }

@@ -104,7 +104,7 @@ mod tests {
         BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
     };
     use crate::core::run::RunState;
-    use crate::core::session::SessionState;
+    use crate::core::session::{Ending, SessionState};
     use crate::store::codec::Word;
 
     const SCHEMA: &str = include_str!("schema.sql");
@@ -167,6 +167,7 @@ mod tests {
         let mut db = Connection::open_in_memory().unwrap();
         migrate(&mut db).unwrap();
         assert_words::<SessionState>(&db, "acp_sessions", "state");
+        assert_words::<Ending>(&db, "acp_sessions", "ending");
         assert_words::<SessionMode>(&db, "acp_sessions", "mode");
         assert_words::<RunState>(&db, "acp_runs", "state");
         assert_words::<RunMode>(&db, "acp_runs", "mode");

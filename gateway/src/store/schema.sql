@@ -19,6 +19,7 @@ CREATE TABLE acp_sessions (
   cwd TEXT NOT NULL,
   label TEXT,
   state TEXT NOT NULL CHECK (state IN ('creating','idle','running','cancelling','error','closed')),
+  ending TEXT CHECK (ending IN ('closed','archived','deleted','reset','expired')),
   last_error TEXT,
   owner_session_key TEXT NOT NULL,
   spawned_by TEXT,
@@ -36,7 +37,9 @@ CREATE TABLE acp_sessions (
   last_activity_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX acp_sessions_open ON acp_sessions (label) WHERE state <> 'closed';
+CREATE INDEX acp_sessions_open ON acp_sessions (last_activity_at) WHERE state <> 'closed';
+-- People name sessions by their label: among those that are open it names one.
+CREATE UNIQUE INDEX acp_sessions_one_label ON acp_sessions (label) WHERE state <> 'closed' AND label IS NOT NULL;
 
 CREATE TRIGGER acp_sessions_closed_is_final BEFORE UPDATE OF state ON acp_sessions
 WHEN OLD.state = 'closed' AND NEW.state <> 'closed'

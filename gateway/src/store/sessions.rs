@@ -1,15 +1,18 @@
 //! `acp_sessions`.
 
-use crate::core::rows::SessionRow;
-use crate::store::Store;
+use crate::core::recovery::{Found, Rows};
+use crate::core::rows::{BindingStatus, SessionRow};
+use crate::core::session::SessionState;
+use crate::core::ttl::{BindingClock, Subject, Windows};
 use crate::store::codec::{
-    Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word,
+    Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
+use crate::store::{Store, bindings};
 use acp_shared::ids::{AgentName, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
-const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, last_error, owner_session_key, \
+const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
     spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
     options_json, last_session_seq, created_at, updated_at, last_activity_at";
 
@@ -21,7 +24,7 @@ const INSERT: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mod
     :lease_id, :options_json, 0, :created_at, :updated_at, :last_activity_at)";
 
 const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent, mode = :mode, cwd = :cwd, \
-    label = :label, state = :state, last_error = :last_error, agent_session_id = :agent_session_id, \
+    label = :label, state = :state, ending = :ending, last_error = :last_error, agent_session_id = :agent_session_id, \
     resumable = :resumable, agent_info_json = :agent_info_json, lease_id = :lease_id, \
     options_json = :options_json, updated_at = :updated_at, last_activity_at = :last_activity_at \
     WHERE session_key = :session_key";
@@ -31,7 +34,7 @@ const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent
 pub(crate) struct SessionFilter {
     /// Only of this agent.
     pub(crate) agent: Option<AgentName>,
-    /// Closed ones too.
+    /// Closed ones too, but none that were deleted.
     pub(crate) closed_too: bool,
     /// Only those that this one spawned.
     pub(crate) spawned_by: Option<SessionKey>,
@@ -48,6 +51,7 @@ fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
         cwd: row.get("cwd")?,
         label: row.get("label")?,
         state: word(row, "state")?,
+        ending: word_opt(row, "ending")?,
         last_error: json_opt(row, "last_error")?,
         owner_session_key: id(row, "owner_session_key")?,
         spawned_by: id_opt(row, "spawned_by")?,
@@ -68,10 +72,10 @@ fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
 /// Inserts a session; its journal is empty.
 ///
 /// # Errors
-/// What SQLite says.
+/// [`StoreError::LabelTaken`] when an open session is called so; what SQLite says.
 pub(crate) fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
     let lease_id = row.lease_id.map(|id| id.to_string());
-    run(
+    let inserted = run(
         db,
         INSERT,
         named_params! {
@@ -96,8 +100,13 @@ pub(crate) fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError
             ":updated_at": Int(row.updated_at_ms),
             ":last_activity_at": Int(row.last_activity_at_ms),
         },
-    )?;
-    Ok(())
+    );
+    match (inserted, &row.label) {
+        (Err(error), Some(label)) if error.is_unique_violation() => {
+            Err(StoreError::LabelTaken { label: label.clone() })
+        }
+        (inserted, _) => inserted.map(drop),
+    }
 }
 
 /// Updates a session, except for who owns it and for the number of its last event, which counts by itself.
@@ -116,6 +125,7 @@ pub(crate) fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError
             ":cwd": row.cwd,
             ":label": row.label,
             ":state": row.state.word(),
+            ":ending": row.ending.map(Word::word),
             ":last_error": to_json_opt(row.last_error.as_ref())?,
             ":agent_session_id": row.agent_session_id,
             ":resumable": row.resumable,
@@ -201,7 +211,7 @@ pub(crate) fn get(db: &Connection, key: &SessionKey) -> Result<Option<SessionRow
 
 fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM acp_sessions WHERE (?1 IS NULL OR agent = ?1) AND (?2 OR state <> 'closed') \
+        "SELECT {COLUMNS} FROM acp_sessions WHERE (?1 IS NULL OR agent = ?1) AND (state <> 'closed' OR (?2 AND ending IS NOT 'deleted')) \
          AND (?3 IS NULL OR spawned_by = ?3) ORDER BY last_activity_at DESC, rowid DESC LIMIT ?4"
     );
     let agent = filter.agent.as_ref().map(AgentName::as_str);
@@ -209,12 +219,90 @@ fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, Stor
     all(db, &sql, params![agent, filter.closed_too, spawned_by, Int(filter.rows_max)], from_row)
 }
 
-fn unfinished(db: &Connection) -> Result<Vec<SessionKey>, StoreError> {
-    const SQL: &str = "SELECT session_key FROM acp_sessions AS s WHERE state <> 'closed' AND \
-         EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key \
-                 AND r.state IN ('queued','running')) \
-         UNION SELECT session_key FROM acp_leases WHERE usage <> 'ended'";
-    all(db, SQL, [], |row| id(row, "session_key"))
+/// Runs of the outer session that have not ended and are `?`.
+macro_rules! has_runs {
+    ($what:literal) => {
+        concat!("EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND ", $what, ")")
+    };
+}
+
+fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
+    const SQL: &str = concat!(
+        "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
+        has_runs!("r.state = 'running'"),
+        " AS running, ",
+        has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
+        " AS queued, ",
+        has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
+        " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
+         WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
+        has_runs!("r.state IN ('queued','running')")
+    );
+    all(db, SQL, [], |row| {
+        Ok(Found {
+            session_key: id(row, "session_key")?,
+            rows: Rows {
+                state: word(row, "state")?,
+                lease: word_opt(row, "usage")?,
+                running: row.get("running")?,
+                queued: row.get("queued")?,
+                steers: row.get("steers")?,
+            },
+            last_activity_at_ms: int(row, "last_activity_at")?,
+        })
+    })
+}
+
+/// A session whose windows may run out, with the bindings that are active.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mortal {
+    /// Which session.
+    pub(crate) session_key: SessionKey,
+    /// What its windows depend on.
+    pub(crate) subject: Subject,
+}
+
+/// What the windows of a session depend on; `None` when it is closed.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subject>, StoreError> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        has_runs!("r.state IN ('queued','running')"),
+        " AS busy FROM acp_sessions AS s WHERE s.session_key = ?1"
+    );
+    if row.state == SessionState::Closed {
+        return Ok(None);
+    }
+    let runs = first(db, SQL, [row.session_key.as_str()], |row| Ok(row.get::<_, bool>("busy")?))?;
+    let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
+    let bindings = bindings::of_session(db, &row.session_key)?;
+    let active = bindings.iter().filter(|binding| binding.status == BindingStatus::Active);
+    Ok(Some(Subject {
+        busy: !rests || runs.unwrap_or(false),
+        agent_may_end: row.lease_id.is_some() && row.resumable,
+        last_activity_at_ms: row.last_activity_at_ms,
+        bindings: active.map(BindingClock::from).collect(),
+    }))
+}
+
+/// Only sessions that some window concerns: with nothing configured, those whose bindings have windows of their own.
+fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
+         acp_bindings AS b WHERE b.session_key = s.session_key AND b.status = 'active' \
+         AND (?2 OR b.idle_ms > 0 OR b.max_age_ms > 0)))"
+    );
+    let for_bindings = windows.binding_idle_ms > 0 || windows.binding_max_age_ms > 0;
+    let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
+    let mut out = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(subject) = subject(db, &row)? {
+            out.push(Mortal { session_key: row.session_key, subject });
+        }
+    }
+    Ok(out)
 }
 
 impl Store {
@@ -234,12 +322,28 @@ impl Store {
         self.read("sessions", move |db| list(db, &filter)).await
     }
 
-    /// Sessions that need an actor at start: runs that have not ended, or a lease that has not (a closed session
-    /// whose process is not known to be gone is one of these).
+    /// Sessions as a start finds them: all that are not closed, and closed ones with something that has not ended
+    /// (a process that is not known to be gone).
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn unfinished_sessions(&self) -> Result<Vec<SessionKey>, StoreError> {
-        self.read("unfinished_sessions", unfinished).await
+    pub(crate) async fn found_sessions(&self) -> Result<Vec<Found>, StoreError> {
+        self.read("found_sessions", found).await
+    }
+
+    /// Sessions that rest and that one of these windows, or one of a binding's own, concerns.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) async fn mortals(&self, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+        self.read("mortals", move |db| mortals(db, windows)).await
+    }
+
+    /// What the windows of one session depend on; `None` when it is closed or not there.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
+        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
     }
 }

@@ -131,6 +131,7 @@ impl Agent {
             "session/resume" if !self.flags.no_resume => self.resume(params),
             "session/list" => self.list(),
             "session/close" => self.close(params),
+            "session/delete" if self.flags.delete => self.delete(params),
             "session/set_mode" if self.flags.modes => return self.set_mode(id, params),
             "session/prompt" => match self.prompt(id, params) {
                 Ok(()) => return Ok(()),
@@ -245,6 +246,18 @@ impl Agent {
             Ok(json!({}))
         } else {
             Err(Refused::violation(NOT_FOUND, format!("session/close of the unknown session {id}")))
+        }
+    }
+
+    fn delete(&mut self, params: &Value) -> Result<Value, Refused> {
+        let id = session_id("session/delete", params)?;
+        if self.turn.as_ref().is_some_and(|(running, _)| running == id) {
+            return Err(Refused::violation(INVALID_PARAMS, "session/delete while a prompt runs"));
+        }
+        if self.sessions.delete(id)? {
+            Ok(json!({}))
+        } else {
+            Err(Refused::violation(NOT_FOUND, format!("session/delete of the unknown session {id}")))
         }
     }
 

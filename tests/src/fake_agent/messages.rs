@@ -43,6 +43,9 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
     if !flags.no_resume {
         sessions["resume"] = json!({});
     }
+    if flags.delete {
+        sessions["delete"] = json!({});
+    }
     let methods = if flags.auth_required {
         json!([{"id": AUTH_METHOD, "name": "Key", "description": "Any key will do"}])
     } else {

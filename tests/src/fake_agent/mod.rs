@@ -58,6 +58,7 @@
 //! | `--no-load`, `--no-resume` | it has no `session/load`, no `session/resume` |
 //! | `--load-replays N` | `session/load` replays N chunks `replay K` after what was really said |
 //! | `--auth-required` | sessions are refused with -32000 until `authenticate` with `fake-key` |
+//! | `--delete` | `session/delete` is offered |
 //! | `--modes` | sessions have the modes `ask` and `auto`, and start in `auto` |
 //! | `--cancel-request` | a permission that is open at a cancel is taken back with `$/cancel_request` |
 //! | `--protocol-version N` | answers `initialize` with this version |

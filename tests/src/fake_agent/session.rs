@@ -81,6 +81,15 @@ impl Sessions {
         self.open.remove(id).is_some()
     }
 
+    /// Forgets a session for good, open or stored.
+    pub(crate) fn delete(&mut self, id: &str) -> Result<bool> {
+        let was_open = self.open.remove(id).is_some();
+        match self.path(id).filter(|path| path.exists()) {
+            Some(path) => std::fs::remove_file(path).map(|()| true),
+            None => Ok(was_open),
+        }
+    }
+
     /// All sessions, stored or open.
     pub(crate) fn list(&self) -> Result<Vec<Session>> {
         let mut all = self.open.clone();
@@ -137,6 +146,8 @@ mod tests {
         assert_eq!(second.list()?.len(), 1);
         assert!(second.close(&id));
         assert_eq!(second.get(&id), None);
+        assert!(second.delete(&id)?);
+        assert_eq!((second.delete(&id)?, second.list()?.len()), (false, 0));
         assert_eq!(second.reopen("../../etc/passwd")?, None);
         assert_eq!(Sessions::open(None)?.reopen(&id)?, None);
         Ok(())

@@ -9,6 +9,7 @@ use crate::core::link::LinkStep;
 use crate::core::rows::{LeaseUse, RunMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
+use crate::core::ttl::span;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
@@ -47,12 +48,12 @@ impl Actor {
                 } else {
                     self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
                 }
-                self.close_when_turn_is_over(out);
             }
             LinkStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
             LinkStep::Ask(ask) => self.on_ask(ask, out),
             LinkStep::Unask { at } => self.on_unask(at, out),
             LinkStep::Alive => self.timers.alive_ms = None,
+            LinkStep::Farewell => {}
             LinkStep::Note(text) => out.acts.push(Act::Note(text)),
         }
     }
@@ -61,15 +62,17 @@ impl Actor {
     fn on_link_step_when_closed(&mut self, step: LinkStep, out: &mut Batch) {
         match step {
             LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
-            LinkStep::TurnDone { .. } | LinkStep::TurnFailed { .. } => self.close_when_turn_is_over(out),
-            LinkStep::Event(_)
+            LinkStep::Farewell => self.on_farewell(out),
+            LinkStep::Note(text) => out.acts.push(Act::Note(text)),
+            LinkStep::TurnDone { .. }
+            | LinkStep::TurnFailed { .. }
+            | LinkStep::Event(_)
             | LinkStep::Ready { .. }
             | LinkStep::Failed(_)
             | LinkStep::Steered { .. }
             | LinkStep::Ask(_)
             | LinkStep::Unask { .. }
-            | LinkStep::Alive
-            | LinkStep::Note(_) => {}
+            | LinkStep::Alive => {}
         }
     }
 
@@ -90,7 +93,10 @@ impl Actor {
         self.session.resumable = resumable;
         self.session.agent_info = Some(agent_info);
         self.session.last_error = None;
-        self.session_event(SessionEvent::Opened);
+        // A lost agent that is started again opens a session that is idle already.
+        if self.session.state == SessionState::Creating {
+            self.session_event(SessionEvent::Opened, out);
+        }
         let payload =
             json!({ "status": "agent_ready", "text": "The agent is ready.", "resumable": resumable });
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
@@ -109,22 +115,6 @@ impl Actor {
                 let end = RunEnd::Stopped { stop_reason, usage, result: Some(result) };
                 self.end_run(run_id, how, end, out);
             }
-        }
-        self.close_when_turn_is_over(out);
-    }
-
-    /// A closed session waited for its cancelled turn before the end of its process.
-    fn close_when_turn_is_over(&mut self, out: &mut Batch) {
-        if self.session.state == SessionState::Closed && self.timers.close_ms.take().is_some() {
-            self.close_lease("session closed", out);
-        }
-    }
-
-    /// A one-shot session ends with its run, however that ended.
-    pub(super) fn close_oneshot(&mut self, out: &mut Batch) {
-        let oneshot = self.session.mode == crate::core::rows::SessionMode::Oneshot;
-        if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {
-            self.close("the one-shot session has done its run", out);
         }
     }
 
@@ -169,12 +159,80 @@ impl Actor {
             out.event(&mut self.session, run, EventKind::Status, payload);
             self.timers.silent_ms = Some(now_ms + self.limits.silent_ms);
         }
+        if due(&mut self.timers.tail_ms)
+            && let Some(end) = self.lease.as_mut().and_then(|lease| lease.ended.as_mut())
+        {
+            end.last_words_come = false;
+        }
+        if due(&mut self.timers.turn_ms) {
+            self.time_out(out);
+        }
+        if due(&mut self.timers.reconcile_ms) {
+            self.give_up_turn(out);
+        }
+        if due(&mut self.timers.idle_ms) {
+            self.rest_agent(out);
+        }
         self.probe(out);
         self.expire_permissions(out);
     }
 
+    /// The running turn has had its time: it is cancelled, and fails once the agent has stopped.
+    fn time_out(&mut self, out: &mut Batch) {
+        // One that is being stopped has its own deadline.
+        let running = self.session.state == SessionState::Running;
+        let Some(run_id) = self.current_id().filter(|_| running) else { return };
+        let limit_ms =
+            self.session.options.timeout_s.map_or(self.limits.turn_ms, |s| s.saturating_mul(1_000));
+        let text = format!(
+            "The turn was stopped: it took longer than {}. The session goes on with the next prompt.",
+            span(limit_ms)
+        );
+        self.doom(run_id, Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"), out);
+    }
+
+    /// A turn whose agent was not found again in time: nobody can say what became of it (H6).
+    fn give_up_turn(&mut self, out: &mut Batch) {
+        let Some(run_id) = self.current_id() else { return };
+        let text = format!(
+            "The agent was not found again within {} after the restart, so it is not known what became of this turn. \
+             Look at what it did before you send it again.",
+            span(self.limits.reconcile_ms)
+        );
+        let failure = Failure::new(Code::Uncertain, text).detail("AGENT_NOT_FOUND").origin("gateway");
+        self.session.last_error = Some(failure.clone());
+        self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
+        // Should it live after all, its turn is nobody's any more.
+        self.close_lease("the agent was not found again in time", out);
+    }
+
+    /// The agent had nothing to do for its window: its process ends, the session stays.
+    fn rest_agent(&mut self, out: &mut Batch) {
+        if !self.may_rest() {
+            return;
+        }
+        let text = format!(
+            "The agent was ended: it had nothing to do for {}. The next prompt starts it again.",
+            span(self.limits.runtime_idle_ms)
+        );
+        let payload = json!({ "status": "agent_rests", "text": text }).to_string();
+        out.event(&mut self.session, None, EventKind::Status, payload);
+        self.close_lease("the agent was idle", out);
+    }
+
+    /// Whether the agent could be ended without a loss: it is there, idle, and its conversation can be resumed.
+    fn may_rest(&self) -> bool {
+        self.is_ready()
+            && self.session.state == SessionState::Idle
+            && self.runs.is_empty()
+            && self.session.resumable
+    }
+
     /// An agent that has nothing to do is asked from time to time whether it is there.
     pub(super) fn watch_idle(&mut self, out: &Batch) {
+        let runtime_ms = self.limits.runtime_idle_ms;
+        let rests = runtime_ms > 0 && self.may_rest();
+        self.timers.idle_ms = rests.then(|| self.session.last_activity_at_ms.saturating_add(runtime_ms));
         let idle = self.is_ready() && self.session.state == SessionState::Idle;
         if !idle {
             self.timers.probe_ms = None;

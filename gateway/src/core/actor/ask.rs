@@ -1,6 +1,6 @@
 //! What the agent asks for: permissions, files and terminals (design §9, H3 and H4).
 
-use super::input::Answered;
+use super::input::{Answered, Keyed};
 use super::{Act, Actor, Batch};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
@@ -111,17 +111,26 @@ impl Actor {
             }
             Decision::Cancel => self.settle(row, None, "policy", out),
             Decision::FailRun => {
-                self.doom(run_id, out);
+                self.fail_for_nobody(run_id, out);
                 self.settle(row, None, "nobody can be asked", out);
             }
         }
     }
 
-    /// The run will fail for want of somebody to ask; the agent is stopped first.
-    fn doom(&mut self, run_id: Option<RunId>, out: &mut Batch) {
-        let Some(run_id) = run_id.filter(|id| self.current_id() == Some(*id)) else { return };
+    /// The run will fail for want of somebody to ask.
+    fn fail_for_nobody(&mut self, run_id: Option<RunId>, out: &mut Batch) {
+        if let Some(run_id) = run_id {
+            self.doom(run_id, Failure::of(Code::PermissionPromptUnavailable).origin("gateway"), out);
+        }
+    }
+
+    /// The running run will fail for this reason; the agent is stopped first.
+    pub(super) fn doom(&mut self, run_id: RunId, failure: Failure, out: &mut Batch) {
+        if self.current_id() != Some(run_id) {
+            return;
+        }
         if let Some(run) = self.runs.front_mut() {
-            run.error = Some(Failure::of(Code::PermissionPromptUnavailable).origin("gateway"));
+            run.error.get_or_insert(failure);
             out.writes.push(Write::Run(Box::new(run.clone())));
         }
         self.cancel_current(run_id, out);
@@ -130,8 +139,8 @@ impl Actor {
     pub(super) fn on_answer_permission(
         &mut self,
         permission_id: &str,
-        option_id: &str,
-        by: &str,
+        (option_id, by): (&str, &str),
+        keyed: Option<Keyed>,
         out: &mut Batch,
     ) -> Result<Answered, Failure> {
         let found = self.permissions.values().find(|row| row.permission_id() == permission_id);
@@ -150,6 +159,7 @@ impl Actor {
         if let Some(row) = self.permissions.remove(&at) {
             self.settle(row, Some(option_id.to_owned()), by, out);
         }
+        out.remember(keyed, &true);
         Ok(Answered::Done)
     }
 
@@ -222,7 +232,7 @@ impl Actor {
             let Wanted::Permission { options, .. } = &row.ask.what else { continue };
             let option = permission::rejection(options);
             if self.session.options.non_interactive == NonInteractive::Fail {
-                self.doom(run_id, out);
+                self.fail_for_nobody(run_id, out);
             }
             self.settle(row, option, "deadline", out);
         }

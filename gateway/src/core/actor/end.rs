@@ -33,6 +33,7 @@ impl Actor {
     pub(super) fn on_unknown(&mut self) {
         let Some(lease) = &mut self.lease else { return };
         if let Some(end) = &mut lease.ended {
+            end.last_words_come = false;
             end.end_offset = end.end_offset.min(lease.lines.next_offset());
         } else {
             lease.ended = Some(LeaseEnd {
@@ -40,6 +41,7 @@ impl Actor {
                 end_offset: lease.lines.next_offset(),
                 stdin_written: None,
                 stderr_tail: "nobody saw how".to_owned(),
+                last_words_come: false,
             });
         }
     }
@@ -48,7 +50,7 @@ impl Actor {
     pub(super) fn end_lease_if_drained(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = lease.ended.clone() else { return };
-        if !lease.broken && lease.lines.next_offset() < end.end_offset {
+        if end.last_words_come || (!lease.broken && lease.lines.next_offset() < end.end_offset) {
             return;
         }
         let was_asked = lease.closing;
@@ -135,12 +137,13 @@ impl Actor {
 
     fn requeue(&mut self, run_id: RunId, out: &mut Batch) {
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else { return };
-        if let Ok(state) = run.state.on(RunEvent::Requeued) {
-            run.state = state;
+        if out.run_event(run, RunEvent::Requeued) {
             run.started_at_ms = None;
             out.writes.push(Write::Run(Box::new(run.clone())));
             self.requeues += 1;
-            self.session_event(SessionEvent::TurnEnded);
+            self.timers.turn_ms = None;
+            self.timers.reconcile_ms = None;
+            self.session_event(SessionEvent::TurnEnded, out);
         }
     }
 
@@ -154,6 +157,7 @@ impl Actor {
         self.timers.init_ms = None;
         self.timers.close_ms = None;
         self.timers.pump_ms = None;
+        self.timers.tail_ms = None;
     }
 
     /// The agent is of no use until something is done about it: everything that runs or waits fails.
@@ -171,7 +175,9 @@ impl Actor {
         self.fail_queue(failure, out);
         let payload = json!({ "status": "agent_failed", "text": failure.message, "code": failure.code });
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
-        self.session_event(SessionEvent::Faulted);
+        if self.session.state != SessionState::Error {
+            self.session_event(SessionEvent::Faulted, out);
+        }
     }
 }
 

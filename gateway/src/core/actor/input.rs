@@ -1,8 +1,10 @@
 //! What an actor is told, and what it is given to decide with.
 
-use crate::core::link::{RpcError, SetOption};
-use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow};
+use crate::core::link::RpcError;
+use crate::core::options::Setting;
+use crate::core::request::{Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow};
 use crate::core::rows::{NonInteractive, PermissionMode};
+use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use acp_shared::ids::{IdempotencyKey, LeaseId, RunId};
 use acp_shared::launch::ExitStatus;
@@ -75,14 +77,20 @@ pub(crate) enum Command {
     /// Stop a run.
     Cancel(Option<RunId>),
     /// Close the session.
-    Close {
-        /// Why.
-        reason: String,
+    Close(CloseRequest),
+    /// A window ran out.
+    Expire {
+        /// Which one.
+        expiry: Expiry,
+        /// When the session, or the binding, had last been used when that was seen.
+        seen_ms: u64,
+        /// Whether the session is to be closed, rather than one binding ended.
+        closes: bool,
     },
     /// Start the conversation anew.
-    Reset,
+    NewConversation,
     /// Change a setting.
-    SetOption(SetOption),
+    Set(Setting),
     /// Answer a permission.
     AnswerPermission {
         /// Which one.
@@ -225,6 +233,12 @@ pub(crate) struct Limits {
     pub(crate) cancel_ms: u64,
     /// How long a closed session waits for its cancelled turn before EOF.
     pub(crate) close_wait_ms: u64,
+    /// How long a turn may take that was given no time of its own; 0 has no limit.
+    pub(crate) turn_ms: u64,
+    /// After this long a turn is given up whose agent was not found again.
+    pub(crate) reconcile_ms: u64,
+    /// An agent that was idle this long is ended, if its conversation can be resumed; 0 never.
+    pub(crate) runtime_idle_ms: u64,
     /// After this long without a word in a turn it is said to be silent.
     pub(crate) silent_ms: u64,
     /// How often an idle agent is asked whether it is there; 0 never asks.

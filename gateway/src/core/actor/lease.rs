@@ -21,31 +21,12 @@ const INPUT_WINDOW: u64 = 32;
 const INPUT_RETRY_MS: u64 = 100;
 /// An unfinished line longer than this is committed in pieces, so that it can be acknowledged (H2).
 const TAIL_BYTES: usize = 64 * 1024;
+/// How long the news of an exit is waited for when an attach says that the agent has ended already, in milliseconds.
+const LAST_WORDS_MS: u64 = 1_000;
 /// Messages that may wait for an agent that asks and does not read.
 const OUTBOX_ROWS_MAX: usize = 4_096;
 
 impl Actor {
-    /// First step after the actor was made: go on with what the database says.
-    pub(super) fn on_started(&mut self, out: &mut Batch) {
-        if self.session.state == SessionState::Closed {
-            self.close_lease("session closed", out);
-        }
-        if self.session.state == SessionState::Cancelling {
-            self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
-        }
-        if self.current().is_some() {
-            self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
-        }
-        let opens = |lease: &Lease| matches!(lease.row.usage, LeaseUse::Intended | LeaseUse::Open);
-        if self.lease.as_ref().is_some_and(opens) {
-            self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
-        }
-        if self.lease.is_none() {
-            self.end_runs_without_lease(out);
-        }
-        self.perform_again(out);
-    }
-
     /// Commits a new lease together with the first messages to its agent, then asks for the process (H5).
     pub(super) fn start_lease(&mut self, out: &mut Batch) {
         let lease_id = out.mint_lease();
@@ -86,11 +67,7 @@ impl Actor {
         });
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
-        let mut options = self.profile.options.clone();
-        for (id, value) in &self.session.options.config {
-            options.retain(|(have, _)| have != id);
-            options.push((id.clone(), value.clone()));
-        }
+        let options = self.session.options.config_over(&self.profile.options);
         let steps = self.link.ensure_session(&EnsureSession {
             lease_id,
             cwd: self.session.cwd.clone(),
@@ -121,8 +98,9 @@ impl Actor {
             LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail } => {
                 self.on_written(stdin_written);
                 if let Some(lease) = &mut self.lease {
-                    let stdin_written = Some(stdin_written);
-                    lease.ended = Some(LeaseEnd { status, end_offset, stdin_written, stderr_tail });
+                    let (stdin_written, last_words_come) = (Some(stdin_written), false);
+                    lease.ended =
+                        Some(LeaseEnd { status, end_offset, stdin_written, stderr_tail, last_words_come });
                 }
             }
             LeaseNews::Changed => self.on_changed(out),
@@ -212,6 +190,7 @@ impl Actor {
             return;
         }
         lease.attached = true;
+        self.timers.reconcile_ms = None;
         // What was accepted and is not written was promised to an earlier connection: it is asked after here.
         lease.sent_seq = attached.stdin_written.max(lease.written_seq);
         if ended && lease.ended.is_none() {
@@ -220,7 +199,10 @@ impl Actor {
                 end_offset: attached.stdout_end.max(attached.stdout_base),
                 stdin_written: attached.exit.map(|_| attached.stdin_written),
                 stderr_tail: String::new(),
+                // What it said on stderr comes with the news of its exit, after its output.
+                last_words_come: attached.exit.is_some(),
             });
+            self.timers.tail_ms = attached.exit.map(|_| out.now_ms + LAST_WORDS_MS);
         }
         self.on_written(attached.stdin_written);
         if behind {
@@ -258,18 +240,31 @@ impl Actor {
 
     /// H7: the supervisor is ahead of us, so our database is older than the agent's conversation.
     fn on_state_lost(&mut self, out: &mut Batch) {
-        let Some(lease) = &mut self.lease else { return };
+        let Some(lease) = &self.lease else { return };
         if lease.closing {
             // Its end was asked for on this connection already.
             self.on_unknown();
             return;
         }
-        // Its output is of no use any more; its end is waited for, so that it is asked for again after a crash.
-        lease.broken = true;
         let text = "The control plane is older than the running agent (restored from a backup?). \
                     Output or input is missing here; the agent was stopped.";
+        self.leave_agent(text, "the gateway's state is behind the lease", out);
+    }
+
+    /// What was kept of the conversation with the process cannot be read.
+    pub(super) fn on_link_lost(&mut self, out: &mut Batch) {
+        let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
+                    agent was stopped, and the next prompt starts it again.";
+        self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
+    }
+
+    /// The output of a process is of no use any more. Its end is waited for, so that it is asked for again after a crash.
+    fn leave_agent(&mut self, text: &str, why: &str, out: &mut Batch) {
+        if let Some(lease) = &mut self.lease {
+            lease.broken = true;
+        }
         self.gap(text, out);
-        self.close_lease("the gateway's state is behind the lease", out);
+        self.close_lease(why, out);
     }
 
     fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
@@ -367,11 +362,12 @@ impl Actor {
         }
     }
 
-    pub(super) fn on_disconnected(&mut self) {
+    pub(super) fn on_disconnected(&mut self, out: &Batch) {
         if let Some(lease) = &mut self.lease {
             lease.attached = false;
             lease.sent_seq = 0;
         }
+        self.await_agent(out);
     }
 
     /// A message for the agent: into the outbox now, to the supervisor after the commit.

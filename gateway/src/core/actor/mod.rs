@@ -5,15 +5,18 @@
 mod agent;
 mod ask;
 mod batch;
+mod close;
 mod end;
 mod input;
 mod lease;
+mod settings;
+mod start;
 mod turn;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{Act, Batch};
+pub(crate) use batch::{Act, Batch, Moved};
 pub(crate) use input::{Answered, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket};
 
 use crate::core::effect::Snapshot;
@@ -62,6 +65,8 @@ struct LeaseEnd {
     end_offset: u64,
     stdin_written: Option<u64>,
     stderr_tail: String,
+    /// Whether the news of the exit, with the tail, is still waited for.
+    last_words_come: bool,
 }
 
 /// Points in time at which something must happen if nothing else does.
@@ -72,6 +77,14 @@ struct Timers {
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
     pump_ms: Option<u64>,
+    /// Until when the last words of an agent that has ended are waited for.
+    tail_ms: Option<u64>,
+    /// When the running turn has had its time.
+    turn_ms: Option<u64>,
+    /// When a running turn is given up whose agent was not found again.
+    reconcile_ms: Option<u64>,
+    /// When the agent has been idle for its window.
+    idle_ms: Option<u64>,
     /// When an idle agent is asked whether it is there.
     probe_ms: Option<u64>,
     /// When its answer must have come.
@@ -92,6 +105,8 @@ pub(crate) struct Actor {
     timers: Timers,
     /// How often the running prompt was put back because it provably never arrived.
     requeues: u32,
+    /// Whether the link is a fresh one although a process lives.
+    link_lost: bool,
 }
 
 impl std::fmt::Debug for Actor {
@@ -145,6 +160,7 @@ impl Actor {
             limits,
             timers: Timers::default(),
             requeues: 0,
+            link_lost: false,
         }
     }
 
@@ -164,7 +180,7 @@ impl Actor {
             Input::Command { ticket, command, keyed } => self.on_command(ticket, command, keyed, &mut out),
             Input::News(news) => self.on_news(news, &mut out),
             Input::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
-            Input::Disconnected => self.on_disconnected(),
+            Input::Disconnected => self.on_disconnected(&out),
             Input::Tick => self.on_tick(&mut out),
         }
         self.finish(&mut out);
@@ -181,6 +197,10 @@ impl Actor {
             timers.close_ms,
             timers.silent_ms,
             timers.pump_ms,
+            timers.tail_ms,
+            timers.turn_ms,
+            timers.reconcile_ms,
+            timers.idle_ms,
             timers.probe_ms,
             timers.alive_ms,
         ]
@@ -233,6 +253,8 @@ impl Actor {
         self.close_oneshot(out);
         self.watch_idle(out);
         self.pump(out);
+        // What was said last goes before the end.
+        out.acts.sort_by_key(|act| matches!(act, Act::CloseLease { .. }));
         self.write_progress(out);
         out.write_session(&mut self.session);
     }

@@ -6,6 +6,7 @@
 mod attacks;
 mod cases;
 mod letters;
+mod lives;
 mod world;
 
 use super::*;

@@ -2,10 +2,11 @@
 
 use super::ask::MESSAGE_BYTES_MAX;
 use super::input::{Answered, Command, Keyed, Ticket};
-use super::{Act, Actor, Batch};
+use super::{Actor, Batch};
+use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::link::{SetOption, Submit};
-use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow};
+use crate::core::link::Submit;
+use crate::core::request::{Cancelled, PromptAccepted, PromptRequest};
 use crate::core::rows::{RunMode, RunRow};
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
@@ -25,11 +26,12 @@ impl Actor {
         let result = match command {
             Command::Prompt { run_id, request, key } => self.on_prompt(run_id, request, key, keyed, out),
             Command::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
-            Command::Close { reason } => Ok(self.on_close(&reason, keyed, out)),
-            Command::Reset => self.on_reset(keyed, out),
-            Command::SetOption(option) => self.on_set_option(option, keyed, out),
+            Command::Close(request) => Ok(self.on_close(&request, keyed, out)),
+            Command::Expire { expiry, seen_ms, closes } => Ok(self.on_expire(&expiry, seen_ms, closes, out)),
+            Command::NewConversation => self.on_new_conversation(keyed, out),
+            Command::Set(setting) => self.on_setting(&setting, keyed, out),
             Command::AnswerPermission { permission_id, option_id, by } => {
-                self.on_answer_permission(&permission_id, &option_id, &by, out)
+                self.on_answer_permission(&permission_id, (&option_id, &by), keyed, out)
             }
         };
         out.reply(ticket, result);
@@ -62,8 +64,9 @@ impl Actor {
             let steps = self.link.submit(&submit);
             self.on_steps(steps, out);
         } else if self.session.state == SessionState::Error {
-            self.session_event(SessionEvent::Retried);
+            self.session_event(SessionEvent::Retried, out);
         }
+        out.writes.push(Write::TouchBindings { at_ms: out.now_ms });
         let accepted = PromptAccepted { run_id, after_seq, queued_behind, steered: steers };
         out.remember(keyed, &accepted);
         Ok(Answered::Prompt(accepted))
@@ -153,15 +156,18 @@ impl Actor {
         }
         let Some(at) = self.next_prompt() else { return };
         let Some(mut run) = self.runs.remove(at) else { return };
-        let Ok(state) = run.state.on(RunEvent::Started) else { return };
-        run.state = state;
+        if !out.run_event(&mut run, RunEvent::Started) {
+            self.runs.insert(at, run);
+            return;
+        }
         run.started_at_ms = Some(out.now_ms);
         out.run(&run);
         let submit = Submit { run_id: run.run_id, text: run.text.clone(), steer: false };
         self.runs.push_front(run);
-        self.session_event(SessionEvent::TurnStarted);
+        self.session_event(SessionEvent::TurnStarted, out);
         self.session.last_error = None;
         self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
+        self.watch_turn();
         let steps = self.link.submit(&submit);
         self.mark_link();
         self.on_steps(steps, out);
@@ -179,12 +185,10 @@ impl Actor {
             self.settle_asks(Some(run_id), "turn ended", out);
         }
         let Some(mut run) = self.runs.remove(at) else { return };
-        let Ok(state) = run.state.on(how) else {
-            out.acts.push(Act::Note(format!("run {run_id} is {} and cannot take {how:?}", run.state)));
+        if !out.run_event(&mut run, how) {
             self.runs.insert(at, run);
             return;
-        };
-        run.state = state;
+        }
         run.ended_at_ms = Some(out.now_ms);
         let (kind, payload) = match end {
             RunEnd::Stopped { stop_reason, usage, result } => {
@@ -204,11 +208,14 @@ impl Actor {
         self.session.last_activity_at_ms = out.now_ms;
         out.run_ended = true;
         if was_running {
+            out.writes.push(Write::TouchBindings { at_ms: out.now_ms });
             self.timers.cancel_ms = None;
             self.timers.silent_ms = None;
+            self.timers.turn_ms = None;
+            self.timers.reconcile_ms = None;
             self.requeues = 0;
             if matches!(self.session.state, SessionState::Running | SessionState::Cancelling) {
-                self.session_event(SessionEvent::TurnEnded);
+                self.session_event(SessionEvent::TurnEnded, out);
             }
         }
     }
@@ -257,7 +264,7 @@ impl Actor {
         if self.session.state != SessionState::Running {
             return;
         }
-        self.session_event(SessionEvent::CancelAsked);
+        self.session_event(SessionEvent::CancelAsked, out);
         self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
         // ACP: the cancel first, then `cancelled` for what is still open.
         let steps = self.link.cancel(run_id);
@@ -266,108 +273,23 @@ impl Actor {
         self.settle_asks(Some(run_id), "cancel", out);
     }
 
-    fn on_close(&mut self, reason: &str, keyed: Option<Keyed>, out: &mut Batch) -> Answered {
-        if self.session.state != SessionState::Closed {
-            self.close(reason, out);
-        }
-        let now = self.now();
-        out.remember(keyed, &now);
-        Answered::Now(now)
+    /// A turn that was given a time is cancelled when that is over (see `agent`).
+    pub(super) fn watch_turn(&mut self) {
+        let seconds = self.session.options.timeout_s;
+        let limit_ms = seconds.map_or(self.limits.turn_ms, |seconds| seconds.saturating_mul(1_000));
+        let started = self.current().and_then(|run| run.started_at_ms);
+        self.timers.turn_ms = started.filter(|_| limit_ms > 0).map(|at| at.saturating_add(limit_ms));
     }
 
-    pub(super) fn close(&mut self, reason: &str, out: &mut Batch) {
-        if let Some(run_id) = self.current_id() {
-            self.cancel_current(run_id, out);
-            self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
-        }
-        let all: Vec<RunId> = self.runs.iter().map(|run| run.run_id).collect();
-        let turn_was_running = self.current_id().is_some();
-        for run_id in all {
-            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
-        }
-        self.settle_asks(None, "session closed", out);
-        let payload = json!({ "reason": reason }).to_string();
-        out.event(&mut self.session, None, EventKind::Closed, payload);
-        out.writes.push(crate::core::effect::Write::EndBindings { reason: reason.to_owned() });
-        self.session_event(SessionEvent::Closed);
-        if !turn_was_running {
-            if self.is_ready() {
-                let steps = self.link.close();
-                self.mark_link();
-                self.on_steps(steps, out);
-            }
-            self.close_lease(reason, out);
-        }
-    }
-
-    fn on_reset(&mut self, keyed: Option<Keyed>, out: &mut Batch) -> Result<Answered, Failure> {
-        if self.session.state == SessionState::Closed {
-            return Err(Failure::of(Code::SessionClosed));
-        }
-        self.forget_conversation(out);
-        let now = self.now();
-        out.remember(keyed, &now);
-        Ok(Answered::Now(now))
-    }
-
-    /// The next process starts a new conversation; the present one is stopped and ended.
-    fn forget_conversation(&mut self, out: &mut Batch) {
-        if let Some(run_id) = self.current_id() {
-            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
-        }
-        let steers: Vec<RunId> =
-            self.runs.iter().filter(|run| run.mode == RunMode::Steer).map(|run| run.run_id).collect();
-        for run_id in steers {
-            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
-        }
-        self.session.agent_session_id = None;
-        self.session.resumable = false;
-        self.close_lease("new conversation", out);
-        let payload =
-            json!({ "status": "new_conversation", "text": "The next prompt starts a new conversation." });
-        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
-    }
-
-    fn on_set_option(
-        &mut self,
-        option: SetOption,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
-    ) -> Result<Answered, Failure> {
-        if self.session.state == SessionState::Closed {
-            return Err(Failure::of(Code::SessionClosed));
-        }
-        match &option {
-            SetOption::Mode(mode) => self.session.options.mode_id = Some(mode.clone()),
-            SetOption::Config { id, value } => {
-                let config = &mut self.session.options.config;
-                match config.iter_mut().find(|(have, _)| have == id) {
-                    Some((_, old)) => old.clone_from(value),
-                    None => config.push((id.clone(), value.clone())),
-                }
-            }
-        }
-        // An agent that is being started takes it with what it is to be opened with.
-        if self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none()) {
-            let steps = self.link.set_option(&option);
-            self.mark_link();
-            self.on_steps(steps, out);
-        }
-        let now = self.now();
-        out.remember(keyed, &now);
-        Ok(Answered::Now(now))
-    }
-
-    fn now(&self) -> SessionNow {
-        SessionNow { session_key: self.session.session_key.clone(), state: self.session.state }
-    }
-
-    /// Moves the session along its table. A pair that is not in the table changes nothing: every caller asks
-    /// for what its own condition allows.
-    pub(super) fn session_event(&mut self, event: SessionEvent) {
-        if let Ok(state) = self.session.state.on(event) {
+    /// Moves the session along its table. Every caller asks for what its own condition allows: a pair that is not
+    /// in the table changes nothing, and is an error in the log.
+    pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut Batch) {
+        let from = self.session.state;
+        let to = from.on(event).ok();
+        if let Some(state) = to {
             self.session.state = state;
         }
+        out.moved(None, (from.as_str(), event.as_str(), to.map(SessionState::as_str)));
     }
 }
 

@@ -297,3 +297,17 @@ proptest! {
         }
     }
 }
+
+/// D2: that one binding ran out is told in its own conversation and in no other one.
+#[test]
+fn d02_the_end_of_one_binding_is_said_there_alone() {
+    let text = "This conversation is not bound any more.";
+    for (of, parts) in [(binding(), 1), (BindingId::mint(), 0)] {
+        let mut journal = Journal::default();
+        let payload = json!({"status": "unbound", "text": text, "binding_id": of});
+        journal.push(None, EventKind::Status, payload);
+        let said = journal.parts_of(0, RunMode::Prompt, true);
+        assert_eq!(said.len(), parts);
+        assert!(said.iter().all(|part| part.text == text && part.kind == PartKind::Notice));
+    }
+}

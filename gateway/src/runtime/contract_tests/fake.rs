@@ -4,7 +4,7 @@
 use super::Peer;
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::{
-    Answer, Ask, EnsureSession, Link, LinkStep, Meaning, PermissionOption, SetOption, Submit, Wanted,
+    Answer, Ask, EnsureSession, Goodbye, Link, LinkStep, Meaning, PermissionOption, SetOption, Submit, Wanted,
 };
 use crate::error::Failure;
 use crate::runtime::{Health, LinkStateError, Runtime};
@@ -125,8 +125,12 @@ impl Link for FakeLink {
         Vec::new()
     }
 
-    fn close(&mut self) -> Vec<LinkStep> {
-        Vec::new()
+    fn close(&mut self, _: Goodbye) -> Vec<LinkStep> {
+        vec![LinkStep::Farewell]
+    }
+
+    fn can_discard(&self) -> bool {
+        false
     }
 
     fn probe(&mut self) -> Vec<LinkStep> {

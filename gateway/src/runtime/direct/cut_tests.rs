@@ -118,7 +118,7 @@ fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Hap
         }
         Happens::Cancel(run) => link.cancel(world.runs[*run]),
         Happens::Option => link.set_option(&SetOption::Mode("default".to_owned())),
-        Happens::Close => link.close(),
+        Happens::Close => link.close(crate::core::link::Goodbye::Discard),
         Happens::Probe => link.probe(),
     }
 }

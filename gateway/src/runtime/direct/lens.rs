@@ -52,6 +52,7 @@ pub(super) fn abilities(result: &Value) -> Abilities {
         load: agent.and_then(|agent| agent.get("loadSession")) == Some(&Value::Bool(true)),
         resume: of("resume"),
         close: of("close"),
+        delete: of("delete"),
         steer: steering(Some(result)) || steering(agent),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) mod tests;
 
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::jsonrpc::{self, Message};
-use crate::core::link::{Answer, EnsureSession, Link, LinkStep, Meaning, SetOption, Submit};
+use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, Meaning, SetOption, Submit};
 use crate::runtime::{Health, LinkStateError, Runtime};
 use acp_shared::ids::RunId;
 use state::{Phase, State};
@@ -151,8 +151,12 @@ impl Link for DirectLink {
         self.change_option(option)
     }
 
-    fn close(&mut self) -> Vec<LinkStep> {
-        self.say_goodbye()
+    fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
+        self.say_goodbye(goodbye)
+    }
+
+    fn can_discard(&self) -> bool {
+        self.state.phase == Phase::Ready && self.state.abilities.delete
     }
 
     fn probe(&mut self) -> Vec<LinkStep> {

@@ -1,7 +1,7 @@
 //! The machine's state: everything that must survive the gateway's death, and nothing that grows with the
 //! conversation.
 
-use crate::core::link::SetOption;
+use crate::core::link::{Goodbye, SetOption};
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -59,6 +59,9 @@ pub(super) struct State {
     /// Requests of the agent without an answer, by the offset that names them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) asks: BTreeMap<u64, OpenAsk>,
+    /// The last word that waits for the end of the running turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) goodbye: Option<Goodbye>,
     /// Number of the next request that has no durable id of its own.
     pub(super) counter: u64,
     /// Lines that were no messages.
@@ -122,6 +125,8 @@ pub(super) struct Abilities {
     pub(super) load: bool,
     pub(super) resume: bool,
     pub(super) close: bool,
+    #[serde(default)]
+    pub(super) delete: bool,
     pub(super) steer: bool,
 }
 

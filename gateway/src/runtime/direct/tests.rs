@@ -481,7 +481,43 @@ fn only_an_agent_that_says_so_is_steered() {
 fn close_says_goodbye_where_there_is_a_word_for_it() {
     let mut link =
         open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "close": {} } } }), &ensure());
-    let sent = sent(&link.close());
-    assert_eq!(sent[0].0["method"], "session/close");
-    assert!(open_with(json!({}), &ensure()).close().is_empty());
+    let said = sent(&link.close(Goodbye::Close));
+    assert_eq!(said[0].0["method"], "session/close");
+    assert_eq!(open_with(json!({}), &ensure()).close(Goodbye::Close), [LinkStep::Farewell]);
+    let answer = json!({ "id": said[0].0["id"], "result": {} }).to_string();
+    assert_eq!(link.stream(9, answer.as_bytes()), [LinkStep::Farewell]);
+}
+
+#[test]
+fn a_conversation_is_forgotten_where_there_is_a_word_for_it() {
+    let can = |abilities: serde_json::Value| {
+        open_with(json!({ "agentCapabilities": { "sessionCapabilities": abilities } }), &ensure())
+    };
+    for (abilities, can_discard, method) in [
+        (json!({ "delete": {}, "close": {} }), true, Some("session/delete")),
+        (json!({ "close": {} }), false, Some("session/close")),
+        (json!({}), false, None),
+    ] {
+        let mut link = can(abilities);
+        assert_eq!(link.can_discard(), can_discard);
+        let steps = link.close(Goodbye::Discard);
+        match method {
+            Some(method) => assert_eq!(sent(&steps)[0].0["method"], method),
+            None => assert_eq!(steps, [LinkStep::Farewell]),
+        }
+    }
+}
+
+#[test]
+fn the_last_word_waits_for_the_running_turn() {
+    let mut link =
+        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
+    let run_id = RunId::mint();
+    let prompt = sent(&link.submit(&Submit { run_id, text: "a".to_owned(), steer: false }));
+    link.cancel(run_id);
+    assert!(link.close(Goodbye::Discard).is_empty(), "the turn first");
+    let answer = json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }).to_string();
+    let steps = link.stream(9, answer.as_bytes());
+    assert_eq!(sent(&steps)[0].0["method"], "session/delete");
+    assert!(matches!(steps[0], LinkStep::TurnDone { .. }), "{steps:?}");
 }

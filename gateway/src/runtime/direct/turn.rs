@@ -3,7 +3,7 @@
 use super::state::{PENDING_MAX, Phase, Turn};
 use super::{DirectLink, control, lens};
 use crate::core::jsonrpc::{self, CANCELLED, string};
-use crate::core::link::{LinkStep, Meaning, SetOption, Submit};
+use crate::core::link::{Goodbye, LinkStep, Meaning, SetOption, Submit};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
@@ -151,12 +151,31 @@ impl DirectLink {
         vec![control(jsonrpc::request(&id, "_acp_host/ping", "{}"))]
     }
 
-    pub(super) fn say_goodbye(&mut self) -> Vec<LinkStep> {
-        if self.state.phase != Phase::Ready || !self.state.abilities.close {
+    /// The last word, once no turn runs; [`LinkStep::Farewell`] when there is none to say.
+    pub(super) fn say_goodbye(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
+        if self.state.turn.is_some() {
+            self.state.goodbye = Some(goodbye);
             return Vec::new();
         }
+        self.state.goodbye = None;
+        let abilities = self.state.abilities;
+        let method = match goodbye {
+            _ if self.state.phase != Phase::Ready => return vec![LinkStep::Farewell],
+            Goodbye::Discard if abilities.delete => "session/delete",
+            Goodbye::Discard | Goodbye::Close if abilities.close => "session/close",
+            Goodbye::Discard | Goodbye::Close => return vec![LinkStep::Farewell],
+        };
         let params = json!({ "sessionId": self.state.session_id });
-        vec![control(jsonrpc::request(&self.state.id("close"), "session/close", &params.to_string()))]
+        vec![control(jsonrpc::request(&self.state.id("close"), method, &params.to_string()))]
+    }
+
+    /// The answer to the last word.
+    fn farewell(outcome: Result<&str, &str>) -> Vec<LinkStep> {
+        let refused = outcome.err().map(|error| {
+            let (code, message) = lens::error(error);
+            LinkStep::Note(format!("the agent refused the last word: {message} ({code})"))
+        });
+        refused.into_iter().chain([LinkStep::Farewell]).collect()
     }
 
     /// An answer of the agent. Ours are strings made from durable ids; every other one is an orphan.
@@ -185,7 +204,7 @@ impl DirectLink {
             ("setup", Phase::Setting) if self.is_current_setting(number) => self.setting_done(outcome),
             ("set", Phase::Ready) => self.change_done(number, outcome, raw),
             ("probe", _) => vec![LinkStep::Alive],
-            ("close", _) => Vec::new(),
+            ("close", _) => Self::farewell(outcome),
             _ => orphan(raw, outcome),
         }
     }
@@ -231,6 +250,9 @@ impl DirectLink {
                 steps.push(LinkStep::TurnDone { run_id, stop_reason, result: result.to_owned() });
             }
             Err(error) => steps.push(self.turn_error(run_id, error, cancelled)),
+        }
+        if let Some(goodbye) = self.state.goodbye {
+            steps.extend(self.say_goodbye(goodbye));
         }
         steps
     }

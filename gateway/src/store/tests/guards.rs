@@ -42,7 +42,7 @@ async fn claimed(store: &Store, name: &str) -> (SessionRow, Fence) {
 }
 
 #[tokio::test]
-async fn a_superseded_actor_cannot_write() {
+async fn b15_a_superseded_actor_cannot_write() {
     let (_dir, store) = open();
     let (row, old) = claimed(&store, "s").await;
     let (_, new) = store.claim(row.session_key.clone()).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_closed_session_has_no_bindings_and_stays_closed() {
 }
 
 #[tokio::test]
-async fn spawn_is_all_or_nothing() {
+async fn b06_spawn_is_all_or_nothing() {
     let (_dir, store) = open();
     let row = session("first");
     let asked = IdempotencyKey::mint();
@@ -209,6 +209,10 @@ async fn spawn_is_all_or_nothing() {
     assert!(matches!(result, Err(StoreError::KeyTaken { .. })), "{result:?}");
     let result = store.spawn_session(again("second", "room")).await;
     assert!(matches!(result, Err(StoreError::ConversationBound)), "{result:?}");
+    let mut same_label = again("second", "hall");
+    same_label.session.label.clone_from(&spawn.session.label);
+    let result = store.spawn_session(same_label.clone()).await;
+    assert!(matches!(result, Err(StoreError::LabelTaken { .. })), "{result:?}");
     let result = store.spawn_session(SpawnTx { sessions_max: 1, ..again("second", "hall") }).await;
     assert!(
         matches!(result, Err(StoreError::LimitReached { sessions_max: 1, account: false })),
@@ -250,7 +254,7 @@ async fn dead_sessions_take_no_place() {
 }
 
 #[tokio::test]
-async fn a_key_has_one_answer_until_it_expires() {
+async fn b07_a_key_has_one_answer_until_it_expires() {
     let (_dir, store) = open();
     let (_, fence) = claimed(&store, "s").await;
     let asked = IdempotencyKey::mint();
@@ -366,6 +370,112 @@ async fn streams_of_a_lease_only_go_forward() {
         .await
         .unwrap();
     assert_eq!((kept, hash.len()), (None, 32));
+}
+
+/// A label names one open session; that of a closed one may be given again.
+#[tokio::test]
+async fn labels_are_unique_among_open_sessions() {
+    let (_dir, store) = open();
+    let named = |name: &str| SessionRow { label: Some("work".to_owned()), ..session(name) };
+    store.spawn_session(spawn_of(named("one"))).await.unwrap();
+    let result = store.spawn_session(spawn_of(named("two"))).await;
+    assert!(matches!(&result, Err(StoreError::LabelTaken { label }) if label == "work"), "{result:?}");
+    let (snapshot, fence) = store.claim(key("one")).await.unwrap();
+    let closed = SessionRow { state: SessionState::Closed, ..snapshot.session };
+    store.commit(fence, vec![Write::Session(Box::new(closed))]).await.unwrap();
+    store.spawn_session(spawn_of(named("two"))).await.unwrap();
+}
+
+/// A binding that ran out ends with its session's transaction, unless somebody spoke through it meanwhile.
+#[tokio::test]
+async fn d02_activity_during_the_sweep_keeps_a_binding() {
+    let (_dir, store) = open();
+    let row = session("s");
+    let bound = binding(&row.session_key, "room", BindingStatus::Active);
+    let (id, seen_ms) = (bound.binding_id, bound.last_activity_at_ms);
+    store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_of(row.clone()) }).await.unwrap();
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let used_ms = seen_ms + 1;
+    store.commit(fence.clone(), vec![Write::TouchBindings { at_ms: used_ms }]).await.unwrap();
+    let expire = |last_activity_at_ms| Write::ExpireBinding {
+        binding_id: id,
+        last_activity_at_ms,
+        reason: "idle".to_owned(),
+    };
+    let refused = store.commit(fence.clone(), vec![event(1, None), expire(seen_ms)]).await;
+    assert!(matches!(refused, Err(StoreError::UsedMeanwhile)), "{refused:?}");
+    assert_eq!(count(&store, "acp_events").await, 0, "nothing of it was done");
+    store.commit(fence, vec![event(1, None), expire(used_ms)]).await.unwrap();
+    let key = row.session_key;
+    let left = store.read("bindings", move |db| crate::store::bindings::of_session(db, &key)).await.unwrap();
+    assert_eq!(left, []);
+}
+
+/// D8: what the windows depend on is in the database, so that a kill loses none of it.
+#[tokio::test]
+async fn d08_a_touch_survives_a_kill() {
+    let (dir, store) = open();
+    let row = session("s");
+    let bound = binding(&row.session_key, "room", BindingStatus::Active);
+    let at_ms = bound.last_activity_at_ms + 77;
+    store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_of(row.clone()) }).await.unwrap();
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    store.commit(fence, vec![Write::TouchBindings { at_ms }]).await.unwrap();
+    store.close().await;
+    let store = Store::open(dir.path(), crate::store::Durability::Full).unwrap();
+    let subject = store.subject(row.session_key).await.unwrap().unwrap();
+    assert_eq!(subject.bindings[0].last_activity_at_ms, at_ms);
+}
+
+/// Only what some window concerns is looked at: its own, or a configured one.
+#[tokio::test]
+async fn d02_sessions_with_windows_are_found() {
+    use crate::core::ttl::Windows;
+    let (_dir, store) = open();
+    for (name, idle_ms) in [("own", Some(5)), ("off", Some(0)), ("none", None)] {
+        let row = SessionRow { state: SessionState::Idle, ..session(name) };
+        let mut bound = binding(&row.session_key, name, BindingStatus::Active);
+        (bound.idle_ms, bound.max_age_ms) = (idle_ms, None);
+        store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_of(row) }).await.unwrap();
+    }
+    let running = SessionRow { state: SessionState::Running, ..session("running") };
+    store.spawn_session(spawn_of(running)).await.unwrap();
+    let none = Windows::default();
+    for (windows, want) in [
+        (none, vec!["own"]),
+        (Windows { runtime_ms: 9, ..none }, vec!["own"]),
+        (Windows { binding_idle_ms: 9, ..none }, vec!["none", "off", "own"]),
+        (Windows { session_ms: 9, ..none }, vec!["none", "off", "own"]),
+    ] {
+        let mut found: Vec<String> = store
+            .mortals(windows)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|mortal| mortal.session_key.as_str().rsplit(':').next().unwrap_or_default().to_owned())
+            .collect();
+        found.sort();
+        assert_eq!(found, want, "{windows:?}");
+    }
+}
+
+/// Lists leave out what was deleted, and only that.
+#[tokio::test]
+async fn a_deleted_session_is_in_no_list() {
+    use crate::core::session::Ending;
+    use crate::store::sessions::SessionFilter;
+    let (_dir, store) = open();
+    for ending in Ending::ALL {
+        let row = session(ending.as_str());
+        store.spawn_session(spawn_of(row.clone())).await.unwrap();
+        let (snapshot, fence) = store.claim(row.session_key).await.unwrap();
+        let closed = SessionRow { state: SessionState::Closed, ending: Some(ending), ..snapshot.session };
+        store.commit(fence, vec![Write::Session(Box::new(closed))]).await.unwrap();
+    }
+    let filter = SessionFilter { closed_too: true, rows_max: 100, ..SessionFilter::default() };
+    let listed = store.sessions(filter).await.unwrap();
+    assert_eq!(listed.len(), Ending::ALL.len() - 1);
+    assert!(listed.iter().all(|row| row.ending != Some(Ending::Deleted)));
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ use super::fixtures::{
 };
 use crate::core::effect::{Snapshot, Write};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, RequestState, RunRow};
+use crate::core::recovery::{Found, Rows};
+use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, RunRow};
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::store::{Durability, SpawnTx, Store, bindings};
@@ -94,6 +95,7 @@ async fn claim_returns_exactly_what_was_committed() {
         requests: vec![started],
         permissions: vec![pending.clone()],
     };
+    let waiting_prompt = waiting.mode == RunMode::Prompt;
     store.close().await;
     let store = Store::open(dir.path(), Durability::Full).unwrap();
     let (got, fence) = store.claim(row.session_key.clone()).await.unwrap();
@@ -104,8 +106,17 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.runs(row.session_key.clone(), 2).await.unwrap(), [done.clone(), waiting]);
     assert_eq!(store.run(done.run_id).await.unwrap(), Some(done));
     assert_eq!(store.pending_permissions(row.session_key.clone()).await.unwrap(), [pending]);
-    assert_eq!(store.leases_in_use().await.unwrap(), [held]);
-    assert_eq!(store.unfinished_sessions().await.unwrap(), std::slice::from_ref(&row.session_key));
+    assert_eq!(store.leases_in_use().await.unwrap(), [held.clone()]);
+    let rows = Rows {
+        state: row.state,
+        lease: Some(held.usage),
+        running: true,
+        queued: waiting_prompt,
+        steers: !waiting_prompt,
+    };
+    let found =
+        Found { session_key: row.session_key.clone(), rows, last_activity_at_ms: row.last_activity_at_ms };
+    assert_eq!(store.found_sessions().await.unwrap(), [found]);
     assert_eq!(store.remembered("spawn".into(), asked).await.unwrap(), Some(answer));
     let key = row.session_key.clone();
     assert_eq!(store.read("bindings", move |db| bindings::of_session(db, &key)).await.unwrap(), [bound]);

@@ -17,7 +17,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Superseded`] when the fence is not the newest; [`StoreError::Numbering`] when a number does
-    /// not follow the last one; [`StoreError::KeyTaken`]; [`StoreError::Refused`]; as [`Store::write`].
+    /// not follow the last one; [`StoreError::KeyTaken`]; [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
     pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
@@ -47,7 +47,9 @@ fn weight(write: &Write) -> usize {
         | Write::TailClear { .. }
         | Write::Written { .. }
         | Write::Idempotency { .. }
-        | Write::EndBindings { .. } => 0,
+        | Write::EndBindings { .. }
+        | Write::ExpireBinding { .. }
+        | Write::TouchBindings { .. } => 0,
     }
 }
 
@@ -82,8 +84,12 @@ pub(crate) fn apply(
     journal.check_rows(writes)?;
     journal.finish()?;
     for write in writes {
-        if let Write::EndBindings { reason } = write {
-            bindings::end_all(tx, session, reason)?;
+        match write {
+            Write::EndBindings { reason } => bindings::end_all(tx, session, reason)?,
+            Write::ExpireBinding { binding_id, last_activity_at_ms, reason } => {
+                bindings::expire(tx, session, (*binding_id, *last_activity_at_ms), reason)?;
+            }
+            _ => {}
         }
     }
     let row = writes.iter().rev().find_map(|write| match write {
@@ -183,7 +189,8 @@ impl Batch<'_> {
                 idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
             }
             // Once the journal's end is known: see `apply`.
-            Write::EndBindings { .. } => Ok(()),
+            Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
+            Write::TouchBindings { at_ms } => bindings::touch_all(tx, self.session, *at_ms),
         }
     }
 

@@ -42,7 +42,8 @@ impl Store {
     /// Inserts a session and everything that begins with it, unless as many as may be are open.
     ///
     /// # Errors
-    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::LimitReached`], [`StoreError::ConversationBound`],
+    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
+    /// [`StoreError::ConversationBound`],
     /// as [`Store::commit`]. Nothing was made then.
     pub(crate) async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {

@@ -6,7 +6,7 @@ use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
 use crate::core::link::Wanted;
-use crate::core::request::PromptRequest;
+use crate::core::request::{CloseRequest, PromptRequest};
 use crate::core::rows::{NonInteractive, RunMode, SessionMode};
 use crate::core::session::SessionState;
 use acp_shared::codes::Code;
@@ -33,7 +33,7 @@ fn due(world: &mut World) {
 fn a_reset_is_not_undone_by_a_death_before_the_process_was_told() {
     let mut world = ready();
     world.unending = true;
-    world.command(Command::Reset).unwrap();
+    world.command(Command::NewConversation).unwrap();
     world.unending = false;
     world.boot(None);
     assert!(world.settle());
@@ -47,7 +47,7 @@ fn a_reset_in_a_turn_leaves_nothing_of_the_old_turn_in_the_way() {
     let mut world = ready();
     let old = prompt(&mut world, "Thello").unwrap();
     world.unending = true;
-    world.command(Command::Reset).unwrap();
+    world.command(Command::NewConversation).unwrap();
     assert_eq!(run_state(&world, old), RunState::Cancelled);
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Queued);
@@ -64,7 +64,7 @@ fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
     assert!(world.settle());
     (world.deaf, world.unending) = (true, true);
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.command(Command::Reset).unwrap();
+    world.command(Command::NewConversation).unwrap();
     world.say("Rsession-1\n");
     assert_eq!(world.rows.session.agent_session_id, None, "what was forgotten stays so");
     (world.deaf, world.unending) = (false, false);
@@ -249,7 +249,7 @@ fn nothing_is_said_after_a_session_is_closed() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
     world.deaf = true;
-    world.command(Command::Close { reason: "enough".to_owned() }).unwrap();
+    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
     world.exit(lease(&world), ExitStatus::Exited(1));
     assert!(world.settle());
     assert_eq!(world.rows.session.lease_id, None);
@@ -258,7 +258,7 @@ fn nothing_is_said_after_a_session_is_closed() {
     let mut world = World::new(1, 1000);
     world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
     world.boot(None);
-    world.command(Command::Close { reason: "enough".to_owned() }).unwrap();
+    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.lease_id, None);
     assert_eq!(world.kinds().last(), Some(&K::Closed));
 }
@@ -272,7 +272,7 @@ fn a_session_whose_agent_was_removed_can_still_be_closed() {
     world.boot(None);
     assert!(world.settle());
     assert_eq!(code(prompt(&mut world, "prompt a")), Code::AgentNotAllowed);
-    world.command(Command::Close { reason: "enough".to_owned() }).unwrap();
+    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.state, SessionState::Closed);
 }
 
@@ -342,6 +342,6 @@ fn an_option_that_is_set_while_the_agent_starts_reaches_it() {
     let mut world = World::new(1, 1000);
     world.deaf = true;
     world.boot(None);
-    world.command(Command::SetOption(crate::core::link::SetOption::Mode("ask".to_owned()))).unwrap();
+    world.command(Command::Set(crate::core::options::Setting::Mode("ask".to_owned()))).unwrap();
     assert!(world.stdin().iter().any(|text| text.starts_with("set ")), "{:?}", world.stdin());
 }

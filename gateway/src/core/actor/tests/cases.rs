@@ -3,6 +3,7 @@
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
+use crate::core::request::CloseRequest;
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
 use crate::error::Failure;
@@ -108,14 +109,14 @@ fn close_in_a_turn_is_prompt_and_final() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
-    world.command(Command::Close { reason: "enough".to_owned() }).unwrap();
+    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(run_state(&world, run), RunState::Cancelled);
     assert_eq!(run_state(&world, queued), RunState::Cancelled);
     assert_eq!(world.rows.session.lease_id, None, "its process has ended");
     assert_eq!(world.kinds().last(), Some(&K::Closed), "nothing is said after the end");
     assert_eq!(code(prompt(&mut world, "prompt c")), Code::SessionClosed);
-    world.command(Command::Close { reason: "again".to_owned() }).unwrap();
+    world.command(Command::Close(CloseRequest::new("again"))).unwrap();
 }
 
 #[test]

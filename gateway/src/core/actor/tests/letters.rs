@@ -3,15 +3,20 @@
 use super::*;
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::{
-    Answer, Ask, EnsureSession, Link, LinkStep, Meaning, PermissionOption, SetOption, Submit, Wanted,
+    Answer, Ask, EnsureSession, Goodbye, Link, LinkStep, Meaning, PermissionOption, SetOption, Submit, Wanted,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
 
 /// A link whose protocol is one letter a line.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(super) struct LetterLink {
     running: Option<RunId>,
     pub(super) asked: Vec<u64>,
+    goodbye: Option<Goodbye>,
+    /// What every process was opened with.
+    #[serde(skip)]
+    pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
 }
 
 fn send(text: String, meaning: Meaning) -> LinkStep {
@@ -20,7 +25,8 @@ fn send(text: String, meaning: Meaning) -> LinkStep {
 
 impl Link for LetterLink {
     fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
-        *self = Self::default();
+        *self = Self { ensured: Arc::clone(&self.ensured), ..Self::default() };
+        self.ensured.lock().unwrap().push(input.clone());
         vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), Meaning::Control)]
     }
     fn submit(&mut self, input: &Submit) -> Vec<LinkStep> {
@@ -49,8 +55,13 @@ impl Link for LetterLink {
                 self.running = None;
                 let stop_reason = if reason.is_empty() { "end_turn" } else { reason }.to_owned();
                 let result = format!("{{\"stopReason\":\"{stop_reason}\"}}");
-                vec![LinkStep::TurnDone { run_id: run_id.unwrap(), stop_reason, result }]
+                let mut steps = vec![LinkStep::TurnDone { run_id: run_id.unwrap(), stop_reason, result }];
+                if let Some(goodbye) = self.goodbye.take() {
+                    steps.extend(self.close(goodbye));
+                }
+                steps
             }
+            ("F", _) => vec![LinkStep::Farewell],
             ("P", _) => {
                 self.asked.push(at);
                 let option = |id: &str, kind: &str| PermissionOption {
@@ -104,8 +115,18 @@ impl Link for LetterLink {
     fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
         vec![send(format!("set {option:?}"), Meaning::Control)]
     }
-    fn close(&mut self) -> Vec<LinkStep> {
-        vec![send("close".to_owned(), Meaning::Control)]
+    fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
+        if self.running.is_some() {
+            self.goodbye = Some(goodbye);
+            return Vec::new();
+        }
+        match goodbye {
+            Goodbye::Close => vec![LinkStep::Farewell],
+            Goodbye::Discard => vec![send("discard".to_owned(), Meaning::Control)],
+        }
+    }
+    fn can_discard(&self) -> bool {
+        true
     }
     fn probe(&mut self) -> Vec<LinkStep> {
         vec![send("ping".to_owned(), Meaning::Control)]

@@ -4,6 +4,7 @@ use super::letters::LetterLink;
 use super::*;
 use crate::core::effect::{Snapshot, Write};
 use crate::core::event::{EventKind, EventRow};
+use crate::core::link::EnsureSession;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{
     LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
@@ -14,6 +15,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, SessionKey};
 use acp_shared::protocol::{Attached, Graces, LeaseState};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 /// A process as the supervisor keeps it: it outlives the gateway.
 #[derive(Debug, Default)]
@@ -37,6 +39,10 @@ pub(super) struct Rows {
     pub(super) permissions: BTreeMap<u64, PermissionRow>,
     pub(super) events: Vec<EventRow>,
     pub(super) keys: Vec<String>,
+    /// Why bindings ended.
+    pub(super) ended: Vec<String>,
+    /// When the bindings were last touched.
+    pub(super) touched_ms: u64,
 }
 
 pub(super) struct World {
@@ -65,6 +71,14 @@ pub(super) struct World {
     pub(super) removed: bool,
     /// The answer to the next spawns.
     pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
+    /// What every process was opened with.
+    pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
+    /// Every step of a state machine.
+    pub(super) moved: Vec<Moved>,
+    /// The news of an exit does not come.
+    pub(super) silent_exit: bool,
+    /// Bounds and deadlines of the next actor.
+    pub(super) limits: Limits,
 }
 
 use crate::error::Failure;
@@ -83,6 +97,9 @@ pub(super) fn limits() -> Limits {
         line_bytes_max: 1 << 20,
         cancel_ms: 1_000,
         close_wait_ms: 500,
+        turn_ms: 0,
+        reconcile_ms: 20_000,
+        runtime_idle_ms: 0,
         silent_ms: 60_000,
         permission_ms: 10_000,
         probe_ms: 300_000,
@@ -117,6 +134,7 @@ fn new_session() -> SessionRow {
         cwd: "/w".to_owned(),
         label: None,
         state: SessionState::Creating,
+        ending: None,
         last_error: None,
         owner_session_key: session_key,
         spawned_by: None,
@@ -126,12 +144,7 @@ fn new_session() -> SessionRow {
         resumable: false,
         agent_info: None,
         lease_id: None,
-        options: SessionOptions {
-            permission: PermissionMode::Ask,
-            non_interactive: NonInteractive::Deny,
-            mode_id: None,
-            config: Vec::new(),
-        },
+        options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
         last_session_seq: 0,
         created_at_ms: 0,
         updated_at_ms: 0,
@@ -202,7 +215,9 @@ impl Rows {
             }
             Write::Permission(row) => drop(self.permissions.remove(&row.ask.at)),
             Write::Idempotency { scope, key, .. } => self.keys.push(format!("{scope}/{key}")),
-            Write::EndBindings { .. } => {}
+            Write::EndBindings { reason } => self.ended.push(reason),
+            Write::ExpireBinding { reason, .. } => self.ended.push(reason),
+            Write::TouchBindings { at_ms } => self.touched_ms = at_ms,
         }
         let running = self.runs.iter().filter(|run| run.state == RunState::Running).count();
         assert!(running <= 1, "I2: at most one running run");
@@ -234,6 +249,8 @@ impl World {
             permissions: BTreeMap::new(),
             events: Vec::new(),
             keys: Vec::new(),
+            ended: Vec::new(),
+            touched_ms: 0,
         };
         Self {
             rows,
@@ -254,18 +271,23 @@ impl World {
             refuse_attach: false,
             removed: false,
             refuse_spawn: None,
+            ensured: Arc::default(),
+            moved: Vec::new(),
+            silent_exit: false,
+            limits: limits(),
         }
     }
 
     /// Starts the gateway anew; it dies by itself after `fuse` effects.
     pub(super) fn boot(&mut self, fuse: Option<usize>) {
-        let link: LetterLink = match &self.rows.lease {
+        let mut link: LetterLink = match &self.rows.lease {
             Some(lease) if !lease.link_state.is_empty() => serde_json::from_str(&lease.link_state).unwrap(),
             _ => LetterLink::default(),
         };
+        link.ensured = Arc::clone(&self.ensured);
         let refused = self.removed.then(|| Failure::of(Code::AgentNotAllowed));
         let profile = Profile { refused, ..profile() };
-        self.actor = Some(Actor::restore(self.rows.snapshot(), Box::new(link), profile, limits()));
+        self.actor = Some(Actor::restore(self.rows.snapshot(), Box::new(link), profile, self.limits.clone()));
         self.fuse = fuse;
         self.inputs = VecDeque::from([Input::Started, Input::News(LeaseNews::Connected)]);
         for (_, run_id, text) in self.unconfirmed.clone() {
@@ -386,6 +408,7 @@ impl World {
                     self.exit(lease_id, ExitStatus::Exited(0));
                 }
             }
+            Act::Moved(moved) => self.moved.push(moved),
             Act::Release { .. } | Act::Note(_) | Act::Forget { .. } => {}
             Act::Perform { row, again } => self.performed.push((row.ask.at, again)),
             Act::Reply { ticket, result } => {
@@ -414,7 +437,11 @@ impl World {
             stdin_accepted: stdin,
             exit: process.exit,
         })));
+        let exit = process.exit;
         self.output(lease_id, from_offset);
+        if let Some(status) = exit {
+            self.tell_exit(lease_id, status);
+        }
     }
 
     /// Sends output in pieces that respect no line.
@@ -453,6 +480,7 @@ impl World {
                 }
                 ("prompt", script) => process.stdout.extend(script.replace(';', "\n").bytes().chain(*b"\n")),
                 ("ping", _) => process.stdout.extend(b"A\n"),
+                ("discard", _) => process.stdout.extend(b"F\n"),
                 ("cancel", _) => process.stdout.extend(b"Dcancelled\n"),
                 _ => {}
             }
@@ -475,8 +503,15 @@ impl World {
 
     /// The agent's process ends.
     pub(super) fn exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
-        let process = self.processes.get_mut(&lease_id).unwrap();
-        process.exit = Some(status);
+        self.processes.get_mut(&lease_id).unwrap().exit = Some(status);
+        self.tell_exit(lease_id, status);
+    }
+
+    fn tell_exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
+        if self.silent_exit {
+            return;
+        }
+        let process = &self.processes[&lease_id];
         let (end_offset, stdin_written) = (process.stdout.len() as u64, process.stdin.len() as u64);
         let stderr_tail = "last words".to_owned();
         self.inputs.push_back(Input::News(LeaseNews::Exited {

@@ -1,0 +1,164 @@
+//! The ways in which a session ends, and the one in which only its conversation does.
+
+use super::input::{Answered, Keyed};
+use super::turn::RunEnd;
+use super::{Actor, Batch};
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::link::Goodbye;
+use crate::core::request::{CloseRequest, SessionNow};
+use crate::core::rows::{RunMode, SessionMode};
+use crate::core::run::RunEvent;
+use crate::core::session::{Ending, SessionEvent, SessionState};
+use crate::core::ttl::{Expiry, Source};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::RunId;
+use serde_json::json;
+
+impl Actor {
+    pub(super) fn on_close(
+        &mut self,
+        request: &CloseRequest,
+        keyed: Option<Keyed>,
+        out: &mut Batch,
+    ) -> Answered {
+        let mut asked_to_forget = false;
+        if self.session.state != SessionState::Closed {
+            asked_to_forget = self.close(request, out);
+        } else if request.ending == Ending::Deleted {
+            // Lists leave out what was deleted, also when it was closed before.
+            self.session.ending = Some(Ending::Deleted);
+        }
+        let discarded = request.discard.then_some(asked_to_forget);
+        let now = SessionNow { discarded, ..self.now() };
+        out.remember(keyed, &now);
+        Answered::Now(now)
+    }
+
+    /// The close transaction: the turn and the queue are cancelled, what was asked is settled, bindings end, and the
+    /// process is made to end, without waiting for any of it. Says whether the agent was asked to forget.
+    pub(super) fn close(&mut self, request: &CloseRequest, out: &mut Batch) -> bool {
+        let turn_was_running = self.current_id().is_some();
+        if let Some(run_id) = self.current_id() {
+            self.cancel_current(run_id, out);
+        }
+        let all: Vec<RunId> = self.runs.iter().map(|run| run.run_id).collect();
+        for run_id in all {
+            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+        }
+        self.settle_asks(None, "session closed", out);
+        let payload = json!({ "reason": request.reason, "ending": request.ending });
+        out.event(&mut self.session, None, EventKind::Closed, payload.to_string());
+        out.writes.push(Write::EndBindings { reason: request.reason.clone() });
+        self.session.ending = Some(request.ending);
+        self.session_event(SessionEvent::Closed, out);
+        if !self.is_ready() {
+            self.close_lease(&request.reason, out);
+            return false;
+        }
+        let discarded = request.discard && self.link.can_discard();
+        if turn_was_running || discarded {
+            // The agent settles its turn and does what it was told last; then, or after this long, it is ended.
+            self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
+        }
+        let steps = self.link.close(if discarded { Goodbye::Discard } else { Goodbye::Close });
+        self.mark_link();
+        self.on_steps(steps, out);
+        if self.timers.close_ms.is_none() {
+            self.close_lease(&request.reason, out);
+        }
+        discarded
+    }
+
+    /// The agent of a closed session has nothing more to say: the end of its process need not wait.
+    pub(super) fn on_farewell(&mut self, out: &mut Batch) {
+        if self.session.state == SessionState::Closed && self.timers.close_ms.take().is_some() {
+            self.close_lease("session closed", out);
+        }
+    }
+
+    /// A one-shot session ends with its run, however that ended.
+    pub(super) fn close_oneshot(&mut self, out: &mut Batch) {
+        let oneshot = self.session.mode == SessionMode::Oneshot;
+        if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {
+            self.close(&CloseRequest::new("the one-shot session has done its run"), out);
+        }
+    }
+
+    /// A window ran out, as somebody saw it: it counts if nothing has happened since. What runs protects.
+    pub(super) fn on_expire(
+        &mut self,
+        expiry: &Expiry,
+        seen_ms: u64,
+        closes: bool,
+        out: &mut Batch,
+    ) -> Answered {
+        let used_since = expiry.source == Source::Session && self.session.last_activity_at_ms > seen_ms;
+        let open = self.session.state != SessionState::Closed;
+        if open && !self.is_busy() && !used_since {
+            let reason = expiry.reason();
+            if let Some(binding_id) = expiry.binding_id {
+                let (reason, last_activity_at_ms) = (reason.clone(), seen_ms);
+                out.writes.push(Write::ExpireBinding { binding_id, last_activity_at_ms, reason });
+            }
+            if closes {
+                self.close(&CloseRequest { reason, ending: Ending::Expired, discard: false }, out);
+            } else if let Some(binding_id) = expiry.binding_id {
+                let text = format!(
+                    "This conversation is not bound any more ({reason}). The session goes on; /focus {} binds it again.",
+                    self.session.session_key
+                );
+                let payload = json!({ "status": "unbound", "text": text, "binding_id": binding_id });
+                out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+            }
+        }
+        Answered::Now(self.now())
+    }
+
+    /// Whether something runs or waits, so that no window runs out.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.runs.is_empty()
+            || !matches!(self.session.state, SessionState::Idle | SessionState::Error | SessionState::Closed)
+    }
+
+    pub(super) fn on_new_conversation(
+        &mut self,
+        keyed: Option<Keyed>,
+        out: &mut Batch,
+    ) -> Result<Answered, Failure> {
+        if self.session.state == SessionState::Closed {
+            return Err(Failure::of(Code::SessionClosed));
+        }
+        self.forget_conversation(out);
+        let now = self.now();
+        out.remember(keyed, &now);
+        Ok(Answered::Now(now))
+    }
+
+    /// The next process starts a new conversation; the present one is stopped and ended.
+    pub(super) fn forget_conversation(&mut self, out: &mut Batch) {
+        if let Some(run_id) = self.current_id() {
+            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+        }
+        let steers: Vec<RunId> =
+            self.runs.iter().filter(|run| run.mode == RunMode::Steer).map(|run| run.run_id).collect();
+        for run_id in steers {
+            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+        }
+        self.session.agent_session_id = None;
+        self.session.resumable = false;
+        self.close_lease("new conversation", out);
+        let payload =
+            json!({ "status": "new_conversation", "text": "The next prompt starts a new conversation." });
+        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+    }
+
+    pub(super) fn now(&self) -> SessionNow {
+        SessionNow {
+            session_key: self.session.session_key.clone(),
+            state: self.session.state,
+            discarded: None,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What an actor does first, and how a turn is watched over whose agent is out of reach.
+
+use super::turn::RunEnd;
+use super::{Act, Actor, Batch};
+use crate::core::recovery::{self, Mend, Step};
+use crate::core::rows::RunMode;
+use crate::core::run::{RunEvent, RunState};
+use crate::core::session::{SessionEvent, SessionState};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+
+impl Actor {
+    /// The machine that reads the agent could not be made as it was: nothing more of this process can be understood.
+    pub(crate) fn lose_link(&mut self) {
+        self.link_lost = true;
+    }
+
+    /// First step after the actor was made: go on with what the database says, as the plan of a start has it.
+    pub(super) fn on_started(&mut self, out: &mut Batch) {
+        if self.session.state == SessionState::Cancelling {
+            self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
+        }
+        if self.current().is_some() {
+            self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
+            self.watch_turn();
+        }
+        match recovery::step(self.found()) {
+            // A prompt that waits is a reason to try again.
+            Step::Start if self.session.state == SessionState::Error => {
+                self.session_event(SessionEvent::Retried, out);
+            }
+            Step::Rest | Step::Start | Step::Attach => {}
+            Step::SpawnAgain | Step::Open => self.timers.init_ms = Some(out.now_ms + self.profile.init_ms),
+            Step::Continue => self.await_agent(out),
+            Step::Drain if self.session.state == SessionState::Closed => {
+                self.close_lease("session closed", out)
+            }
+            Step::Drain => self.await_agent(out),
+            Step::GiveUp => self.end_runs_without_lease(out),
+            Step::Mend(mend) => self.mend(mend, out),
+        }
+        if std::mem::take(&mut self.link_lost) && self.lease.is_some() {
+            self.on_link_lost(out);
+        }
+        self.perform_again(out);
+    }
+
+    /// What matters of the rows for the plan of a start.
+    fn found(&self) -> recovery::Rows {
+        let waits =
+            |mode: RunMode| self.runs.iter().any(|run| run.state == RunState::Queued && run.mode == mode);
+        recovery::Rows {
+            state: self.session.state,
+            lease: self.lease.as_ref().map(|lease| lease.row.usage),
+            running: self.current().is_some(),
+            queued: waits(RunMode::Prompt),
+            steers: waits(RunMode::Steer),
+        }
+    }
+
+    /// Brings rows together that no transaction of ours leaves behind.
+    fn mend(&mut self, mend: Mend, out: &mut Batch) {
+        out.acts.push(Act::Note(format!("the rows contradict each other and are mended: {mend:?}")));
+        match mend {
+            Mend::CancelRuns => {
+                for run_id in self.runs.iter().map(|run| run.run_id).collect::<Vec<_>>() {
+                    self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+                }
+                self.close_lease("session closed", out);
+            }
+            Mend::Idle => {
+                self.session_event(SessionEvent::TurnEnded, out);
+                if self.lease.is_none() {
+                    self.end_runs_without_lease(out);
+                }
+            }
+            Mend::FailRun => {
+                let failure = Failure::of(Code::Uncertain).detail("UNCERTAIN").origin("gateway");
+                if let Some(run_id) = self.current_id() {
+                    self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
+                }
+                self.close_lease("a turn that is in no state to run", out);
+            }
+        }
+    }
+
+    /// A turn runs and its agent is out of reach: it is given up when that lasts too long.
+    pub(super) fn await_agent(&mut self, out: &Batch) {
+        if self.current().is_some() && self.timers.reconcile_ms.is_none() {
+            self.timers.reconcile_ms = Some(out.now_ms + self.limits.reconcile_ms);
+        }
+    }
+}

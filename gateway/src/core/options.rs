@@ -1,0 +1,299 @@
+//! Settings of one session that a person may change, and their limits. They are kept in the session's row and
+//! applied again whenever its agent is started. Source: openclaw.md §1.2 "Runtime option limits".
+
+use crate::core::link::SetOption;
+use crate::core::rows::{NonInteractive, PermissionMode, SessionOptions};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a mode, in characters.
+const MODE_CHARS_MAX: usize = 64;
+/// Longest name of a model, in characters.
+const MODEL_CHARS_MAX: usize = 200;
+/// Longest working directory, in bytes.
+const CWD_BYTES_MAX: usize = 4_096;
+/// Longest time that a turn may be given, in seconds: a day.
+const TIMEOUT_S_MAX: u64 = 86_400;
+/// Longest id of a config option, in characters.
+const KEY_CHARS_MAX: usize = 64;
+/// Longest value of a config option, in characters.
+const VALUE_CHARS_MAX: usize = 512;
+/// Most config options of one session.
+const CONFIG_MAX: usize = 32;
+/// Longest label of a session, in characters.
+const LABEL_CHARS_MAX: usize = 100;
+/// The agent's config option that a model is set with.
+const MODEL_OPTION: &str = "model";
+
+/// One change of a session's settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Setting {
+    /// The agent's session mode.
+    Mode(String),
+    /// The agent's model, through its config option `model`.
+    Model(String),
+    /// Another working directory, absolute: the agent is started again in it, with its conversation.
+    Cwd(String),
+    /// What happens when the agent asks for a permission, from now on.
+    Permission(PermissionMode),
+    /// What happens when nobody can be asked, from now on.
+    NonInteractive(NonInteractive),
+    /// How long a turn may take, in seconds; 0 takes the limit away. From the next turn on.
+    TimeoutS(u64),
+    /// One of the agent's config options.
+    Config {
+        /// Its id.
+        id: String,
+        /// Its new value.
+        value: String,
+    },
+    /// Everything back to what configuration says: the agent is started again.
+    Defaults,
+}
+
+/// Whether a text of a person may be kept: not empty, short enough, one line.
+fn text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
+    if value.trim().is_empty() {
+        return Err(invalid(format!("The {what} is empty.")));
+    }
+    if value.chars().count() > chars_max {
+        return Err(invalid(format!("The {what} may have {chars_max} characters at most.")));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(invalid(format!("The {what} must not hold control characters.")));
+    }
+    Ok(())
+}
+
+/// `^[a-z0-9][a-z0-9._:-]*$`, in either case.
+fn is_key(key: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
+    key.starts_with(|c: char| c.is_ascii_alphanumeric()) && key.chars().all(inner)
+}
+
+fn invalid(text: String) -> Failure {
+    Failure::new(Code::Usage, text).detail("INVALID_RUNTIME_OPTION").origin("client")
+}
+
+/// Whether a session may be called that.
+///
+/// # Errors
+/// `USAGE`, in words for people.
+pub(crate) fn check_label(label: &str) -> Result<(), Failure> {
+    text("label", label, LABEL_CHARS_MAX)
+}
+
+impl Setting {
+    /// Whether it is within the limits. What the agent thinks of it is another matter, and is in the journal.
+    ///
+    /// # Errors
+    /// `USAGE` with the detail `INVALID_RUNTIME_OPTION`, in words for people.
+    pub(crate) fn check(&self, options: &SessionOptions) -> Result<(), Failure> {
+        match self {
+            Self::Mode(mode) => text("mode", mode, MODE_CHARS_MAX),
+            Self::Model(model) => text("model", model, MODEL_CHARS_MAX),
+            Self::Cwd(cwd) => {
+                text("working directory", cwd, CWD_BYTES_MAX)?;
+                if cwd.len() > CWD_BYTES_MAX {
+                    return Err(invalid(format!(
+                        "The working directory may have {CWD_BYTES_MAX} bytes at most."
+                    )));
+                }
+                if cwd.starts_with('/') {
+                    Ok(())
+                } else {
+                    Err(invalid("The working directory must be an absolute path.".to_owned()))
+                }
+            }
+            Self::TimeoutS(seconds) if *seconds > TIMEOUT_S_MAX => {
+                Err(invalid(format!("A turn may be given 1 to {TIMEOUT_S_MAX} seconds, or 0 for no limit.")))
+            }
+            Self::Config { id, value } => {
+                if id.chars().count() > KEY_CHARS_MAX || !is_key(id) {
+                    let text = format!(
+                        "An option's id has 1 to {KEY_CHARS_MAX} letters, digits and . _ : - and begins with a letter \
+                         or digit."
+                    );
+                    return Err(invalid(text));
+                }
+                text("option's value", value, VALUE_CHARS_MAX)?;
+                let is_new = !options.config.iter().any(|(have, _)| have == id);
+                if is_new && options.config.len() >= CONFIG_MAX {
+                    return Err(invalid(format!("A session may have {CONFIG_MAX} options at most.")));
+                }
+                Ok(())
+            }
+            Self::TimeoutS(_) | Self::Permission(_) | Self::NonInteractive(_) | Self::Defaults => Ok(()),
+        }
+    }
+
+    /// What a running agent is told of it; nothing for what only concerns the gateway.
+    pub(crate) fn for_agent(&self) -> Option<SetOption> {
+        match self {
+            Self::Mode(mode) => Some(SetOption::Mode(mode.clone())),
+            Self::Model(model) => {
+                Some(SetOption::Config { id: MODEL_OPTION.to_owned(), value: model.clone() })
+            }
+            Self::Config { id, value } => Some(SetOption::Config { id: id.clone(), value: value.clone() }),
+            Self::Cwd(_)
+            | Self::Permission(_)
+            | Self::NonInteractive(_)
+            | Self::TimeoutS(_)
+            | Self::Defaults => None,
+        }
+    }
+
+    /// Whether the agent must be started again for it.
+    pub(crate) const fn restarts(&self) -> bool {
+        matches!(self, Self::Cwd(_) | Self::Defaults)
+    }
+}
+
+impl SessionOptions {
+    /// Takes a change over, except for the working directory, which is not one of these.
+    pub(crate) fn take(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
+        match setting {
+            Setting::Mode(mode) => self.mode_id = Some(mode.clone()),
+            Setting::Model(model) => self.model = Some(model.clone()),
+            Setting::Cwd(_) => {}
+            Setting::Permission(mode) => self.permission = *mode,
+            Setting::NonInteractive(policy) => self.non_interactive = *policy,
+            Setting::TimeoutS(seconds) => self.timeout_s = (*seconds > 0).then_some(*seconds),
+            Setting::Config { id, value } => match self.config.iter_mut().find(|(have, _)| have == id) {
+                Some((_, old)) => old.clone_from(value),
+                None => self.config.push((id.clone(), value.clone())),
+            },
+            Setting::Defaults => *self = Self::new(defaults.0, defaults.1),
+        }
+    }
+
+    /// The agent's config options in the order in which they are set, on top of `preset`: the model, then the
+    /// others. The mode goes before all of them.
+    pub(crate) fn config_over(&self, preset: &[(String, String)]) -> Vec<(String, String)> {
+        let model = self.model.iter().map(|model| (MODEL_OPTION.to_owned(), model.clone()));
+        let own: Vec<(String, String)> = model.chain(self.config.iter().cloned()).collect();
+        let mut all: Vec<(String, String)> =
+            preset.iter().filter(|(id, _)| !own.iter().any(|(have, _)| have == id)).cloned().collect();
+        all.extend(own);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    fn options() -> SessionOptions {
+        SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny)
+    }
+
+    fn config(id: &str, value: &str) -> Setting {
+        Setting::Config { id: id.to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn b14_every_option_has_its_limits() {
+        let long = |count: usize| "x".repeat(count);
+        let table = [
+            (Setting::Mode(long(64)), true),
+            (Setting::Mode(long(65)), false),
+            (Setting::Mode(" ".to_owned()), false),
+            (Setting::Mode("a\nb".to_owned()), false),
+            (Setting::Model(long(200)), true),
+            (Setting::Model(long(201)), false),
+            (Setting::Cwd("/w".to_owned()), true),
+            (Setting::Cwd("w".to_owned()), false),
+            (Setting::Cwd(format!("/{}", long(4_095))), true),
+            (Setting::Cwd(format!("/{}", long(4_096))), false),
+            (Setting::Cwd(format!("/{}", "ü".repeat(2_048))), false),
+            (Setting::TimeoutS(0), true),
+            (Setting::TimeoutS(86_400), true),
+            (Setting::TimeoutS(86_401), false),
+            (config("a", "v"), true),
+            (config("Reasoning.effort:x_y-1", "v"), true),
+            (config(&long(64), "v"), true),
+            (config(&long(65), "v"), false),
+            (config("", "v"), false),
+            (config(".a", "v"), false),
+            (config("a b", "v"), false),
+            (config("ä", "v"), false),
+            (config("a", &long(512)), true),
+            (config("a", &long(513)), false),
+            (config("a", "\u{7}"), false),
+            (Setting::Permission(PermissionMode::DenyAll), true),
+            (Setting::Defaults, true),
+        ];
+        for (setting, fits) in table {
+            let checked = setting.check(&options());
+            assert_eq!(checked.is_ok(), fits, "{setting:?}");
+            if let Err(failure) = checked {
+                assert_eq!(failure.detail_code.as_deref(), Some("INVALID_RUNTIME_OPTION"));
+            }
+        }
+    }
+
+    #[test]
+    fn b14_a_session_has_a_bounded_number_of_options() {
+        let mut full = options();
+        for number in 0..CONFIG_MAX {
+            let setting = config(&format!("k{number}"), "v");
+            setting.check(&full).unwrap();
+            full.take(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+        }
+        assert!(config("one-more", "v").check(&full).is_err());
+        config("k0", "another").check(&full).unwrap();
+    }
+
+    #[test]
+    fn options_are_taken_over_and_forgotten() {
+        let defaults = (PermissionMode::ApproveReads, NonInteractive::Fail);
+        let mut now = options();
+        for setting in [
+            Setting::Mode("plan".to_owned()),
+            Setting::Model("big".to_owned()),
+            Setting::TimeoutS(60),
+            Setting::Permission(PermissionMode::ApproveAll),
+            config("effort", "low"),
+            config("effort", "high"),
+        ] {
+            now.take(&setting, defaults);
+        }
+        let want = SessionOptions {
+            permission: PermissionMode::ApproveAll,
+            non_interactive: NonInteractive::Deny,
+            mode_id: Some("plan".to_owned()),
+            model: Some("big".to_owned()),
+            timeout_s: Some(60),
+            config: vec![("effort".to_owned(), "high".to_owned())],
+        };
+        assert_eq!(now, want);
+        now.take(&Setting::TimeoutS(0), defaults);
+        assert_eq!(now.timeout_s, None);
+        now.take(&Setting::Defaults, defaults);
+        assert_eq!(now, SessionOptions::new(defaults.0, defaults.1));
+    }
+
+    #[test]
+    fn own_options_go_on_top_of_the_preset() {
+        let pair = |id: &str, value: &str| (id.to_owned(), value.to_owned());
+        let mut now = options();
+        now.model = Some("big".to_owned());
+        now.config = vec![pair("effort", "high")];
+        let preset = [pair("model", "small"), pair("effort", "low"), pair("web", "off")];
+        assert_eq!(
+            now.config_over(&preset),
+            [pair("web", "off"), pair("model", "big"), pair("effort", "high")]
+        );
+    }
+
+    #[test]
+    fn labels_are_short_lines() {
+        check_label("my work").unwrap();
+        for bad in ["", "  ", "a\tb", &"x".repeat(101)] {
+            assert!(check_label(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A supervisor that is there and does nothing.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use acp_shared::conn::{Conn, Listener};
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::protocol::{Home, Role, VERSION_MAX};
+
+/// Greets, then answers as many requests as it is told to, and then reads and says nothing any more.
+async fn greet(listener: &Listener, mut answers: usize) {
+    let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
+    while let Ok(Some(message)) = conn.receiver.recv().await {
+        let answer = match message {
+            ToSupervisor::Hello(_) => ToClient::Welcome(Welcome {
+                version: VERSION_MAX,
+                features: Vec::new(),
+                pid: 1,
+                supervisor_id: "s".to_owned(),
+                credit_bytes: 1 << 20,
+            }),
+            ToSupervisor::Request { id, .. } if answers > 0 => {
+                answers -= 1;
+                ToClient::Reply { id, result: Ok(Reply::Done) }
+            }
+            ToSupervisor::Request { .. } => continue,
+        };
+        conn.sender.send(&answer).await.unwrap();
+    }
+}
+
+/// It is asked whether it is there; one that answers stays, one that hangs is left, and tried again.
+#[tokio::test]
+async fn a_supervisor_that_hangs_without_dying_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    let listener = Listener::bind(&path, 0o600).unwrap();
+    let (answered, stop) = (3, CancellationToken::new());
+    let serving = tokio::spawn(async move {
+        greet(&listener, answered).await;
+        greet(&listener, usize::MAX).await;
+    });
+    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
+    let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
+    let supervisor = Supervisor::start_with(path.clone(), path, hello(role), stop.clone(), (20, 400));
+    let mut status = supervisor.status();
+    let is_up = |number: u64| move |status: &LinkStatus| matches!(status, LinkStatus::Up { generation, .. } if *generation == number);
+    status.wait_for(is_up(1)).await.unwrap();
+    let waits = supervisor.send(Request::ListLeases { detail: false }).await;
+    assert_eq!(waits.await.unwrap(), Ok(Reply::Done));
+    let down = status.wait_for(|status| matches!(status, LinkStatus::Down(_))).await.unwrap().clone();
+    let LinkStatus::Down(why) = down else { panic!("{down:?}") };
+    assert!(why.contains("hangs"), "{why}");
+    status.wait_for(is_up(2)).await.unwrap();
+    stop.cancel();
+    serving.abort();
+}

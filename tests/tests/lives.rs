@@ -1,0 +1,368 @@
+//! How long sessions live and how they end, with real processes: windows that run out while services are killed,
+//! endings from the command line, one-shot sessions, settings that survive.
+
+use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::story::{check_chunks, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::world::GATEWAY_DB;
+use rusqlite::{Connection, params};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// The gateway's database, while no gateway has it open.
+#[expect(clippy::disallowed_methods, reason = "the tests play with time, and no gateway is there")]
+fn database(house: &House) -> Connection {
+    Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Everything that was done happened so much earlier.
+fn let_time_pass(house: &House, ms: i64) {
+    let db = database(house);
+    let changed = db.execute("UPDATE acp_sessions SET last_activity_at = last_activity_at - ?1", [ms]);
+    assert!(changed.unwrap() > 0);
+}
+
+/// Binds a console conversation, with windows in milliseconds from now.
+fn bind(house: &House, key: &str, conversation: &str, idle_ms: Option<i64>, max_age_ms: Option<i64>) {
+    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let now_ms = i64::try_from(now_ms).unwrap();
+    let sql = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, session_key, target_kind, status, \
+               bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json) \
+               VALUES (?1, 'console', 'default', ?2, ?3, 'session', 'active', 'test', ?4, ?4, ?5, ?6, '{}')";
+    let id = uuid::Uuid::now_v7().to_string();
+    database(house).execute(sql, params![id, conversation, key, now_ms, idle_ms, max_age_ms]).unwrap();
+}
+
+/// What a console conversation was told.
+fn told(house: &House, conversation: &str) -> Vec<String> {
+    let db = house.world.journal(GATEWAY);
+    let mut rows =
+        db.prepare("SELECT text FROM console_message WHERE conversation_id = ?1 ORDER BY id").unwrap();
+    let texts = rows.query_map([conversation], |row| row.get(0)).unwrap().map(Result::unwrap);
+    texts.collect()
+}
+
+fn shown(house: &House, key: &str) -> Value {
+    house.verb(&["sessions", "show", key])
+}
+
+/// B10: time alone ends an idle agent, also when the gateway was killed while the time ran; the next prompt goes on
+/// with the conversation.
+#[test]
+fn b10_r_an_idle_agent_is_ended_by_time_and_comes_back() {
+    let mut house = Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build();
+    let key = house.spawn();
+    check_turn(&house.prompt(&key, "before"), "end_turn");
+    let lease = house.lease(&key);
+    let expiry = shown(&house, &key)["expiry"].clone();
+    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&"runtime".into(), &60_000.into()), "{expiry}");
+    house.kill_gateway();
+    let_time_pass(&house, 30_000);
+    house.start_gateway();
+    assert_eq!(shown(&house, &key)["lease_id"], lease.id(), "half of the time has gone");
+    house.kill_gateway();
+    let_time_pass(&house, 60_000);
+    house.start_gateway();
+    house.await_end_of(&lease);
+    until(SOON, "the session is at rest", || shown(&house, &key)["lease_id"].is_null());
+    assert_eq!(shown(&house, &key)["state"], "idle");
+    check_turn(&house.prompt(&key, "after"), "end_turn");
+    assert_eq!((house.received("session/new").len(), house.received("session/resume").len()), (1, 1));
+    house.end();
+}
+
+/// D2: a session that nobody used for its window is closed with its agent, while no gateway was there to count.
+#[test]
+fn d02_r_a_session_that_nobody_uses_is_closed_by_time() {
+    let mut house = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build();
+    let key = house.spawn();
+    check_turn(&house.prompt(&key, "before"), "end_turn");
+    let lease = house.lease(&key);
+    let expiry = shown(&house, &key)["expiry"].clone();
+    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&"session".into(), &60_000.into()), "{expiry}");
+    house.kill_gateway();
+    let_time_pass(&house, 30_000);
+    house.start_gateway();
+    assert_eq!(shown(&house, &key)["state"], "idle", "half of the time has gone");
+    house.kill_gateway();
+    let_time_pass(&house, 60_000);
+    house.start_gateway();
+    until(SOON, "the session is closed", || shown(&house, &key)["state"] == "closed");
+    assert_eq!(shown(&house, &key)["ending"], "expired");
+    house.await_end_of(&lease);
+    house.end();
+}
+
+/// D2, D8: a binding's idle window runs out by itself, around a kill, takes session and agent along, and says why,
+/// once.
+#[test]
+fn d02_d08_r_a_window_runs_out_around_a_kill_and_says_why_once() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    house.kill_gateway();
+    bind(&house, &key, "room", Some(4_000), None);
+    for _ in 0..3 {
+        house.start_gateway();
+        house.kill_gateway();
+    }
+    house.start_gateway();
+    until(LONG, "the session is closed", || shown(&house, &key)["state"] == "closed");
+    assert_eq!(shown(&house, &key)["ending"], "expired");
+    house.await_end_of(&lease);
+    let want = "The session is closed (nothing was said here for 4s, the idle limit). Start a new one with /acp spawn.";
+    let texts = eventually(SOON, "the conversation is told", || {
+        Some(told(&house, "room")).filter(|texts| !texts.is_empty())
+    });
+    assert_eq!(texts, [want]);
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(told(&house, "room"), [want]);
+    house.end();
+}
+
+/// D2: of two bindings the one that runs out goes alone; a maximum age is said as such.
+#[test]
+fn d02_r_another_binding_keeps_the_session() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    house.kill_gateway();
+    bind(&house, &key, "short", None, Some(1_000));
+    bind(&house, &key, "long", Some(3_600_000), None);
+    house.start_gateway();
+    let texts = eventually(LONG, "the short one is told", || {
+        Some(told(&house, "short")).filter(|texts| !texts.is_empty())
+    });
+    assert!(texts[0].contains("it was bound here for 1s, the maximum age"), "{texts:?}");
+    assert!(texts[0].contains(&format!("/focus {key}")), "{texts:?}");
+    check_turn(&house.prompt(&key, "still here"), "end_turn");
+    until(SOON, "the other one hears the answer", || told(&house, "long") == ["echo: still here"]);
+    assert_eq!(told(&house, "short").len(), 1);
+    let expiry = shown(&house, &key)["expiry"].clone();
+    assert_eq!(expiry["source"], "binding_idle");
+    house.end();
+}
+
+/// D11: a running turn keeps its binding and its agent, however long it takes.
+#[test]
+fn d11_r_a_running_turn_protects() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    house.kill_gateway();
+    bind(&house, &key, "room", Some(1_500), None);
+    house.start_gateway();
+    let turn = house.follow(&["prompt", &key, "chunks 50 pace_ms=100"]);
+    check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
+    assert_eq!(shown(&house, &key)["state"], "idle", "the window begins anew with the end of the turn");
+    until(LONG, "then it runs out", || shown(&house, &key)["state"] == "closed");
+    house.end();
+}
+
+/// B18: one process, one conversation, and all of it ends with the run.
+#[test]
+fn b18_r_a_one_shot_session_ends_with_its_run() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn =
+        ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--mode", "oneshot", "--prompt", "hi"];
+    let key = house.verb(&spawn)["session_key"].as_str().unwrap_or_default().to_owned();
+    until(LONG, "it is closed", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "its agent has ended", || shown(&house, &key)["lease_id"].is_null());
+    assert_eq!((house.received("session/new").len(), house.prompts_received("hi")), (1, 1));
+    let refused = house.cli(&["prompt", &key, "more"]);
+    assert_eq!(refused.error_code(), "ACP_SESSION_CLOSED");
+    house.end();
+}
+
+/// Every way to end a session, from the command line; what was deleted is in no list; repeated under the same key the
+/// answer is the first one.
+#[test]
+fn b19_r_endings_from_the_command_line() {
+    let mut house = House::new(&["--delete"]);
+    for verb in ["close", "archive", "delete", "reset"] {
+        let key = house.spawn();
+        let turn = house.follow(&["prompt", &key, "wait_cancel"]);
+        until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+        let end = ["sessions", verb, &key, "--discard", "--idempotency-key", verb];
+        let now = house.verb(&end);
+        assert_eq!((&now["state"], &now["discarded"]), (&"closed".into(), &true.into()), "{verb}: {now}");
+        assert_eq!(house.verb(&end), now, "{verb}: the first answer again");
+        check_turn(&turn.finish(LONG).lines(), "cancelled");
+        until(LONG, "its agent has ended", || shown(&house, &key)["lease_id"].is_null());
+    }
+    assert_eq!(house.received("session/delete").len(), 4, "each agent was asked to forget, once");
+    assert_eq!(std::fs::read_dir(house.world.path("agent-state")).unwrap().count(), 0, "and did");
+    let listed = |args: &[&str]| -> Vec<String> {
+        let views = house.verb(args);
+        let endings = views.as_array().into_iter().flatten();
+        endings.map(|view| view["ending"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(listed(&["sessions", "list"]), [] as [String; 0]);
+    let mut all = listed(&["sessions", "list", "--all"]);
+    all.sort();
+    assert_eq!(all, ["archived", "closed", "reset"]);
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(house.agent_events("start").len(), 4, "nothing that was closed is started again");
+    house.end();
+}
+
+/// Who owns a session is in its row; labels name one open session.
+#[test]
+fn owners_and_labels() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = |more: &[&str]| {
+        let mut args = vec!["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd];
+        args.extend(more);
+        house.cli(&args)
+    };
+    let key = |output: acp_tests::cli::Output| {
+        output.ok().json()["session_key"].as_str().unwrap_or_default().to_owned()
+    };
+    let parent = key(spawn(&["--label", "work"]));
+    let child = key(spawn(&["--spawned-by", &parent]));
+    let views = house.verb(&["sessions", "list"]);
+    let of = |wanted: &str| {
+        let found = views.as_array().into_iter().flatten().find(|view| view["session_key"] == wanted);
+        found.cloned().unwrap_or_else(|| panic!("{wanted} is not in {views}"))
+    };
+    assert_eq!(
+        (&of(&parent)["owner_session_key"], &of(&parent)["spawned_by"]),
+        (&parent.as_str().into(), &Value::Null)
+    );
+    for column in ["owner_session_key", "spawned_by", "parent_session_key"] {
+        assert_eq!(of(&child)[column], parent.as_str(), "{column}");
+    }
+    assert_eq!(of(&child)["gateway_instance_id"], of(&parent)["gateway_instance_id"]);
+    assert!(of(&child)["gateway_instance_id"].is_string());
+    let taken = spawn(&["--label", "work"]);
+    assert_eq!(
+        (taken.error_code().as_str(), &taken.error()["detail_code"]),
+        ("USAGE", &"LABEL_TAKEN".into())
+    );
+    let _ = house.verb(&["sessions", "close", &parent]);
+    let _ = key(spawn(&["--label", "work"]));
+    let orphan = spawn(&["--spawned-by", &parent]);
+    assert_eq!(orphan.error()["detail_code"], "NO_SPAWNER", "a closed session spawns nothing");
+    house.end();
+}
+
+/// B14: settings are checked, kept, and applied again to the next process of the agent, the mode first.
+#[test]
+fn b14_r_settings_survive_gateway_and_agent() {
+    let mut house = Plan::flags(&["--modes"]).build();
+    let key = house.spawn();
+    let _ = house.prompt(&key, "warm up");
+    for setting in [["--mode", "ask"], ["--timeout", "600"], ["--permission", "deny-all"]] {
+        let _ = house.verb(&["sessions", "set", &key, setting[0], setting[1]]);
+    }
+    for bad in [["--timeout", "86401"], ["--mode", " "], ["--option", ".x=1"], ["--cwd", "/nowhere/at/all"]] {
+        assert_ne!(house.cli(&["sessions", "set", &key, bad[0], bad[1]]).code, Some(0), "{bad:?}");
+    }
+    let lease = house.lease(&key);
+    house.kill_gateway();
+    house.kill_supervisor();
+    house.start_supervisor();
+    house.await_end_of(&lease);
+    house.start_gateway();
+    let view = shown(&house, &key);
+    assert_eq!(
+        (&view["mode_id"], &view["timeout_s"], &view["permission"]),
+        (&"ask".into(), &600.into(), &"deny-all".into())
+    );
+    check_turn(&house.prompt(&key, "again"), "end_turn");
+    let modes = house.received("session/set_mode");
+    assert!(!modes.is_empty());
+    assert!(modes.iter().all(|message| message["params"]["modeId"] == "ask"), "{modes:?}");
+    house.end();
+}
+
+/// A turn that was given a time and takes longer is stopped and fails, and the session goes on.
+#[test]
+fn b11_r_a_turn_that_takes_too_long_is_stopped() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.verb(&["sessions", "set", &key, "--timeout", "1"]);
+    let turn = house.follow(&["prompt", &key, "wait_cancel"]);
+    let queued = house.follow(&["prompt", &key, "next"]);
+    let hung = turn.finish(LONG);
+    assert_eq!(hung.error_code(), "TIMEOUT");
+    check_turn(&queued.finish(LONG).ok().lines(), "end_turn");
+    house.end();
+}
+
+/// B7: each command that acts, repeated under its key after a kill, gives the first answer and has no second effect.
+#[test]
+fn b07_r_commands_repeated_after_a_kill_give_their_first_answer() {
+    let mut house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--idempotency-key", "k"];
+    let spawned = house.verb(&spawn);
+    let key = spawned["session_key"].as_str().unwrap_or_default().to_owned();
+    let prompt = ["prompt", &key, "permission", "--no-wait", "--interactive", "--idempotency-key", "k"];
+    let accepted = house.verb(&prompt);
+    let id = eventually(LONG, "the agent asks", || {
+        let views = house.verb(&["permissions", "list", &key]);
+        views[0]["permission_id"].as_str().map(str::to_owned)
+    });
+    let option = house.verb(&["permissions", "list", &key])[0]["options"][0]["option_id"].clone();
+    let option = option.as_str().unwrap_or_default().to_owned();
+    let answer = ["permissions", "answer", &key, &id, &option, "--idempotency-key", "k"];
+    let steer = ["steer", &key, "a word", "--no-wait", "--idempotency-key", "s"];
+    let cancel = ["sessions", "cancel", &key, "--idempotency-key", "k"];
+    let set = ["sessions", "set", &key, "--timeout", "60", "--idempotency-key", "k"];
+    let new = ["sessions", "new", &key, "--idempotency-key", "k"];
+    let close = ["sessions", "close", &key, "--idempotency-key", "k"];
+    let rest: [&[&str]; 6] = [&answer, &steer, &cancel, &set, &new, &close];
+    let mut answers = vec![(&spawn[..], spawned), (&prompt[..], accepted)];
+    for command in rest {
+        answers.push((command, house.verb(command)));
+    }
+    let events = house.history(&key).len();
+    house.kill_gateway();
+    house.start_gateway();
+    for (command, first) in answers {
+        assert_eq!(house.verb(command), first, "{command:?}");
+    }
+    assert_eq!(house.history(&key).len(), events, "nothing was done again");
+    assert_eq!(house.verb(&["sessions", "list", "--all"]).as_array().map(Vec::len), Some(1));
+    let other = house.cli(&["sessions", "set", &key, "--timeout", "61", "--idempotency-key", "k"]);
+    assert_eq!(other.error_code(), "ACP_IDEMPOTENCY_CONFLICT", "another question under the same key");
+    house.end();
+}
+
+/// B12: the supervisor is gone and does not come back in time: the turn ends, with the reason, and the session goes on
+/// when there is one again.
+#[test]
+fn b12_r_a_turn_without_its_supervisor_ends_in_bounded_time() {
+    let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
+    let mut house = Plan::flags(&[]).gateway(toml).build();
+    let key = house.spawn();
+    let turn = house.follow(&["prompt", &key, "wait_cancel"]);
+    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    house.kill_supervisor();
+    let ended = turn.finish(LONG);
+    assert_eq!(ended.error_code(), "ACP_UNCERTAIN");
+    assert_eq!(ended.error()["detail_code"], "AGENT_NOT_FOUND", "{:#}", ended.error());
+    assert_eq!(shown(&house, &key)["state"], "idle", "not stuck");
+    house.start_supervisor();
+    check_turn(&house.prompt(&key, "again"), "end_turn");
+    house.end();
+}
+
+/// A supervisor that is stopped and not dead is noticed; when it goes on, so does the turn, and nothing is lost.
+#[test]
+fn heavy_a_supervisor_that_hangs_is_noticed_and_gone_on_with() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let turn = house.follow(&["prompt", &key, "chunks 40 pace_ms=50"]);
+    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    house.signal_supervisor(Signal::STOP);
+    until(LONG, "the gateway notices", || house.gateway_log().contains("the supervisor hangs"));
+    house.signal_supervisor(Signal::CONT);
+    let events = turn.finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    check_chunks(&chunks(&events), 40, 16);
+    house.end();
+}
