@@ -16,11 +16,15 @@ use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
 use crate::local::Local;
 use crate::manager::{Manager, Policy};
+use crate::metrics::Metrics;
 use crate::runtime::direct::DirectRuntime;
 use crate::runtime::{Registry, Runtime as _};
+use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
-use crate::store::{Durability, Store, StoreError, now_ms};
+use crate::store::schema::CHECKED_FIRST_BYTES;
+use crate::store::{Durability, Health, Store, StoreError, now_ms};
+use crate::store::{check, levels};
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
@@ -84,15 +88,28 @@ pub(crate) async fn serve(
     };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
     let channels = Channels::new([console]);
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _);
+    let metrics = service.metrics.clone();
+    let scrape =
+        Scrape { metrics: metrics.clone(), store: store.clone(), supervisor: service.supervisor.clone() };
+    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _, metrics.clone());
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, console));
+    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
+    let listener = match settings.config.metrics.listen {
+        Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
+        None => None,
+    };
     let manager = &service.manager;
     let resumed = manager.resume().await?;
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(&settings.config), stop.clone()));
-    let delivering = tokio::spawn(delivery::run(store.clone(), channels, stop.clone()));
+    let delivering = tokio::spawn(delivery::run(store.clone(), channels, metrics.clone(), stop.clone()));
+    tokio::spawn(look_through(store.clone()));
+    let watching = tokio::spawn(scrape::watch(metrics, stop.clone()));
+    let healing = tokio::spawn(heal(store.clone(), inlet, stop.clone()));
+    if let Some(listener) = listener {
+        tokio::spawn(scrape::serve(listener, scrape, stop.clone()));
+    }
     let expiring =
         tokio::spawn(expire(store.clone(), settings.config.acp.idempotency.ttl_hours, stop.clone()));
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
@@ -108,7 +125,13 @@ pub(crate) async fn serve(
     service.registry.unregister(DirectRuntime.id());
     stop.cancel();
     manager.stopped().await;
-    for (what, task) in [("expiry", expiring), ("delivery", delivering), ("local API", serving)] {
+    for (what, task) in [
+        ("watchdog", watching),
+        ("recovery", healing),
+        ("expiry", expiring),
+        ("delivery", delivering),
+        ("local API", serving),
+    ] {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
         }
@@ -128,19 +151,15 @@ async fn open_store(settings: &Settings) -> Result<Store, Failure> {
 
 /// Why there is no gateway on a state directory. The person who starts it reads this: it is not only in the log.
 fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
-    if matches!(error, StoreError::Locked { .. } | StoreError::Newer { .. } | StoreError::Cloned { .. }) {
-        return Failure::from(error);
-    }
-    let mut why = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        why = format!("{why}: {cause}");
-        source = cause.source();
+    let failure = Failure::from(error.clone());
+    if failure.detail_code.is_some() {
+        return failure;
     }
     let what = format!(
-        "The control plane in {} cannot be opened: {why}. Nothing was changed; bring back a backup of the directory, \
-         or use another --state-dir.",
-        state_dir.display()
+        "The control plane in {} cannot be opened: {}. Nothing was changed. `acp-gateway store check` looks at it; \
+         `acp-gateway store restore FILE` brings a backup back.",
+        state_dir.display(),
+        error.whole()
     );
     Failure::new(Code::StoreUnavailable, what).origin("gateway")
 }
@@ -163,6 +182,7 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(settings.config.clone(), env.collect(), &exe, &settings.state_dir));
     let clock = Clock::start();
+    let metrics = Metrics::new(store.counters().sizes.clone(), store.counters().seconds.clone());
     let deps = Deps {
         store: store.clone(),
         supervisor: supervisor.clone(),
@@ -170,11 +190,13 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
         clock,
         limits: limits(&settings.config),
         profiles: Arc::clone(&agents) as _,
+        metrics: metrics.clone(),
         stop: stop.clone(),
     };
     let manager = Arc::new(Manager::new(deps, policy(&settings.config, identity.instance_id)));
     Ok(Local {
         manager,
+        metrics,
         store: store.clone(),
         agents,
         supervisor,
@@ -186,6 +208,39 @@ fn start(settings: &Settings, store: &Store, stop: &CancellationToken) -> Result
         },
         started_at_ms: clock.now_ms(),
     })
+}
+
+/// A database too large to be looked at before it is used is looked at now.
+async fn look_through(store: Store) {
+    let (bytes, _) = levels::sizes(store.dir());
+    if bytes <= CHECKED_FIRST_BYTES {
+        return;
+    }
+    match store.read("look_through", |db| check::pages(db, true)).await {
+        Ok(found) if found.is_empty() => tracing::info!(bytes, "the database is sound"),
+        Ok(found) => tracing::error!(?found, "the database is damaged: `acp-gateway store check` says where"),
+        Err(error) => tracing::error!(%error, "the database cannot be looked through"),
+    }
+}
+
+/// When what is asked can be committed again, takes up the messages that nothing was done about meanwhile.
+async fn heal(store: Store, inlet: Inlet, stop: CancellationToken) {
+    let mut health = store.health();
+    let mut was = *health.borrow_and_update();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = health.changed() => if changed.is_err() { return },
+        }
+        let now = *health.borrow_and_update();
+        if was != Health::Well && now == Health::Well {
+            match inlet.resume().await {
+                Ok(count) => tracing::info!(count, "messages that had to wait were taken up"),
+                Err(error) => tracing::warn!(%error, "messages that had to wait cannot be read"),
+            }
+        }
+        was = now;
+    }
 }
 
 /// Forgets answers that nobody will ask for again.
@@ -252,6 +307,11 @@ fn api_limits(config: &Config) -> ApiLimits {
         connections_max: usize::try_from(config.limits.connections_max).unwrap_or(default.connections_max),
         ..default
     }
+}
+
+fn cannot_listen(at: std::net::SocketAddr, error: &std::io::Error) -> Failure {
+    let text = format!("Cannot answer scrapes at {at} (metrics.listen): {error}");
+    Failure::new(Code::Runtime, text).origin("gateway")
 }
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {

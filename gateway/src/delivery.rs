@@ -7,8 +7,9 @@ use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};
 use crate::core::event::EventKind;
 use crate::core::project::{self, Digest, Need, Part};
 use crate::core::rows::{BindingRow, BindingStatus};
+use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, now_ms};
 use acp_shared::ids::BindingId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ struct Mark {
 type Marks = BTreeMap<BindingId, Mark>;
 
 /// Delivers until `stop`.
-pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToken) {
+pub(crate) async fn run(store: Store, channels: Channels, metrics: Metrics, stop: CancellationToken) {
     let mut committed = store.committed();
     let mut tasks: JoinSet<(BindingId, Left)> = JoinSet::new();
     let mut marks = Marks::new();
@@ -81,6 +82,7 @@ pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToke
             let pass = Pass {
                 store: store.clone(),
                 channels: channels.clone(),
+                metrics: metrics.clone(),
                 stop: stop.clone(),
                 retry_first_ms: RETRY_FIRST_MS,
             };
@@ -130,6 +132,7 @@ fn note(done: Result<(BindingId, Left), tokio::task::JoinError>, marks: &mut Mar
 struct Pass {
     store: Store,
     channels: Channels,
+    metrics: Metrics,
     stop: CancellationToken,
     retry_first_ms: u64,
 }
@@ -238,11 +241,19 @@ impl Pass {
             if self.stop.is_cancelled() {
                 return Ok(false);
             }
+            if attempts > 0 {
+                self.metrics.delivery_retry(channel.id());
+            }
             let outcome = self.attempt(binding, channel, &message, is_unknown).await?;
             attempts += 1;
+            self.metrics.delivery_attempt(channel.id(), outcome.as_str());
             match outcome {
                 SendOutcome::Sent { message_id } => {
-                    self.settle(binding, &part, PartState::Sent, Some(message_id)).await?;
+                    let journaled_at_ms =
+                        self.settle(binding, &part, PartState::Sent, Some(message_id)).await?;
+                    if let Some(at_ms) = journaled_at_ms {
+                        self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                    }
                     return Ok(true);
                 }
                 SendOutcome::Rejected { why, again: false } => {
@@ -254,6 +265,13 @@ impl Pass {
                     tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
                     is_unknown = false;
                     self.settle(binding, &part, PartState::Planned, None).await?;
+                }
+                SendOutcome::Limited { retry_after_ms } => {
+                    tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
+                    is_unknown = false;
+                    self.settle(binding, &part, PartState::Planned, None).await?;
+                    self.pause(retry_after_ms).await;
+                    continue;
                 }
                 SendOutcome::Uncertain { why } if attempts >= UNCERTAIN_ATTEMPTS_MAX => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
@@ -290,13 +308,14 @@ impl Pass {
         Ok(channel.send(&binding.conversation, message).await)
     }
 
+    /// Commits what became of a part. When the row that it shows was journaled.
     async fn settle(
         &self,
         binding: &BindingRow,
         part: &Part,
         state: PartState,
         message_id: Option<String>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {
             if state == PartState::Uncertain
@@ -304,7 +323,8 @@ impl Pass {
             {
                 rows::plan(tx, &binding, &[notice])?;
             }
-            rows::settle(tx, &binding, &part, state, message_id.as_deref())
+            rows::settle(tx, &binding, &part, state, message_id.as_deref())?;
+            rows::journaled_at(tx, &binding.session_key, part.session_seq)
         };
         self.store.write("delivery_settle", settle).await
     }

@@ -14,12 +14,14 @@ use crate::core::split::split;
 use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::PromptRequest;
+use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
 use crate::store::{Store, StoreError, bindings, console, now_ms, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
@@ -30,6 +32,8 @@ const TEXT_BYTES_MAX: usize = 1024 * 1024;
 const RESUME_ROWS: u64 = 256;
 /// How often a reply is tried before it is left to the next start.
 const REPLY_ATTEMPTS_MAX: u32 = 3;
+/// The longest that a reply waits for a channel that takes no more for now, in milliseconds.
+const REPLY_LIMIT_MS: u64 = 5_000;
 
 /// Takes messages of every channel. Cheap to clone.
 #[derive(Clone)]
@@ -41,6 +45,7 @@ struct Inner {
     store: Store,
     channels: Channels,
     service: Arc<dyn Service>,
+    metrics: Metrics,
     commands: Commands,
     /// One message of a conversation at a time, in the order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -55,7 +60,7 @@ impl std::fmt::Debug for Inlet {
 
 impl Inlet {
     /// Over this control plane, answering through these channels.
-    pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>) -> Self {
+    pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let commands = Commands::new(store.clone(), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
@@ -63,6 +68,7 @@ impl Inlet {
                 store,
                 channels,
                 service,
+                metrics,
                 commands,
                 lanes: std::sync::Mutex::default(),
                 places,
@@ -80,6 +86,7 @@ impl Inlet {
         check(&inbound)?;
         let place = Arc::clone(&self.inner.places).try_acquire_owned();
         let place = place.map_err(|_| {
+            self.inner.metrics.mailbox_full("inbox");
             let text = format!("{WAITING_MAX} messages wait already. Send it again in a moment.");
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
@@ -253,7 +260,12 @@ impl Inner {
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
             }
             Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
-            Route::Refused { failure, reason } => Ok(Outcome::Refused { failure, reason: reason.to_owned() }),
+            Route::Refused { failure, reason } => {
+                if failure.code == Code::StaleBinding {
+                    self.metrics.stale_binding(&inbound.conversation.channel);
+                }
+                Ok(Outcome::Refused { failure, reason: reason.to_owned() })
+            }
         }
     }
 
@@ -287,10 +299,14 @@ impl Inner {
                         tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
                         break;
                     }
-                    SendOutcome::Rejected { why, .. } | SendOutcome::Uncertain { why } => {
+                    SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
+                        tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
+                    }
+                    outcome => {
+                        let why = outcome.as_str();
                         if attempt >= REPLY_ATTEMPTS_MAX {
                             tracing::warn!(message_id = inbound.message_id, why, "a reply waits on");
-                            return Err(Failure::new(Code::StoreUnavailable, why)
+                            return Err(Failure::new(Code::StoreUnavailable, "The reply could not be sent.")
                                 .origin("gateway")
                                 .retryable());
                         }

@@ -14,6 +14,7 @@ use crate::core::rows::{
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::error::Failure;
+use crate::observe;
 use crate::session_task::{Deps, Envelope, Lanes, run};
 use crate::store::{SpawnTx, StoreError};
 use acp_shared::codes::Code;
@@ -95,6 +96,14 @@ impl Manager {
     /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
     /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
+        let spawned = self.spawn_once(request, key).await;
+        if let Err(failure) = &spawned {
+            self.deps.metrics.spawn(&self.policy.backend, failure.code.as_str());
+        }
+        spawned
+    }
+
+    async fn spawn_once(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
         let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
         if let Some(spawned) = self.spawned_before(&keyed).await? {
             return Ok(spawned);
@@ -115,8 +124,9 @@ impl Manager {
             session_key: tx.session.session_key.clone(),
             run_id: tx.run.as_ref().map(|run| run.run_id),
         };
+        let (session, run) = (tx.session.clone(), tx.run.clone());
         match self.deps.store.spawn_session(tx).await {
-            Ok(()) => {}
+            Ok(()) => observe::spawned(&session, run.as_ref()),
             // The same key a moment ago, from another connection: its answer is ours.
             Err(StoreError::KeyTaken { .. }) => {
                 let before = self.spawned_before(&keyed).await?;
@@ -130,12 +140,18 @@ impl Manager {
 
     async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
         let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        let metrics = &self.deps.metrics;
         match found.map_err(Failure::from)? {
-            None => Ok(None),
+            None => {
+                metrics.idempotency("spawn", "fresh");
+                Ok(None)
+            }
             Some((fingerprint, _)) if fingerprint != keyed.fingerprint => {
+                metrics.idempotency("spawn", "conflict");
                 Err(Failure::of(Code::IdempotencyConflict).origin("client"))
             }
             Some((_, result)) => {
+                metrics.idempotency("spawn", "replay");
                 let spawned = serde_json::from_str(&result).map_err(|_| Failure::of(Code::Runtime))?;
                 Ok(Some(spawned))
             }
@@ -346,6 +362,7 @@ impl Manager {
                     }
                 }
                 Err(mpsc::error::TrySendError::Full(_)) => {
+                    self.deps.metrics.mailbox_full(if urgent { "urgent" } else { "mailbox" });
                     let text = "Too many commands wait for this session. Try again in a moment.";
                     return Err(Failure::new(Code::LimitReached, text).detail("MAILBOX_FULL").retryable());
                 }

@@ -9,6 +9,8 @@ use crate::core::actor::{
 };
 use crate::core::effect::Fence;
 use crate::error::Failure;
+use crate::metrics::{Metrics, Pulse};
+use crate::observe;
 use crate::requests::{Performed, Performer};
 use crate::runtime::Registry;
 use crate::store::{Store, StoreError};
@@ -39,6 +41,7 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) profiles: Arc<dyn Profiles>,
+    pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
 
@@ -117,10 +120,14 @@ struct Task {
     next_ticket: Ticket,
     /// Whether the actor was just made and has not been told so.
     fresh: bool,
+    /// Says when it works and when it waits.
+    pulse: Pulse,
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
 pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
+    let pulse = deps.metrics.actors().enter(key.as_str());
+    pulse.begin();
     let (actor, fence) = match load(&deps, &key).await {
         Ok(loaded) => loaded,
         Err(failure) => {
@@ -144,6 +151,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,
+        pulse,
     };
     task.serve().await;
 }
@@ -213,7 +221,10 @@ impl Task {
 
     async fn serve(&mut self) {
         loop {
-            let ended = match self.wait().await {
+            self.pulse.wait();
+            let woken = self.wait().await;
+            self.pulse.begin();
+            let ended = match woken {
                 Wake::Command(envelope) => match self.on_command(envelope).await {
                     // Whoever asks next has configuration read anew.
                     Ended::No if self.actor.is_refused() && self.actor.is_quiet() => Ended::Yes,
@@ -228,7 +239,10 @@ impl Task {
                 Wake::Link => self.on_link().await,
                 Wake::Start => self.begin().await,
                 Wake::Tick => self.step(Input::Tick).await,
-                Wake::Quiet if self.actor.is_quiet() => Ended::Yes,
+                Wake::Quiet if self.actor.is_quiet() => {
+                    self.deps.metrics.actor_evicted();
+                    Ended::Yes
+                }
                 Wake::Quiet => Ended::No,
                 Wake::Stop => Ended::Yes,
             };
@@ -295,6 +309,9 @@ impl Task {
 
     async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> Ended {
         for news in merge(items) {
+            if let Some((lease_id, _)) = &self.feed {
+                observe::exited(self.actor.session(), *lease_id, &news);
+            }
             if self.step(Input::News(news)).await == Ended::Yes {
                 return Ended::Yes;
             }
@@ -306,8 +323,11 @@ impl Task {
         let Envelope { command, keyed, reply } = envelope;
         if let Some(keyed) = &keyed {
             match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
-                Ok(None) => {}
+                Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
                 Ok(Some((fingerprint, result))) => {
+                    let same = fingerprint == keyed.fingerprint;
+                    let result_is = if same { "replay" } else { "conflict" };
+                    self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
                     drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
                     return Ended::No;
                 }
@@ -335,13 +355,14 @@ impl Task {
     /// committed (H19).
     async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
         let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
-        let Batch { writes, acts, .. } = self.actor.step(&ctx, input);
+        let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
             if let Err(error) = self.deps.store.commit(fence, writes).await {
                 return self.on_commit_failed(&error, acts, stops).await;
             }
         }
+        observe::committed(&self.deps.metrics, self.actor.session(), &moves);
         self.follow_lease();
         self.act(acts).await;
         Ended::No
@@ -357,9 +378,12 @@ impl Task {
         }
         if matches!(error, StoreError::Superseded { .. }) {
             tracing::warn!(session_key = %self.key, "superseded by another actor");
+            self.deps.metrics.actor_restarted("superseded");
             return Ended::Yes;
         }
         tracing::error!(session_key = %self.key, %error, "commit failed; the actor is made again");
+        let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
+        self.deps.metrics.actor_restarted(&reason);
         if stop {
             self.stop_process().await;
         }
@@ -418,6 +442,7 @@ impl Task {
         for act in acts {
             match act {
                 Act::Spawn(spawn) => {
+                    observe::starting(self.actor.session(), &spawn);
                     let lease_id = spawn.lease_id;
                     self.call(lease_id, Request::Spawn(*spawn), spawned).await;
                 }
@@ -460,6 +485,11 @@ impl Task {
             read(answer).map(|news| (lease_id, news))
         }));
     }
+}
+
+/// The verb of an idempotency scope.
+fn verb(scope: &str) -> &str {
+    scope.split(':').next().unwrap_or(scope)
 }
 
 /// Output pieces that follow each other become one, so that they become one transaction.

@@ -108,6 +108,7 @@ async fn world() -> World {
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime));
     let deps = Deps {
+        metrics: crate::metrics::Metrics::default(),
         store: store.clone(),
         supervisor,
         registry,

@@ -68,7 +68,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let stop = CancellationToken::new();
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels.clone(), stop.clone()));
+    let task = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
     let mut scribe = Scribe::claim(&store, &key()).await;
     two_turns(&mut scribe).await;
     let texts = caught_up(&store, "c", 5).await;
@@ -87,7 +87,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     task.await.unwrap();
     let owing = eventually("the ended binding to be settled", || async {
         let stop = CancellationToken::new();
-        let again = tokio::spawn(run(store.clone(), channels.clone(), stop.clone()));
+        let again = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
         tokio::time::sleep(Duration::from_millis(GATHER_MS * 3)).await;
         stop.cancel();
         again.await.unwrap();
@@ -121,7 +121,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     // The binding was over before anybody looked: it is still told what it is owed.
     let stop = CancellationToken::new();
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels, stop.clone()));
+    let task = tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()));
     eventually("the binding to be settled", || async {
         store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
     })
@@ -233,7 +233,7 @@ async fn written() -> (tempfile::TempDir, Store) {
 
 fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
     let channels = Channels::new([Arc::clone(channel) as Arc<dyn Channel>]);
-    tokio::spawn(run(store.clone(), channels, stop.clone()))
+    tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()))
 }
 
 async fn settled(store: &Store, count: usize) {
@@ -345,6 +345,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
     let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
     channel.faults.lock().unwrap().extend(faults);
     let pass = Pass {
+        metrics: Metrics::default(),
         store: store.clone(),
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
         stop: CancellationToken::new(),

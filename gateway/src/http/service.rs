@@ -7,6 +7,7 @@ use crate::core::link::SetOption;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
 use crate::core::rows::{PermissionRow, RunRow, SessionRow};
 use crate::error::Failure;
+use crate::store::levels::Circumstances;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use std::future::Future;
 use std::pin::Pin;
@@ -62,6 +63,8 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow>;
     /// All sessions, or those that are not closed, newest first, at most `limit`.
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
+    /// What goes on around the sessions that are not closed: runs and bindings.
+    fn circumstances(&self) -> Reply<'_, Circumstances>;
     /// A run of the session, if there is one of that id.
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>>;
     /// The newest runs of the session, oldest first, at most `limit`.

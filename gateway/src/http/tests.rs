@@ -198,6 +198,10 @@ impl Service for Fake {
     fn sessions(&self, _: bool, _: u32) -> Reply<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
+    fn circumstances(&self) -> Reply<'_, crate::store::levels::Circumstances> {
+        let running = [(self.key.clone(), self.run)].into();
+        ready(Ok(crate::store::levels::Circumstances { running, ..Default::default() }))
+    }
     fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
         ready(Ok((run == self.run).then(|| self.run_row())))
     }

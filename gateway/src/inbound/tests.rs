@@ -9,6 +9,7 @@ use crate::core::rows::{PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
+use crate::store::levels::Circumstances;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
 use acp_shared::ids::RunId;
@@ -123,6 +124,10 @@ impl Service for Fake {
         })
     }
 
+    fn circumstances(&self) -> Reply<'_, Circumstances> {
+        unused()
+    }
+
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
         let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
@@ -159,7 +164,7 @@ impl Service for Fake {
 
 fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>)
+    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
 
 fn message(id: &str, text: &str) -> Inbound {

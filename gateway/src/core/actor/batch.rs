@@ -3,6 +3,7 @@
 use super::input::{Answered, Ctx, Keyed, Ticket};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
+use crate::core::moves::Move;
 use crate::core::rows::{AgentRequestRow, RunRow, SessionRow};
 use crate::error::Failure;
 use acp_shared::ids::LeaseId;
@@ -78,6 +79,8 @@ pub(crate) struct Batch {
     pub(crate) writes: Vec<Write>,
     /// In this order, after the commit.
     pub(crate) acts: Vec<Act>,
+    /// What moved, in order; true once the rows are committed.
+    pub(crate) moves: Vec<Move>,
     pub(super) now_ms: u64,
     fresh_lease: LeaseId,
     leases_minted: u32,
@@ -91,6 +94,7 @@ impl Batch {
         Self {
             writes: Vec::new(),
             acts: Vec::new(),
+            moves: Vec::new(),
             now_ms: ctx.now_ms,
             fresh_lease: ctx.fresh_lease,
             leases_minted: 0,

@@ -19,6 +19,7 @@ pub(crate) use input::{Answered, Command, Ctx, Input, Keyed, LeaseNews, Limits, 
 use crate::core::effect::Snapshot;
 use crate::core::lines::Lines;
 use crate::core::link::Link;
+use crate::core::moves::Move;
 use crate::core::rows::{AgentRequestRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
 use crate::core::run::RunState;
 use acp_shared::ids::RunId;
@@ -91,6 +92,8 @@ pub(crate) struct Actor {
     timers: Timers,
     /// How often the running prompt was put back because it provably never arrived.
     requeues: u32,
+    /// What moved in this step so far.
+    moves: Vec<Move>,
 }
 
 impl std::fmt::Debug for Actor {
@@ -144,6 +147,7 @@ impl Actor {
             limits,
             timers: Timers::default(),
             requeues: 0,
+            moves: Vec::new(),
         }
     }
 
@@ -226,6 +230,7 @@ impl Actor {
         self.pump(out);
         self.write_progress(out);
         out.write_session(&mut self.session);
+        out.moves = std::mem::take(&mut self.moves);
     }
 }
 

@@ -5,6 +5,7 @@ use super::input::{Answered, Command, Keyed, Ticket};
 use super::{Act, Actor, Batch};
 use crate::core::event::EventKind;
 use crate::core::link::{SetOption, Submit};
+use crate::core::moves::Move;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow};
 use crate::core::rows::{RunMode, RunRow};
 use crate::core::run::{RunEvent, RunState};
@@ -54,6 +55,7 @@ impl Actor {
         let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
         out.run(&run);
         out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
+        self.moves.push(Move::run(None, None, &run));
         self.session.last_activity_at_ms = out.now_ms;
         let queued_behind = self.runs.iter().filter(|run| run.mode == RunMode::Prompt).count() as u64;
         let submit = Submit { run_id, text: run.text.clone(), steer: true };
@@ -153,9 +155,11 @@ impl Actor {
         }
         let Some(at) = self.next_prompt() else { return };
         let Some(mut run) = self.runs.remove(at) else { return };
-        let Ok(state) = run.state.on(RunEvent::Started) else { return };
+        let from = run.state;
+        let Ok(state) = from.on(RunEvent::Started) else { return };
         run.state = state;
         run.started_at_ms = Some(out.now_ms);
+        self.moves.push(Move::run(Some(from), Some(RunEvent::Started), &run));
         out.run(&run);
         let submit = Submit { run_id: run.run_id, text: run.text.clone(), steer: false };
         self.runs.push_front(run);
@@ -184,7 +188,7 @@ impl Actor {
             self.runs.insert(at, run);
             return;
         };
-        run.state = state;
+        let from = std::mem::replace(&mut run.state, state);
         run.ended_at_ms = Some(out.now_ms);
         let (kind, payload) = match end {
             RunEnd::Stopped { stop_reason, usage, result } => {
@@ -201,6 +205,7 @@ impl Actor {
         };
         out.event(&mut self.session, Some(&mut run), kind, payload);
         out.run(&run);
+        self.moves.push(Move::run(Some(from), Some(how), &run));
         self.session.last_activity_at_ms = out.now_ms;
         out.run_ended = true;
         if was_running {
@@ -366,7 +371,10 @@ impl Actor {
     /// for what its own condition allows.
     pub(super) fn session_event(&mut self, event: SessionEvent) {
         if let Ok(state) = self.session.state.on(event) {
-            self.session.state = state;
+            let from = std::mem::replace(&mut self.session.state, state);
+            let code = self.session.last_error.as_ref().map(|failure| failure.code);
+            let code = code.filter(|_| event == SessionEvent::Faulted);
+            self.moves.push(Move::Session { from, event, to: state, code });
         }
     }
 }
