@@ -227,7 +227,10 @@ impl Task {
             let ended = match woken {
                 Wake::Command(envelope) => match self.on_command(envelope).await {
                     // Whoever asks next has configuration read anew.
-                    Ended::No if self.actor.is_refused() && self.actor.is_quiet() => Ended::Yes,
+                    Ended::No if self.actor.is_refused() && self.actor.is_quiet() => {
+                        self.deps.metrics.actor_evicted();
+                        Ended::Yes
+                    }
                     ended => ended,
                 },
                 Wake::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,

@@ -137,6 +137,8 @@ enum Fault {
     None,
     /// Not taken now.
     Reject,
+    /// Not taken for a moment, because of a rate limit.
+    Limit,
     /// Not taken ever.
     Refuse,
     /// The request is lost.
@@ -193,6 +195,7 @@ impl Channel for Faulty {
             let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
             match fault {
                 Fault::Reject => return SendOutcome::Rejected { why: "busy".to_owned(), again: true },
+                Fault::Limit => return SendOutcome::Limited { retry_after_ms: 5 },
                 Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
                 Fault::LostBefore => return lost(),
                 Fault::HangBefore => self.hang().await,
@@ -304,7 +307,7 @@ async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
 #[tokio::test]
 async fn faults_of_the_channel_lose_and_repeat_nothing() {
     let want = undisturbed().await;
-    for fault in [Fault::Reject, Fault::LostBefore, Fault::LostAfter] {
+    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
         let channel = Arc::new(Faulty::default());
         channel.faults.lock().unwrap().extend([fault, Fault::None, fault, fault]);
@@ -380,4 +383,39 @@ async fn an_uncertain_notice_is_the_end_of_it() {
     let (texts, states) = blindly(&[Fault::LostBefore, Fault::LostBefore]).await;
     assert_eq!(states, ["uncertain", "uncertain"]);
     assert_eq!(texts, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn attempts_retries_and_rate_limits_are_counted() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
+    let metrics = Metrics::default();
+    let pass = Pass {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        metrics: metrics.clone(),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    let text = metrics.render();
+    for series in [
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"limited\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"again\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"uncertain\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"sent\"} 1",
+        "acp_delivery_retries_total{channel=\"console\"} 3",
+        "acp_delivery_rate_limits_total{channel=\"console\"} 1",
+        "acp_delivery_projection_seconds_count{channel=\"console\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
 }

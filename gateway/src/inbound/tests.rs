@@ -347,3 +347,27 @@ async fn commands_are_carried_out_and_never_reach_the_agent() {
     assert_eq!(say(&format!("/focus {first}")).await.text(), Code::SessionClosed.text());
     assert_eq!(fake.said(), vec!["hello".to_owned()]);
 }
+
+#[tokio::test]
+async fn stale_bindings_and_full_queues_are_counted() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    // What no transaction of ours would leave behind.
+    let close = "UPDATE acp_sessions SET state = 'closed'";
+    store.write("close", move |tx| Ok(tx.execute_batch(close)?)).await.unwrap();
+    for id in ["1", "2"] {
+        let outcome = inlet.accept(message(id, "hello")).await.unwrap();
+        assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
+    }
+    let places = inlet.inner.places.acquire_many(u32::try_from(WAITING_MAX).unwrap()).await.unwrap();
+    assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
+    drop(places);
+    let text = inlet.inner.metrics.render();
+    for series in [
+        "acp_stale_binding_detections_total{channel=\"console\"} 2",
+        "acp_mailbox_rejections_total{lane=\"inbox\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+    let levels = store.read("levels", crate::store::levels::look).await.unwrap();
+    assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
+}

@@ -71,15 +71,6 @@ impl StateLock {
     }
 }
 
-/// Who holds the lock of a state directory, as it wrote itself there; `None` when nobody does.
-pub(crate) fn holder(dir: &Path) -> Option<i32> {
-    let mut file = File::open(dir.join(LOCK_FILE)).ok()?;
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => read(&mut file).0,
-        Ok(()) | Err(TryLockError::Error(_)) => None,
-    }
-}
-
 /// Opens a file for reading and writing that only its owner can use, and makes it if there is none. The
 /// descriptor is close-on-exec, as all of std's are.
 ///

@@ -145,6 +145,8 @@ async fn a_full_database_takes_nothing_on_and_goes_on_when_there_is_room() {
     assert!(matches!(lost, Err(StoreError::Full)), "{lost:?}");
     let mut health = store.health();
     assert_eq!(*health.borrow_and_update(), Health::Full);
+    let counts = store.counts();
+    assert_eq!((counts.groups_lost, counts.rolled_back), (1, 1), "store_groups_lost and store_rollbacks");
     assert_eq!(store.read("big", |db| crate::store::meta::get(db, "big")).await.unwrap(), None);
     pages(1 << 30).await;
     health.wait_for(|health| *health == Health::Well).await.unwrap();
