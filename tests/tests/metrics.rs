@@ -96,7 +96,7 @@ fn turns(house: &House, key: &str) {
     let first = house.cli(&once).ok();
     assert_eq!(house.cli(&once).ok().lines().last(), first.lines().last());
     let _ = house.prompt(key, "say b");
-    assert_ne!(house.cli(&["prompt", key, "error -32000 no"]).code, Some(0));
+    assert_ne!(house.cli(&["prompt", key, "error -32603 no"]).code, Some(0));
     let waiting = house.follow(&["prompt", key, "wait_cancel"]);
     until(SOON, "it runs", || state(house, key) == "running");
     let queued = house.follow(&["prompt", key, "say c"]);
