@@ -122,6 +122,8 @@ struct Task {
     fresh: bool,
     /// Says when it works and when it waits.
     pulse: Pulse,
+    /// The lease whose start the log has.
+    starting: Option<LeaseId>,
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
@@ -152,6 +154,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, lanes: Lanes) {
         next_ticket: 0,
         fresh: true,
         pulse,
+        starting: None,
     };
     task.serve().await;
 }
@@ -445,8 +448,11 @@ impl Task {
         for act in acts {
             match act {
                 Act::Spawn(spawn) => {
-                    observe::starting(self.actor.session(), &spawn);
                     let lease_id = spawn.lease_id;
+                    // It is asked for again when nobody knows whether the supervisor heard.
+                    if self.starting.replace(lease_id) != Some(lease_id) {
+                        observe::starting(self.actor.session(), &spawn);
+                    }
                     self.call(lease_id, Request::Spawn(*spawn), spawned).await;
                 }
                 Act::Attach { lease_id, from_offset } => {

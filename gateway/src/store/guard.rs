@@ -4,7 +4,8 @@
 use crate::store::error::StoreError;
 use crate::store::lock::{LOCK_FILE, StateLock};
 use crate::store::restore;
-use crate::store::schema::DB_FILE;
+use crate::store::schema::{self, DB_FILE};
+use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,10 @@ pub(crate) fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError
         Ok(meta) if meta.len() == 0 && was_here => {
             Err(StoreError::Damaged { why: format!("{} is empty", path.display()) })
         }
+        // It was on the disk before this was noted: without its tables it lost them.
+        Ok(_) if lock.has_database() && has_no_tables(&path) => {
+            Err(StoreError::Damaged { why: format!("{} has lost its tables", path.display()) })
+        }
         Ok(_) => Ok(()),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(StoreError::file("look at", path, error))
@@ -31,6 +36,23 @@ pub(crate) fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError
         Err(_) if was_here => Err(StoreError::Missing { path, lock: dir.join(LOCK_FILE) }),
         Err(_) => Ok(()),
     }
+}
+
+/// Once the database is open and has its tables: from now on its loss is noticed. The first time, the tables are
+/// brought from the log into the file before that is noted.
+///
+/// # Errors
+/// [`StoreError::File`]; what SQLite says.
+pub(crate) fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), StoreError> {
+    if !lock.has_database() {
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    }
+    lock.keep_in_mind()
+}
+
+/// Whether it is a database without anything in it. What cannot be read is judged when it is opened.
+fn has_no_tables(path: &Path) -> bool {
+    schema::open_to_read(path).and_then(|db| schema::version(&db)).is_ok_and(|version| version == 0)
 }
 
 /// Which files a database is, by their inodes.

@@ -143,7 +143,7 @@ pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     let mut lock = StateLock::take(dir)?;
     guard::before_open(dir, &lock)?;
     let db = open_writer(dir, Durability::Full)?;
-    lock.keep_in_mind()?;
+    guard::after_open(&db, &mut lock)?;
     let here = Home::of(dir)?;
     db.execute_batch("BEGIN IMMEDIATE")?;
     let id = take_over(&db, &here);

@@ -93,7 +93,7 @@ impl Store {
         guard::before_open(dir, &lock)?;
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
-        lock.keep_in_mind()?;
+        guard::after_open(&db, &mut lock)?;
         let place = Place::of(dir)?;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();

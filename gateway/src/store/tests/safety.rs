@@ -97,6 +97,18 @@ async fn no_new_database_takes_the_place_of_one_that_is_gone() {
 }
 
 #[tokio::test]
+async fn a_database_that_lost_its_log_and_its_tables_is_not_taken_for_a_fresh_one() {
+    let (dir, _) = closed().await;
+    let path = dir.path().join(DB_FILE);
+    std::fs::remove_file(&path).unwrap();
+    raw(&path).execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (a); DROP TABLE t").unwrap();
+    match reopen(dir.path()) {
+        Err(StoreError::Damaged { why }) => assert!(why.contains("tables"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn a_database_of_another_program_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     raw(&dir.path().join(DB_FILE)).execute_batch("CREATE TABLE notes (text)").unwrap();
