@@ -57,7 +57,11 @@ pub(crate) fn backup(
     if let Some(why) = check::pages(&db, true)?.into_iter().next() {
         return Err(StoreError::Damaged { why });
     }
-    let current = schema::is_current(schema::version(&db)?);
+    let version = schema::version(&db)?;
+    if version == 0 {
+        return Err(StoreError::Damaged { why: "it has no tables".to_owned() });
+    }
+    let current = schema::is_current(version);
     let findings = if current { check::rules(&db)? } else { Vec::new() };
     drop(db);
     let broken = findings.into_iter().filter(|found| !found.broken.is_empty());

@@ -122,7 +122,7 @@ async fn a_database_of_another_program_is_refused() {
 async fn what_goes_to_a_file_that_was_taken_away_is_not_acknowledged() {
     for name in [DB_FILE, "gateway.db-wal"] {
         let (dir, store) = open();
-        store.write("before", |tx| Ok(crate::store::meta::set(tx, "a", "1")?)).await.unwrap();
+        store.write("before", |tx| crate::store::meta::set(tx, "a", "1")).await.unwrap();
         let (path, aside) = (dir.path().join(name), dir.path().join("aside"));
         std::fs::rename(&path, &aside).unwrap();
         let lost = store.write("lost", |tx| crate::store::meta::set(tx, "a", "2")).await;
@@ -256,7 +256,8 @@ async fn what_is_no_backup_is_not_restored() {
     raw(&file("newer")).pragma_update(None, "user_version", 99).unwrap();
     backup(dir.path(), &file("torn"), false, &mut still).unwrap();
     raw(&file("torn")).execute_batch("UPDATE acp_sessions SET last_session_seq = 77").unwrap();
-    let cases: [(PathBuf, fn(&StoreError) -> bool); 7] = [
+    type Right = fn(&StoreError) -> bool;
+    let cases: [(PathBuf, Right); 7] = [
         (file("garbage"), |error| matches!(error, StoreError::NotABackup { .. })),
         (file("empty"), |error| matches!(error, StoreError::NotABackup { .. })),
         (file("foreign"), |error| matches!(error, StoreError::Foreign { .. })),
