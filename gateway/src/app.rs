@@ -25,6 +25,7 @@ use crate::store::identity::Home;
 use crate::store::schema::CHECKED_FIRST_BYTES;
 use crate::store::{Durability, Health, Store, StoreError, now_ms};
 use crate::store::{check, levels};
+use crate::strays;
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
@@ -105,6 +106,7 @@ pub(crate) async fn serve(
     let serving = tokio::spawn(bound.serve(routes, api_limits(&settings.config), stop.clone()));
     let delivering = tokio::spawn(delivery::run(store.clone(), channels, metrics.clone(), stop.clone()));
     tokio::spawn(look_through(store.clone()));
+    tokio::spawn(strays::run(store.clone(), service.supervisor.clone(), stop.clone()));
     let watching = tokio::spawn(scrape::watch(metrics, stop.clone()));
     let healing = tokio::spawn(heal(store.clone(), inlet, stop.clone()));
     if let Some(listener) = listener {

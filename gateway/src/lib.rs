@@ -33,6 +33,7 @@ pub(crate) mod serve;
 pub(crate) mod session_task;
 pub(crate) mod sse;
 pub(crate) mod store;
+pub(crate) mod strays;
 pub(crate) mod supervisor;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -86,6 +86,28 @@ fn h7_a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
 }
 
 #[test]
+fn h5_an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let old = house.lease(&key);
+    let _ = house.cli(&["prompt", &key, "crash"]);
+    house.await_end_of(&old);
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", text(&file)]);
+    let _ = house.prompt(&key, "say after");
+    let young = house.lease(&key);
+    assert_ne!(young.id(), old.id());
+    house.kill_gateway();
+    let _ = house.verb(&["store", "restore", text(&file)]);
+    house.start_gateway();
+    house.await_end_of(&young);
+    let events = house.prompt(&key, "say again");
+    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    house.end();
+}
+
+#[test]
 fn a_damaged_database_is_refused_looked_at_and_brought_back() {
     let mut house = House::new(&[]);
     let key = house.spawn();
