@@ -153,14 +153,17 @@ async fn open_store(settings: &Settings) -> Result<Store, Failure> {
 
 /// Why there is no gateway on a state directory. The person who starts it reads this: it is not only in the log.
 fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
-    let failure = Failure::from(error.clone());
+    let dir = state_dir.display().to_string();
+    let mut failure = Failure::from(error.clone());
     if failure.detail_code.is_some() {
+        if !failure.message.contains(&dir) {
+            failure.message = format!("The control plane in {dir} cannot be opened: {}", failure.message);
+        }
         return failure;
     }
     let what = format!(
-        "The control plane in {} cannot be opened: {}. Nothing was changed. `acp-gateway store check` looks at it; \
+        "The control plane in {dir} cannot be opened: {}. Nothing was changed. `acp-gateway store check` looks at it; \
          `acp-gateway store restore FILE` brings a backup back.",
-        state_dir.display(),
         error.whole()
     );
     Failure::new(Code::StoreUnavailable, what).origin("gateway")
