@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 /// How long commits are gathered before the journals are looked at.
 const GATHER_MS: u64 = 20;
@@ -87,7 +88,13 @@ pub(crate) async fn run(store: Store, channels: Channels, metrics: Metrics, stop
                 retry_first_ms: RETRY_FIRST_MS,
             };
             let (id, cursor) = (due.binding.binding_id, mark.cursor);
-            tasks.spawn(async move { (id, pass.run(due, cursor).await) });
+            let around = tracing::info_span!(
+                "delivery",
+                session_key = %due.binding.session_key,
+                channel = due.binding.conversation.channel,
+                thread_id = due.binding.conversation.conversation_id,
+            );
+            tasks.spawn(async move { (id, pass.run(due, cursor).await) }.instrument(around));
         }
     }
     while tasks.join_next().await.is_some() {}

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tracing::Instrument as _;
 
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
@@ -91,10 +92,13 @@ impl Inlet {
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
         let inner = Arc::clone(&self.inner);
-        let task = tokio::spawn(async move {
+        let at = &inbound.conversation;
+        let around = tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id);
+        let taking = async move {
             let _place = place;
             inner.take(inbound).await
-        });
+        };
+        let task = tokio::spawn(taking.instrument(around));
         task.await.unwrap_or_else(|error| {
             tracing::error!(%error, "the task of a message ended out of order");
             Err(Failure::of(Code::Runtime).origin("gateway"))

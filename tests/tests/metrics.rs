@@ -244,6 +244,8 @@ fn the_log_tells_every_transition_and_no_secret() {
     let key = world.spawn(GATEWAY, AGENT, "work/project");
     let _ = world.prompt(GATEWAY, &key, "say my words");
     let _ = world.cli(GATEWAY, &["sessions", "close", &key]).ok();
+    let said = json!({"text": "hello", "message_id": "1"});
+    let _ = post(&gateway.socket(), "/v1/console/conversations/room/messages", &said);
     until(SOON, "the adapter's end is logged", || gateway.log().contains("adapter ended"));
     let log = gateway.log();
     assert!(!log.contains(TOKEN), "{}", log.lines().find(|line| line.contains(TOKEN)).unwrap_or_default());
@@ -278,6 +280,8 @@ fn the_log_tells_every_transition_and_no_secret() {
             assert!(line[field].is_string(), "{field}: {line}");
         }
     }
+    let routed = lines.iter().find(|line| line["message"] == "a message was routed").unwrap();
+    assert_eq!(routed["thread_id"], "room", "{routed}");
     let started = of("adapter starts");
     assert_eq!(started.len(), 1);
     assert!(started[0]["argv"].as_str().unwrap().contains("***"), "{}", started[0]);
