@@ -4,12 +4,14 @@
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::options::Setting;
 use crate::core::rows::{
-    NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode, SessionRow,
+    BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
+    SessionRow,
 };
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
+use crate::store::levels::Circumstances;
 use acp_shared::ids::{AgentName, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -200,6 +202,30 @@ pub(crate) struct StatusView {
     /// The runtime backends.
     #[serde(default)]
     pub(crate) backends: Vec<BackendView>,
+    /// The control plane's database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<StoreView>,
+}
+
+/// The control plane's database as the gateway sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoreView {
+    /// `well`, or why nothing can be committed: `full`, `read_only`, `gone`, `damaged`, `failing`.
+    pub(crate) health: String,
+    /// Size of the database.
+    pub(crate) bytes: u64,
+    /// Size of its log.
+    pub(crate) log_bytes: u64,
+    /// Sessions that are not closed.
+    pub(crate) sessions_open: u64,
+    /// Runs that wait for their turn.
+    pub(crate) runs_queued: u64,
+    /// Messages that something is still to be done about.
+    pub(crate) inbox_waiting: u64,
+    /// Active bindings that lead nowhere.
+    pub(crate) stale_bindings: u64,
+    /// Actors that have been at one thing for too long.
+    pub(crate) actors_stuck: u64,
 }
 
 /// A runtime backend as the gateway sees it.
@@ -290,6 +316,15 @@ pub(crate) struct SessionView {
     /// The window that ends first, and which it is; only when one session was asked for, absent when none is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expiry: Option<Expiry>,
+    /// The turn that runs.
+    #[serde(default)]
+    pub(crate) active_run: Option<RunId>,
+    /// How many runs wait.
+    #[serde(default)]
+    pub(crate) queued_runs: u64,
+    /// The conversations that it is bound to.
+    #[serde(default)]
+    pub(crate) bindings: Vec<BoundView>,
     /// Its newest runs, the oldest first; only when one session was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runs: Option<Vec<RunView>>,
@@ -329,8 +364,49 @@ impl From<SessionRow> for SessionView {
             last_error: row.last_error,
             agent_info: row.agent_info.and_then(|json| RawValue::from_string(json).ok()),
             expiry: None,
+            active_run: None,
+            queued_runs: 0,
+            bindings: Vec::new(),
             runs: None,
             permissions: None,
+        }
+    }
+}
+
+impl SessionView {
+    /// The same with what goes on around it.
+    pub(crate) fn within(mut self, around: &mut Circumstances) -> Self {
+        self.active_run = around.running.remove(&self.session_key);
+        self.queued_runs = around.queued.remove(&self.session_key).unwrap_or(0);
+        let bindings = around.bindings.remove(&self.session_key).unwrap_or_default();
+        self.bindings = bindings.into_iter().map(BoundView::from).collect();
+        self
+    }
+}
+
+/// A conversation that a session is bound to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BoundView {
+    /// The channel.
+    pub(crate) channel: String,
+    /// Its account.
+    pub(crate) account_id: String,
+    /// The conversation.
+    pub(crate) conversation_id: String,
+    /// `pending`, `active` or `ending`.
+    pub(crate) status: BindingStatus,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) last_activity_at_ms: u64,
+}
+
+impl From<BindingRow> for BoundView {
+    fn from(row: BindingRow) -> Self {
+        Self {
+            channel: row.conversation.channel,
+            account_id: row.conversation.account_id,
+            conversation_id: row.conversation.conversation_id,
+            status: row.status,
+            last_activity_at_ms: row.last_activity_at_ms,
         }
     }
 }

@@ -19,11 +19,16 @@ use crate::inbound::Inlet;
 use crate::live::Live;
 use crate::local::Local;
 use crate::manager::Manager;
+use crate::metrics::Metrics;
 use crate::runtime::direct::DirectRuntime;
 use crate::runtime::{Registry, Runtime as _};
+use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
+use crate::store::schema::CHECKED_FIRST_BYTES;
 use crate::store::{Durability, GroupBounds, Store, StoreError, now_ms};
+use crate::store::{check, levels};
+use crate::strays;
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
@@ -83,16 +88,29 @@ pub(crate) async fn serve(
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
     let channels = Channels::new([console]);
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _);
+    let metrics = service.metrics.clone();
+    let scrape =
+        Scrape { metrics: metrics.clone(), store: store.clone(), supervisor: service.supervisor.clone() };
+    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _, metrics.clone());
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, console));
+    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
+    let listener = match config.metrics.listen {
+        Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
+        None => None,
+    };
     let manager = &service.manager;
     let resumed = manager.resume().await?;
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
-    let delivering = tokio::spawn(delivery::run(store.clone(), channels, stop.clone()));
-    let retrying = tokio::spawn(inlet.clone().keep(stop.clone()));
+    let delivering = tokio::spawn(delivery::run(store.clone(), channels, metrics.clone(), stop.clone()));
+    tokio::spawn(look_through(store.clone()));
+    tokio::spawn(strays::run(store.clone(), service.supervisor.clone(), stop.clone()));
+    let watching = tokio::spawn(scrape::watch(metrics, stop.clone()));
+    if let Some(listener) = listener {
+        tokio::spawn(scrape::serve(listener, scrape, stop.clone()));
+    }
+    let retrying = tokio::spawn(inlet.keep(stop.clone()));
     let windows = live.clone();
     let reaping = tokio::spawn(expiry::run(
         store.clone(),
@@ -119,6 +137,7 @@ pub(crate) async fn serve(
     stop.cancel();
     manager.stopped().await;
     for (what, task) in [
+        ("watchdog", watching),
         ("answers", expiring),
         ("windows", reaping),
         ("inbox", retrying),
@@ -147,19 +166,18 @@ async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure>
 
 /// Why there is no gateway on a state directory. The person who starts it reads this: it is not only in the log.
 fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
-    if matches!(error, StoreError::Locked { .. } | StoreError::Newer { .. } | StoreError::Cloned { .. }) {
-        return Failure::from(error);
-    }
-    let mut why = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        why = format!("{why}: {cause}");
-        source = cause.source();
+    let dir = state_dir.display().to_string();
+    let mut failure = Failure::from(error.clone());
+    if failure.detail_code.is_some() {
+        if !failure.message.contains(&dir) {
+            failure.message = format!("The control plane in {dir} cannot be opened: {}", failure.message);
+        }
+        return failure;
     }
     let what = format!(
-        "The control plane in {} cannot be opened: {why}. Nothing was changed; bring back a backup of the directory, \
-         or use another --state-dir.",
-        state_dir.display()
+        "The control plane in {dir} cannot be opened: {}. Nothing was changed. `acp-gateway store check` looks at it; \
+         `acp-gateway store restore FILE` brings a backup back.",
+        error.whole()
     );
     Failure::new(Code::StoreUnavailable, what).origin("gateway")
 }
@@ -187,6 +205,7 @@ fn start(
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
+    let metrics = Metrics::new(store.counters().sizes.clone(), store.counters().seconds.clone());
     let deps = Deps {
         store: store.clone(),
         supervisor: supervisor.clone(),
@@ -194,11 +213,13 @@ fn start(
         clock,
         profiles: Arc::clone(&agents) as _,
         live: live.clone(),
+        metrics: metrics.clone(),
         stop: stop.clone(),
     };
     let manager = Arc::new(Manager::new(deps, identity.instance_id));
     Ok(Local {
         manager,
+        metrics,
         store: store.clone(),
         agents,
         supervisor,
@@ -211,6 +232,19 @@ fn start(
         live: live.clone(),
         started_at_ms: clock.now_ms(),
     })
+}
+
+/// A database too large to be looked at before it is used is looked at now.
+async fn look_through(store: Store) {
+    let (bytes, _) = levels::sizes(store.dir());
+    if bytes <= CHECKED_FIRST_BYTES {
+        return;
+    }
+    match store.read("look_through", |db| check::pages(db, true)).await {
+        Ok(found) if found.is_empty() => tracing::info!(bytes, "the database is sound"),
+        Ok(found) => tracing::error!(?found, "the database is damaged: `acp-gateway store check` says where"),
+        Err(error) => tracing::error!(%error, "the database cannot be looked through"),
+    }
 }
 
 /// Forgets answers that nobody will ask for again.
@@ -327,6 +361,11 @@ pub(crate) fn api_limits(config: &Config) -> ApiLimits {
         connections_max: usize::try_from(config.limits.connections_max).unwrap_or(default.connections_max),
         ..default
     }
+}
+
+fn cannot_listen(at: std::net::SocketAddr, error: &std::io::Error) -> Failure {
+    let text = format!("Cannot answer scrapes at {at} (metrics.listen): {error}");
+    Failure::new(Code::Runtime, text).origin("gateway")
 }
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {

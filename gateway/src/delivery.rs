@@ -7,8 +7,9 @@ use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};
 use crate::core::event::EventKind;
 use crate::core::project::{self, Digest, Need, Part};
 use crate::core::rows::{BindingRow, BindingStatus};
+use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, now_ms};
 use acp_shared::ids::BindingId;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 /// How long commits are gathered before the journals are looked at.
 const GATHER_MS: u64 = 20;
@@ -53,7 +55,7 @@ struct Mark {
 type Marks = BTreeMap<BindingId, Mark>;
 
 /// Delivers until `stop`.
-pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToken) {
+pub(crate) async fn run(store: Store, channels: Channels, metrics: Metrics, stop: CancellationToken) {
     let mut committed = store.committed();
     let mut tasks = Tasks::default();
     let mut marks = Marks::new();
@@ -84,11 +86,18 @@ pub(crate) async fn run(store: Store, channels: Channels, stop: CancellationToke
             let pass = Pass {
                 store: store.clone(),
                 channels: channels.clone(),
+                metrics: metrics.clone(),
                 stop: stop.clone(),
                 retry_first_ms: RETRY_FIRST_MS,
             };
             let (id, cursor) = (due.binding.binding_id, mark.cursor);
-            tasks.spawn(id, async move { pass.run(due, cursor).await });
+            let around = tracing::info_span!(
+                "delivery",
+                session_key = %due.binding.session_key,
+                channel = due.binding.conversation.channel,
+                thread_id = due.binding.conversation.conversation_id,
+            );
+            tasks.spawn(id, async move { pass.run(due, cursor).await }.instrument(around));
         }
     }
     while tasks.set.join_next().await.is_some() {}
@@ -164,6 +173,7 @@ impl Tasks {
 struct Pass {
     store: Store,
     channels: Channels,
+    metrics: Metrics,
     stop: CancellationToken,
     retry_first_ms: u64,
 }
@@ -272,11 +282,19 @@ impl Pass {
             if self.stop.is_cancelled() {
                 return Ok(false);
             }
+            if attempts > 0 {
+                self.metrics.delivery_retry(channel.id());
+            }
             let outcome = self.attempt(binding, channel, &message, is_unknown).await?;
             attempts += 1;
+            self.metrics.delivery_attempt(channel.id(), outcome.as_str());
             match outcome {
                 SendOutcome::Sent { message_id } => {
-                    self.settle(binding, &part, PartState::Sent, Some(message_id)).await?;
+                    let journaled_at_ms =
+                        self.settle(binding, &part, PartState::Sent, Some(message_id)).await?;
+                    if let Some(at_ms) = journaled_at_ms {
+                        self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                    }
                     return Ok(true);
                 }
                 SendOutcome::Rejected { why, again: false } => {
@@ -288,6 +306,13 @@ impl Pass {
                     tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
                     is_unknown = false;
                     self.settle(binding, &part, PartState::Planned, None).await?;
+                }
+                SendOutcome::Limited { retry_after_ms } => {
+                    tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
+                    is_unknown = false;
+                    self.settle(binding, &part, PartState::Planned, None).await?;
+                    self.pause(retry_after_ms).await;
+                    continue;
                 }
                 SendOutcome::Uncertain { why } if attempts >= UNCERTAIN_ATTEMPTS_MAX => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
@@ -324,13 +349,14 @@ impl Pass {
         Ok(channel.send(&binding.conversation, message).await)
     }
 
+    /// Commits what became of a part. When the row that it shows was journaled.
     async fn settle(
         &self,
         binding: &BindingRow,
         part: &Part,
         state: PartState,
         message_id: Option<String>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {
             if state == PartState::Uncertain
@@ -338,7 +364,8 @@ impl Pass {
             {
                 rows::plan(tx, &binding, &[notice])?;
             }
-            rows::settle(tx, &binding, &part, state, message_id.as_deref())
+            rows::settle(tx, &binding, &part, state, message_id.as_deref())?;
+            rows::journaled_at(tx, &binding.session_key, part.session_seq)
         };
         self.store.write("delivery_settle", settle).await
     }

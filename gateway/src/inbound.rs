@@ -14,15 +14,17 @@ use crate::core::split::split;
 use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::PromptRequest;
+use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Store, StoreError, bindings, console, now_ms, sessions};
+use crate::store::{Health, Store, StoreError, bindings, console, now_ms, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
@@ -34,6 +36,8 @@ const RESUME_ROWS: u64 = 256;
 const RETRY_MS: (u64, u64) = (1_000, 30_000);
 /// How often a reply is tried before it is left for later.
 const REPLY_ATTEMPTS_MAX: u32 = 3;
+/// The longest that a reply waits for a channel that takes no more for now, in milliseconds.
+const REPLY_LIMIT_MS: u64 = 5_000;
 
 /// Takes messages of every channel. Cheap to clone.
 #[derive(Clone)]
@@ -45,6 +49,7 @@ struct Inner {
     store: Store,
     channels: Channels,
     service: Arc<dyn Service>,
+    metrics: Metrics,
     commands: Commands,
     /// One message of a conversation at a time, in the order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -61,7 +66,7 @@ impl std::fmt::Debug for Inlet {
 
 impl Inlet {
     /// Over this control plane, answering through these channels.
-    pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>) -> Self {
+    pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let commands = Commands::new(store.clone(), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
@@ -69,6 +74,7 @@ impl Inlet {
                 store,
                 channels,
                 service,
+                metrics,
                 commands,
                 lanes: std::sync::Mutex::default(),
                 places,
@@ -87,18 +93,22 @@ impl Inlet {
         check(&inbound)?;
         let place = Arc::clone(&self.inner.places).try_acquire_owned();
         let place = place.map_err(|_| {
+            self.inner.metrics.mailbox_full("inbox");
             let text = format!("{WAITING_MAX} messages wait already. Send it again in a moment.");
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
         let inner = Arc::clone(&self.inner);
-        let task = tokio::spawn(async move {
+        let at = &inbound.conversation;
+        let around = tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id);
+        let taking = async move {
             let _place = place;
             let taken = inner.take(inbound).await;
             if taken.is_err() {
                 inner.left.notify_one();
             }
             taken
-        });
+        };
+        let task = tokio::spawn(taking.instrument(around));
         task.await.unwrap_or_else(|error| {
             tracing::error!(%error, "the task of a message ended out of order");
             Err(Failure::of(Code::Runtime).origin("gateway"))
@@ -136,6 +146,7 @@ impl Inlet {
     /// Takes up again what could not be settled (a full disk, a channel that takes nothing), until it is or `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
         self.inner.left.notify_one();
+        let mut health = self.inner.store.health();
         let mut pause_ms = RETRY_MS.0;
         loop {
             tokio::select! {
@@ -145,6 +156,7 @@ impl Inlet {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+                () = healed(&mut health) => {}
             }
             pause_ms = (pause_ms * 2).min(RETRY_MS.1);
             let done = match self.resume().await {
@@ -164,6 +176,16 @@ impl Inlet {
             }
         }
     }
+}
+
+/// Waits until what could not be committed can be again.
+async fn healed(health: &mut watch::Receiver<Health>) {
+    while health.changed().await.is_ok() {
+        if *health.borrow_and_update() == Health::Well {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 fn check(inbound: &Inbound) -> Result<(), Failure> {
@@ -296,7 +318,12 @@ impl Inner {
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
             }
             Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
-            Route::Refused { failure, reason } => Ok(Outcome::Refused { failure, reason: reason.to_owned() }),
+            Route::Refused { failure, reason } => {
+                if failure.code == Code::StaleBinding {
+                    self.metrics.stale_binding(&inbound.conversation.channel);
+                }
+                Ok(Outcome::Refused { failure, reason: reason.to_owned() })
+            }
         }
     }
 
@@ -330,10 +357,14 @@ impl Inner {
                         tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
                         break;
                     }
-                    SendOutcome::Rejected { why, .. } | SendOutcome::Uncertain { why } => {
+                    SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
+                        tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
+                    }
+                    outcome => {
+                        let why = outcome.as_str();
                         if attempt >= REPLY_ATTEMPTS_MAX {
                             tracing::warn!(message_id = inbound.message_id, why, "a reply waits on");
-                            return Err(Failure::new(Code::StoreUnavailable, why)
+                            return Err(Failure::new(Code::StoreUnavailable, "The reply could not be sent.")
                                 .origin("gateway")
                                 .retryable());
                         }

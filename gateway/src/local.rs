@@ -1,7 +1,7 @@
 //! What the local API stands on: commands go to the manager, questions to the store.
 
 use crate::agents::Agents;
-use crate::api::{AgentView, BackendView, StatusView, SupervisorView};
+use crate::api::{AgentView, BackendView, StatusView, StoreView, SupervisorView};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::BindingWindows;
@@ -13,8 +13,11 @@ use crate::live::Live;
 use crate::manager::{
     Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
+use crate::metrics::Metrics;
 use crate::runtime::Registry;
+use crate::scrape::STUCK;
 use crate::store::Store;
+use crate::store::levels::{self, Circumstances};
 use crate::store::sessions::SessionFilter;
 use crate::supervisor::{LinkStatus, Supervisor};
 use acp_shared::codes::Code;
@@ -27,6 +30,8 @@ use tokio::sync::watch;
 pub(crate) struct Local {
     /// Acts.
     pub(crate) manager: Arc<Manager>,
+    /// Counts.
+    pub(crate) metrics: Metrics,
     /// Answers.
     pub(crate) store: Store,
     /// Knows the agents.
@@ -120,6 +125,10 @@ impl Service for Local {
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
+    fn circumstances(&self) -> Reply<'_, Circumstances> {
+        Box::pin(async move { Ok(self.store.read("circumstances", levels::circumstances).await?) })
+    }
+
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
         Box::pin(async move {
             let found = self.store.run(run).await?;
@@ -160,7 +169,14 @@ impl Service for Local {
     }
 
     fn status(&self) -> Reply<'_, StatusView> {
-        Box::pin(async move { Ok(self.status_now()) })
+        Box::pin(async move {
+            let mut status = self.status_now();
+            match self.store_now().await {
+                Ok(store) => status.store = Some(store),
+                Err(failure) => tracing::error!(%failure, "the control plane cannot be read"),
+            }
+            Ok(status)
+        })
     }
 
     fn agents(&self) -> Reply<'_, Vec<AgentView>> {
@@ -175,6 +191,21 @@ impl Local {
             Some(BackendView { id: id.to_owned(), ok: health.ok, details: health.details })
         };
         self.registry.ids().into_iter().filter_map(view).collect()
+    }
+
+    async fn store_now(&self) -> Result<StoreView, Failure> {
+        let levels = self.store.read("status", levels::look).await?;
+        let (bytes, log_bytes) = levels::sizes(self.store.dir());
+        Ok(StoreView {
+            health: self.store.health().borrow().as_str().to_owned(),
+            bytes,
+            log_bytes,
+            sessions_open: levels.sessions.iter().map(|(_, count)| count).sum(),
+            runs_queued: levels.runs_queued,
+            inbox_waiting: levels.inbox_waiting,
+            stale_bindings: levels.stale_bindings,
+            actors_stuck: self.metrics.actors().stuck(STUCK) as u64,
+        })
     }
 
     fn status_now(&self) -> StatusView {
@@ -197,6 +228,7 @@ impl Local {
             dispatch_enabled: self.manager.dispatch_enabled(),
             durability: self.durability.to_owned(),
             backends: self.backends(),
+            store: None,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
+use crate::observe;
 use crate::session_task::{Deps, Envelope, Lanes, Patience, run};
 use crate::store::{AccountCap, SpawnTx, StoreError};
 use acp_shared::codes::Code;
@@ -107,11 +108,24 @@ impl Manager {
     /// `USAGE` (label), `NO_SESSION` (of the spawner),
     /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
+        let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
+        let spawned = self.spawn_once(request, key, &policy).await;
+        if let Err(failure) = &spawned {
+            self.deps.metrics.spawn(&policy.backend.value, failure.code.as_str());
+        }
+        spawned
+    }
+
+    async fn spawn_once(
+        &self,
+        request: SpawnRequest,
+        key: IdempotencyKey,
+        policy: &Policy,
+    ) -> Result<Spawned, Failure> {
         let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
         if let Some(spawned) = self.spawned_before(&keyed).await? {
             return Ok(spawned);
         }
-        let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
         policy.may_spawn(request.prompt.is_some())?;
         let windows =
             if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
@@ -125,13 +139,14 @@ impl Manager {
             None => self.deps.profiles.default_agent()?,
         };
         self.check_spawner(request.spawned_by.as_ref()).await?;
-        let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), &policy)?;
+        let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), policy)?;
         let spawned = Spawned {
             session_key: tx.session.session_key.clone(),
             run_id: tx.run.as_ref().map(|run| run.run_id),
         };
+        let (session, run) = (tx.session.clone(), tx.run.clone());
         match self.deps.store.spawn_session(tx).await {
-            Ok(()) => {}
+            Ok(()) => observe::spawned(&session, run.as_ref()),
             // The same key a moment ago, from another connection: its answer is ours.
             Err(StoreError::KeyTaken { .. }) => {
                 let before = self.spawned_before(&keyed).await?;
@@ -159,12 +174,18 @@ impl Manager {
 
     async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
         let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        let metrics = &self.deps.metrics;
         match found.map_err(Failure::from)? {
-            None => Ok(None),
+            None => {
+                metrics.idempotency("spawn", "fresh");
+                Ok(None)
+            }
             Some((fingerprint, _)) if fingerprint != keyed.fingerprint => {
+                metrics.idempotency("spawn", "conflict");
                 Err(Failure::of(Code::IdempotencyConflict).origin("client"))
             }
             Some((_, result)) => {
+                metrics.idempotency("spawn", "replay");
                 let spawned = serde_json::from_str(&result).map_err(|_| Failure::of(Code::Runtime))?;
                 Ok(Some(spawned))
             }
@@ -411,6 +432,7 @@ impl Manager {
                     }
                 }
                 Err(mpsc::error::TrySendError::Full(_)) => {
+                    self.deps.metrics.mailbox_full(if urgent { "urgent" } else { "mailbox" });
                     let text = "Too many commands wait for this session. Try again in a moment.";
                     return Err(Failure::new(Code::LimitReached, text).detail("MAILBOX_FULL").retryable());
                 }

@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::rows::SessionMode;
 use crate::live::Live;
+use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
@@ -55,6 +56,7 @@ fn over(dir: TempDir, text: &str) -> World {
         clock: Clock::start(),
         profiles: Arc::new(agents),
         live: live.clone(),
+        metrics: Metrics::default(),
         stop: stop.clone(),
     };
     World { dir, store, live, manager: Manager::new(deps, instance_id), stop }

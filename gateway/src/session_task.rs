@@ -6,14 +6,16 @@
 use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::core::actor::{
-    Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Moved, Profile, Ticket,
+    Act, Actor, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket,
 };
 use crate::core::effect::Fence;
-use crate::core::rows::SessionRow;
 use crate::error::Failure;
 use crate::live::Live;
+use crate::metrics::{Metrics, Pulse};
+use crate::observe;
 use crate::requests::{Performed, Performer};
 use crate::runtime::Registry;
+use crate::session_load::{load, profile};
 use crate::session_news::{acked, attached, closing, merge, spawned, written};
 use crate::store::{Store, StoreError};
 use crate::supervisor::{CallError, FeedItem, LeaseFeed, LinkStatus, Supervisor};
@@ -50,6 +52,7 @@ pub(crate) struct Deps {
     pub(crate) profiles: Arc<dyn Profiles>,
     /// Changes when configuration was read anew.
     pub(crate) live: Live,
+    pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
 
@@ -142,12 +145,18 @@ struct Task {
     next_ticket: Ticket,
     /// Whether the actor was just made and has not been told so.
     fresh: bool,
+    /// Says when it works and when it waits.
+    pulse: Pulse,
+    /// The lease whose start the log has.
+    starting: Option<LeaseId>,
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
 pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience: Patience) {
     // Before the first look at configuration, so that no change is missed.
     let reloads = deps.live.changes();
+    let pulse = deps.metrics.actors().enter(key.as_str());
+    pulse.begin();
     let (actor, fence) = loop {
         match load(&deps, &key).await {
             Ok(loaded) => break loaded,
@@ -183,6 +192,8 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,
+        pulse,
+        starting: None,
     };
     task.serve_on().await;
 }
@@ -225,46 +236,6 @@ async fn stop_lease(deps: &Deps, lease_id: LeaseId) {
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
-/// Makes the actor from the database; from now on no earlier one of this session can write.
-async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> {
-    let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
-    let backend = deps.registry.require(&snapshot.session.backend)?;
-    let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
-    let unreadable = |error| {
-        tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
-        Failure::of(Code::Runtime).origin("gateway")
-    };
-    let limits = deps.profiles.limits(&snapshot.session.agent);
-    // Without it the agent's words make no sense any more: it is ended, and the session goes on with another one.
-    let (link, link_lost) = match backend.link(saved).map_err(unreadable) {
-        Ok(link) => (link, false),
-        Err(_) => (backend.link(None).map_err(unreadable)?, true),
-    };
-    // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
-    let profile = match profile(deps, &snapshot.session) {
-        Ok(profile) => profile,
-        Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
-    };
-    let mut actor = Actor::restore(snapshot, link, profile, limits);
-    if link_lost {
-        actor.lose_link();
-    }
-    Ok((actor, fence))
-}
-
-/// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
-/// moved, replaced by a link or taken out of the roots since.
-fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
-    let profile = deps.profiles.profile(&session.agent)?;
-    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
-    if cwd != session.cwd {
-        let why =
-            format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
-        return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
-    }
-    Ok(profile)
-}
-
 impl Task {
     async fn begin(&mut self) -> Ended {
         self.fresh = false;
@@ -286,6 +257,7 @@ impl Task {
                 return;
             }
             tracing::error!(session_key = %self.key, panics, "the actor panicked; it is made again");
+            self.deps.metrics.actor_restarted("panicked");
             for (_, reply) in self.waiting.drain() {
                 drop(reply.send(Err(Failure::of(Code::Runtime).origin("gateway"))));
             }
@@ -298,10 +270,16 @@ impl Task {
 
     async fn serve(&mut self) {
         loop {
-            let ended = match self.wait().await {
+            self.pulse.wait();
+            let woken = self.wait().await;
+            self.pulse.begin();
+            let ended = match woken {
                 Wake::Command(envelope) => match self.on_command(envelope).await {
                     // Whoever asks next has configuration read anew.
-                    Ended::No if self.actor.is_refused() && self.actor.is_quiet() => Ended::Yes,
+                    Ended::No if self.actor.is_refused() && self.actor.is_quiet() => {
+                        self.deps.metrics.actor_evicted();
+                        Ended::Yes
+                    }
                     ended => ended,
                 },
                 Wake::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
@@ -318,7 +296,10 @@ impl Task {
                     self.step(Input::Tick).await
                 }
                 Wake::Tick => self.step(Input::Tick).await,
-                Wake::Quiet if self.actor.is_quiet() => Ended::Yes,
+                Wake::Quiet if self.actor.is_quiet() => {
+                    self.deps.metrics.actor_evicted();
+                    Ended::Yes
+                }
                 Wake::Quiet => Ended::No,
                 Wake::Stop => Ended::Yes,
             };
@@ -393,6 +374,9 @@ impl Task {
 
     async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> Ended {
         for news in merge(items) {
+            if let Some((lease_id, _)) = &self.feed {
+                observe::exited(self.actor.session(), *lease_id, &news);
+            }
             if self.step(Input::News(news)).await == Ended::Yes {
                 return Ended::Yes;
             }
@@ -404,8 +388,11 @@ impl Task {
         let Envelope { command, keyed, reply } = envelope;
         if let Some(keyed) = &keyed {
             match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
-                Ok(None) => {}
+                Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
                 Ok(Some((fingerprint, result))) => {
+                    let same = fingerprint == keyed.fingerprint;
+                    let result_is = if same { "replay" } else { "conflict" };
+                    self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
                     drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
                     return Ended::No;
                 }
@@ -433,13 +420,14 @@ impl Task {
     /// committed (H19).
     async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
         let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
-        let Batch { writes, acts, .. } = self.actor.step(&ctx, input);
+        let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
             if let Err(error) = self.deps.store.commit(fence, writes).await {
                 return self.on_commit_failed(&error, acts, stops).await;
             }
         }
+        observe::committed(&self.deps.metrics, self.actor.session(), &moves);
         self.follow_lease();
         self.act(acts).await;
         Ended::No
@@ -455,9 +443,12 @@ impl Task {
         }
         if matches!(error, StoreError::Superseded { .. }) {
             tracing::warn!(session_key = %self.key, "superseded by another actor");
+            self.deps.metrics.actor_restarted("superseded");
             return Ended::Yes;
         }
         tracing::error!(session_key = %self.key, %error, "commit failed; the actor is made again");
+        let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
+        self.deps.metrics.actor_restarted(&reason);
         if stop {
             self.stop_process().await;
         }
@@ -517,6 +508,10 @@ impl Task {
             match act {
                 Act::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
+                    // It is asked for again when nobody knows whether the supervisor heard.
+                    if self.starting.replace(lease_id) != Some(lease_id) {
+                        observe::starting(self.actor.session(), &spawn);
+                    }
                     self.call(lease_id, Request::Spawn(*spawn), spawned).await;
                 }
                 Act::Attach { lease_id, from_offset } => {
@@ -541,7 +536,6 @@ impl Task {
                 }
                 Act::Forget { at } => self.performer.forget(at),
                 Act::Reply { ticket, result } => self.reply(ticket, result),
-                Act::Moved(moved) => log_move(&self.key, moved),
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),
             }
         }
@@ -561,15 +555,9 @@ impl Task {
     }
 }
 
-/// The one place where transitions are logged: from, event, to.
-fn log_move(session_key: &SessionKey, moved: Moved) {
-    let Moved { run_id, from, event, to } = moved;
-    let (machine, run_id) =
-        (if run_id.is_some() { "run" } else { "session" }, run_id.map(tracing::field::display));
-    match to {
-        Some(to) => tracing::info!(%session_key, run_id, machine, from, event, to, "transition"),
-        None => tracing::error!(%session_key, run_id, machine, from, event, "refused a transition"),
-    }
+/// The verb of an idempotency scope.
+fn verb(scope: &str) -> &str {
+    scope.split(':').next().unwrap_or(scope)
 }
 
 /// The answer that a repeated command had the first time (I5).

@@ -78,6 +78,7 @@ struct World {
     key: SessionKey,
     lease_id: LeaseId,
     closed: mpsc::Receiver<LeaseId>,
+    metrics: Metrics,
     stop: CancellationToken,
 }
 
@@ -125,7 +126,9 @@ async fn world() -> World {
     status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.unwrap();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime));
+    let metrics = Metrics::default();
     let deps = Deps {
+        metrics: metrics.clone(),
         store: store.clone(),
         supervisor,
         registry: Arc::clone(&registry),
@@ -135,7 +138,7 @@ async fn world() -> World {
         stop: stop.clone(),
     };
     let manager = Manager::new(deps, GatewayInstanceId::mint());
-    World { dir, store, manager, registry, key, lease_id, closed, stop }
+    World { dir, store, manager, registry, key, lease_id, closed, metrics, stop }
 }
 
 impl World {
@@ -185,6 +188,8 @@ async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    let text = world.metrics.render();
+    assert!(text.contains("acp_actor_restarts_total{reason=\"commit_failed\"} 1"), "{text}");
     world.mend_store().await;
     crate::tests::eventually("a close that is done", async || world.close().await.ok()).await;
     world.end().await;
@@ -334,5 +339,22 @@ async fn an_actor_that_panics_is_made_again() {
     let closed = world.close().await.unwrap();
     assert_eq!(closed.state, crate::core::session::SessionState::Closed);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_quiet_actor_that_is_dropped_is_counted() {
+    let world = world().await;
+    let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
+    let idle = crate::core::rows::SessionRow {
+        state: crate::core::session::SessionState::Idle,
+        ..session_row(&key)
+    };
+    spawn(&world.store, idle, None).await;
+    world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
+    crate::tests::eventually("the actor rests", async || {
+        world.metrics.render().contains("acp_actor_evictions_total 1").then_some(())
+    })
+    .await;
     world.end().await;
 }

@@ -11,6 +11,7 @@ pub mod house;
 pub mod invariants;
 pub mod lease;
 pub mod processes;
+pub mod scrape;
 pub mod seed;
 pub mod service;
 pub mod stdio;

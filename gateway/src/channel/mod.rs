@@ -64,11 +64,30 @@ pub(crate) enum SendOutcome {
         /// Whether the same message may be taken later.
         again: bool,
     },
+    /// It is provably not in the conversation: the channel takes no more for now.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the console has no rate limit"))]
+    Limited {
+        /// When the same message may be sent again, in milliseconds from now.
+        retry_after_ms: u64,
+    },
     /// Nobody knows: the answer was lost.
     Uncertain {
         /// Why, for the log.
         why: String,
     },
+}
+
+impl SendOutcome {
+    /// The word in metrics.
+    pub(crate) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Sent { .. } => "sent",
+            Self::Rejected { again: false, .. } => "rejected",
+            Self::Rejected { again: true, .. } => "again",
+            Self::Limited { .. } => "limited",
+            Self::Uncertain { .. } => "uncertain",
+        }
+    }
 }
 
 /// What a look for a message came to.

@@ -37,6 +37,7 @@ type Row = (&'static str, &'static str, Proof);
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
 const MANAGER: &str = "gateway/src/manager_tests.rs";
 const LIVES: &str = "tests/tests/lives.rs";
+const METRICS: &str = "tests/tests/metrics.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
 
 fn mine() -> AgentName {
@@ -254,6 +255,11 @@ const ROWS: &[Row] = &[
     ("limits.connections_max", "5", Seen(api)),
     ("supervisor.socket", "\"/s\"", Seen(supervisor)),
     ("supervisor.secret_file", "\"/s\"", Seen(supervisor)),
+    (
+        "metrics.listen",
+        "\"127.0.0.1:0\"",
+        Test(METRICS, "an_address_of_its_own_answers_scrapes_and_nothing_else"),
+    ),
     ("log.level", "\"warn\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
     ("log.format", "\"json\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
 ];

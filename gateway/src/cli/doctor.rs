@@ -1,14 +1,18 @@
 //! `doctor`: looks at the installation and says what is wrong, and what to know.
 
 use crate::agents::Agents;
-use crate::api::{HealthView, SOCKET, StatusView};
+use crate::api::{HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::Global;
 use crate::cli::agents::exe;
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::serve::{sibling, supervisor_dir};
+use crate::config::unused;
 use crate::error::Failure;
 use crate::live::Live;
+use crate::store::check as store_check;
+use crate::store::lock::LOCK_FILE;
+use crate::store::schema::{CHECKED_FIRST_BYTES, DB_FILE};
 use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
 use acp_shared::conn::Client as SupervisorClient;
@@ -60,6 +64,8 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
         Ok((loaded, file)) => {
             let where_ = file.map_or("defaults".to_owned(), |file| file.display().to_string());
             checks.push(check("configuration", Verdict::Ok, where_));
+            let notes = unused::set(&loaded.sources).into_iter();
+            checks.extend(notes.map(|note| check("configuration", Verdict::Note, note)));
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }
@@ -68,7 +74,9 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     }
     checks.push(programs());
     checks.push(directory(&state_dir));
-    checks.push(gateway(global, &state_dir).await);
+    let (answers, found) = gateway(global, &state_dir).await;
+    checks.extend(found);
+    checks.extend(database(&state_dir, answers));
     checks.extend(supervisor(&supervisor_socket).await);
     checks.push(check(
         "isolation",
@@ -134,32 +142,112 @@ fn directory(dir: &Path) -> Check {
     }
 }
 
-async fn gateway(global: &Global, state_dir: &Path) -> Check {
+/// What the gateway says of itself; and whether one answers.
+async fn gateway(global: &Global, state_dir: &Path) -> (bool, Vec<Check>) {
     let name = "gateway";
     let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
+    let failed = |failure: Failure| vec![check(name, Verdict::Failed, failure.message)];
     let client = match global.client() {
         Ok(client) => client.until(Some(deadline)),
-        Err(failure) => return check(name, Verdict::Failed, failure.message),
+        Err(failure) => return (false, failed(failure)),
     };
     let health = match client.get::<HealthView>("/v1/health").await {
         Ok(health) => health,
         Err(_) if !state_dir.join(SOCKET).exists() => {
-            return check(name, Verdict::Note, "not running: start it with `acp-gateway up`");
+            let text = "not running: start it with `acp-gateway up`";
+            return (false, vec![check(name, Verdict::Note, text)]);
         }
-        Err(failure) => return check(name, Verdict::Failed, failure.message),
+        Err(failure) => return (false, failed(failure)),
     };
     match client.get::<StatusView>("/v1/status").await {
-        Err(failure) => check(name, Verdict::Failed, failure.message),
-        Ok(status) if !status.supervisor.connected => {
-            let detail =
-                format!("pid {}, and without its supervisor: {}", health.pid, status.supervisor.detail);
-            check(name, Verdict::Failed, detail)
+        Err(failure) => (true, failed(failure)),
+        Ok(status) => (true, serving(&health, &status)),
+    }
+}
+
+fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
+    let mut checks = vec![if status.supervisor.connected {
+        let detail =
+            format!("pid {}, version {}, durability {}", health.pid, status.version, status.durability);
+        check("gateway", Verdict::Ok, detail)
+    } else {
+        let detail = format!("pid {}, and without its supervisor: {}", health.pid, status.supervisor.detail);
+        check("gateway", Verdict::Failed, detail)
+    }];
+    checks.extend(status.backends.iter().map(|backend| {
+        let verdict = if backend.ok { Verdict::Ok } else { Verdict::Failed };
+        check("backend", verdict, format!("{}: {}", backend.id, backend.details))
+    }));
+    if status.backends.is_empty() {
+        checks.push(check("backend", Verdict::Failed, "none is registered: no session can be started"));
+    }
+    if !status.dispatch_enabled {
+        let text = "acp.dispatch.enabled is false: prompts are refused, by policy";
+        checks.push(check("dispatch", Verdict::Note, text));
+    }
+    match &status.store {
+        None => checks.push(check("store", Verdict::Failed, "the control plane cannot be read; see the log")),
+        Some(store) => checks.extend(stored(store)),
+    }
+    checks
+}
+
+fn stored(store: &StoreView) -> Vec<Check> {
+    let detail = format!(
+        "{}; {} bytes and a log of {}; {} sessions, {} prompts and {} messages wait",
+        store.health,
+        store.bytes,
+        store.log_bytes,
+        store.sessions_open,
+        store.runs_queued,
+        store.inbox_waiting
+    );
+    let well = store.health == "well";
+    let mut checks = vec![check("store", if well { Verdict::Ok } else { Verdict::Failed }, detail)];
+    checks.push(match store.stale_bindings {
+        0 => check("bindings", Verdict::Ok, "none is stale"),
+        count => {
+            let text = format!("{count} lead nowhere: say `/unfocus` there, or bind the conversation anew");
+            check("bindings", Verdict::Failed, text)
         }
-        Ok(status) => {
-            let detail =
-                format!("pid {}, version {}, durability {}", health.pid, status.version, status.durability);
-            check(name, Verdict::Ok, detail)
+    });
+    if store.actors_stuck > 0 {
+        let text = format!("{} sessions are stuck; the log names them", store.actors_stuck);
+        checks.push(check("actors", Verdict::Failed, text));
+    }
+    checks
+}
+
+/// What the file says by itself. Beside a running gateway too: the check only reads.
+fn database(dir: &Path, answers: bool) -> Vec<Check> {
+    let path = dir.join(DB_FILE);
+    let name = "database";
+    match std::fs::metadata(&path) {
+        Err(_) if !answers && !dir.join(LOCK_FILE).exists() => return Vec::new(),
+        Ok(meta) if meta.len() > CHECKED_FIRST_BYTES => {
+            let text = "large: `acp-gateway store check` looks at it page by page";
+            return vec![check(name, Verdict::Note, text)];
         }
+        _ => {}
+    }
+    match store_check::look(dir, true) {
+        Ok(report) if report.ok => {
+            let text = format!("schema {}, {} checks hold", report.schema_version, report.checks.len());
+            vec![check(name, Verdict::Ok, text)]
+        }
+        Ok(report) => {
+            let broken = report.checks.into_iter().filter(|check| !check.broken.is_empty());
+            let text = |found: store_check::Finding| {
+                format!(
+                    "{} {}: {}; see `acp-gateway store check`",
+                    found.name,
+                    found.rule,
+                    found.broken.join(", ")
+                )
+            };
+            broken.map(|found| check(name, Verdict::Failed, text(found))).collect()
+        }
+        Err(error) => vec![check(name, Verdict::Failed, error.whole())],
     }
 }
 

@@ -1,11 +1,21 @@
 //! The log of a service: standard error, text for people or JSON for programs.
+//!
+//! One JSON line holds `timestamp`, `level`, `target`, `message` and, beside them and not nested, the fields of the event
+//! and of the spans around it: whoever looks for a session looks for `session_key` and nothing else.
 
 use crate::config::{Log, LogFormat};
 use crate::error::Failure;
 use acp_shared::codes::Code;
+use serde_json::{Map, Value};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{JsonFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Puts another filter in place.
 type Change = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
@@ -52,7 +62,7 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
             Arc::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
         }
         LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let builder = builder.fmt_fields(JsonFields::new()).event_format(Flat).with_filter_reloading();
             let handle = builder.reload_handle();
             if builder.try_init().is_err() {
                 return Ok(LogHandle { change: None });
@@ -61,4 +71,109 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
         }
     };
     Ok(LogHandle { change: Some(change) })
+}
+
+/// Each event as one flat JSON object.
+struct Flat;
+
+impl<S> FormatEvent<S, JsonFields> for Flat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, JsonFields>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = Map::new();
+        line.insert("timestamp".to_owned(), jiff::Timestamp::now().to_string().into());
+        line.insert("level".to_owned(), event.metadata().level().as_str().into());
+        line.insert("target".to_owned(), event.metadata().target().into());
+        // From the outermost span in; what is said nearer to the event stands.
+        for span in ctx.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            let extensions = span.extensions();
+            let fields = extensions.get::<FormattedFields<JsonFields>>();
+            let fields = fields.and_then(|fields| serde_json::from_str::<Map<String, Value>>(fields).ok());
+            line.extend(fields.into_iter().flatten());
+        }
+        event.record(&mut Fields(&mut line));
+        writeln!(writer, "{}", Value::Object(line))
+    }
+}
+
+/// Writes the fields of an event into an object.
+struct Fields<'a>(&'a mut Map<String, Value>);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_flat_and_holds_the_fields_of_its_spans() {
+        let lines = Lines::default();
+        let sink = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .fmt_fields(JsonFields::new())
+            .event_format(Flat)
+            .with_writer(move || sink.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let _outer = tracing::info_span!("session", session_key = "k", backend = "direct").entered();
+            let _inner = tracing::info_span!("run", run_id = "r", backend = "other").entered();
+            tracing::info!(n = 3_u64, ok = true, what = ?Some("x\"y"), "said");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let mut line: Value = serde_json::from_str(text.trim()).unwrap();
+        assert!(line["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')), "{line}");
+        line.as_object_mut().unwrap().remove("timestamp");
+        let want = serde_json::json!({
+            "level": "INFO", "target": "acp_gateway::cli::logging::tests", "message": "said",
+            "session_key": "k", "run_id": "r", "backend": "other",
+            "n": 3, "ok": true, "what": "Some(\"x\\\"y\")",
+        });
+        assert_eq!(line, want);
+    }
 }

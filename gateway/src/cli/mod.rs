@@ -13,6 +13,7 @@ pub(crate) mod permissions;
 pub(crate) mod prompt;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod store;
 pub(crate) mod up;
 
 use crate::client::Client;
@@ -80,6 +81,9 @@ enum Verb {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(config::Verb),
+    /// Check, back up or restore the control plane's database
+    #[command(subcommand)]
+    Store(store::Verb),
     /// Make a restored copy of a state directory a gateway of its own
     Adopt,
     /// A deterministic agent that needs no credentials: speaks ACP on standard input and output
@@ -149,6 +153,7 @@ fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
         Verb::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
         Verb::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
         Verb::Config(verb) => config::run(global, &verb, out),
+        Verb::Store(verb) => store::run(global, &verb, out),
         Verb::Adopt => adopt::run(global, out),
         Verb::Completions { shell } => completions(shell, out),
         Verb::Generate(args) => generate::run(&args, &Cli::command()),

@@ -7,7 +7,7 @@ use crate::cli::{Global, Once, usage};
 use crate::client::{Wanted, encode};
 use crate::config::{NonInteractive, PermissionMode};
 use crate::core::request::{Cancelled, SessionNow, Spawned};
-use crate::core::rows::SessionMode;
+use crate::core::rows::{BindingStatus, SessionMode};
 use crate::core::ttl::{Source, span};
 use crate::error::Failure;
 use acp_shared::ids::{AgentName, RunId, SessionKey};
@@ -341,12 +341,33 @@ fn list(views: &[SessionView]) -> String {
             view.session_key.to_string(),
             view.agent.to_string(),
             view.state.as_str().to_owned(),
+            doing(view),
+            bound(view),
             view.label.clone().unwrap_or_default(),
             view.cwd.clone(),
             age(view.last_activity_at_ms, now),
+            view.last_error.as_ref().map_or(String::new(), |failure| failure.code.to_string()),
         ]
     });
-    table(&["SESSION", "AGENT", "STATE", "LABEL", "CWD", "ACTIVE"], rows)
+    table(&["SESSION", "AGENT", "STATE", "RUN", "BOUND", "LABEL", "CWD", "ACTIVE", "LAST ERROR"], rows)
+}
+
+/// The turn that runs, and how many wait behind it.
+fn doing(view: &SessionView) -> String {
+    let run = view.active_run.map_or("-".to_owned(), |run| run.to_string());
+    if view.queued_runs == 0 { run } else { format!("{run} +{}", view.queued_runs) }
+}
+
+/// Where it is bound; a binding that is not active says so.
+fn bound(view: &SessionView) -> String {
+    let places = view.bindings.iter().map(|at| match at.status {
+        BindingStatus::Active => format!("{}:{}", at.channel, at.conversation_id),
+        BindingStatus::Pending | BindingStatus::Ending | BindingStatus::Ended => {
+            format!("{}:{} ({})", at.channel, at.conversation_id, format!("{:?}", at.status).to_lowercase())
+        }
+    });
+    let places: Vec<String> = places.collect();
+    if places.is_empty() { "-".to_owned() } else { places.join(" ") }
 }
 
 fn show(view: &SessionView) -> String {
@@ -368,6 +389,8 @@ fn show(view: &SessionView) -> String {
         ("agent session", view.agent_session_id.clone().unwrap_or_else(none)),
         ("resumable", view.resumable.to_string()),
         ("lease", view.lease_id.clone().unwrap_or_else(none)),
+        ("active run", doing(view)),
+        ("bound to", bound(view)),
         ("events", view.last_session_seq.to_string()),
         ("created", format!("{} ago", age(view.created_at_ms, now))),
         ("active", format!("{} ago", age(view.last_activity_at_ms, now))),

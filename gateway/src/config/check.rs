@@ -47,6 +47,11 @@ pub(crate) fn check(config: &Config) -> Found {
     ] {
         absolute(&mut found, key(path), value.as_deref());
     }
+    if config.metrics.listen.is_some_and(|at| !at.ip().is_loopback()) {
+        let text =
+            "must be an address of this machine alone, such as 127.0.0.1:9464: nobody is asked who they are";
+        found.push((key("metrics.listen"), text.to_owned()));
+    }
     if let Err(e) = tracing_subscriber::EnvFilter::try_new(&config.log.level) {
         found.push((key("log.level"), e.to_string()));
     }

@@ -21,6 +21,7 @@ pub(crate) use stream::{DeliveryMode, Separator, Stream};
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What happens when an agent asks for a permission.
@@ -69,6 +70,8 @@ pub(crate) struct Config {
     pub(crate) supervisor: Supervisor,
     /// `log.*`: what is logged (ours).
     pub(crate) log: Log,
+    /// `metrics.*`: who may scrape (ours).
+    pub(crate) metrics: Metrics,
 }
 
 /// `acp.*`.
@@ -341,4 +344,13 @@ impl Default for Log {
     fn default() -> Self {
         Self { level: "info".to_owned(), format: LogFormat::Text }
     }
+}
+
+/// `metrics.*`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Metrics {
+    /// Address of this machine, e.g. `127.0.0.1:9464`, where `GET /metrics` is answered too, for collectors that
+    /// cannot use the Unix socket. Any program of the machine may then read the numbers. Default: none. Ours.
+    pub(crate) listen: Option<SocketAddr>,
 }

@@ -6,12 +6,13 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Keys, or sections, that are read once at start. Every other key is looked up when it is needed.
-const AT_START: [&str; 5] = [
+const AT_START: [&str; 6] = [
     "acp.control_plane",
     // The API's own bounds are set when it begins to listen.
     "limits.connections_max",
     "limits.prompt_bytes_max",
     "log.format",
+    "metrics",
     "supervisor",
 ];
 
@@ -118,6 +119,7 @@ mod tests {
             ("limits.connections_max", true),
             ("limits.queue_runs_max", false),
             ("log.level", false),
+            ("metrics.listen", true),
         ] {
             assert_eq!(needs_restart(key), restart, "{key}");
         }

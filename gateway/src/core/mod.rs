@@ -2,12 +2,14 @@
 //! fresh ids come in as arguments, decisions go out as values.
 
 pub(crate) mod actor;
+pub(crate) mod argv;
 pub(crate) mod command;
 pub(crate) mod effect;
 pub(crate) mod event;
 pub(crate) mod jsonrpc;
 pub(crate) mod lines;
 pub(crate) mod link;
+pub(crate) mod moves;
 pub(crate) mod options;
 pub(crate) mod permission;
 pub(crate) mod policy;

@@ -68,7 +68,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let stop = CancellationToken::new();
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels.clone(), stop.clone()));
+    let task = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
     let mut scribe = Scribe::claim(&store, &key()).await;
     two_turns(&mut scribe).await;
     let texts = caught_up(&store, "c", 5).await;
@@ -87,7 +87,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     task.await.unwrap();
     let owing = eventually("the ended binding to be settled", || async {
         let stop = CancellationToken::new();
-        let again = tokio::spawn(run(store.clone(), channels.clone(), stop.clone()));
+        let again = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
         tokio::time::sleep(Duration::from_millis(GATHER_MS * 3)).await;
         stop.cancel();
         again.await.unwrap();
@@ -121,7 +121,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     // The binding was over before anybody looked: it is still told what it is owed.
     let stop = CancellationToken::new();
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels, stop.clone()));
+    let task = tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()));
     eventually("the binding to be settled", || async {
         store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
     })
@@ -139,6 +139,8 @@ enum Fault {
     None,
     /// Not taken now.
     Reject,
+    /// Not taken for a moment, because of a rate limit.
+    Limit,
     /// Not taken ever.
     Refuse,
     /// The request is lost.
@@ -195,6 +197,7 @@ impl Channel for Faulty {
             let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
             match fault {
                 Fault::Reject => return SendOutcome::Rejected { why: "busy".to_owned(), again: true },
+                Fault::Limit => return SendOutcome::Limited { retry_after_ms: 5 },
                 Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
                 Fault::LostBefore => return lost(),
                 Fault::HangBefore => self.hang().await,
@@ -236,7 +239,7 @@ async fn written() -> (tempfile::TempDir, Store) {
 
 fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
     let channels = Channels::new([Arc::clone(channel) as Arc<dyn Channel>]);
-    tokio::spawn(run(store.clone(), channels, stop.clone()))
+    tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()))
 }
 
 async fn settled(store: &Store, count: usize) {
@@ -307,7 +310,7 @@ async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
 #[tokio::test]
 async fn faults_of_the_channel_lose_and_repeat_nothing() {
     let want = undisturbed().await;
-    for fault in [Fault::Reject, Fault::LostBefore, Fault::LostAfter] {
+    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
         let channel = Arc::new(Faulty::default());
         channel.faults.lock().unwrap().extend([fault, Fault::None, fault, fault]);
@@ -348,6 +351,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
     let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
     channel.faults.lock().unwrap().extend(faults);
     let pass = Pass {
+        metrics: Metrics::default(),
         store: store.clone(),
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
         stop: CancellationToken::new(),
@@ -397,4 +401,39 @@ async fn a_task_that_panics_is_followed_by_another_one() {
     stop.cancel();
     task.await.unwrap();
     assert_eq!(channel.texts(), want);
+}
+
+#[tokio::test]
+async fn attempts_retries_and_rate_limits_are_counted() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
+    let metrics = Metrics::default();
+    let pass = Pass {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        metrics: metrics.clone(),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    let text = metrics.render();
+    for series in [
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"limited\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"again\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"uncertain\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"sent\"} 1",
+        "acp_delivery_retries_total{channel=\"console\"} 3",
+        "acp_delivery_rate_limits_total{channel=\"console\"} 1",
+        "acp_delivery_projection_seconds_count{channel=\"console\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
 }

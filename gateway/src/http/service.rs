@@ -11,6 +11,7 @@ use crate::core::request::{
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
+use crate::store::levels::Circumstances;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use std::future::Future;
 use std::pin::Pin;
@@ -69,6 +70,8 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>>;
     /// All sessions, or those that are not closed, newest first, at most `limit`.
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
+    /// What goes on around the sessions that are not closed: runs and bindings.
+    fn circumstances(&self) -> Reply<'_, Circumstances>;
     /// A run of the session, if there is one of that id.
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>>;
     /// The newest runs of the session, oldest first, at most `limit`.

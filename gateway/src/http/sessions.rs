@@ -55,7 +55,8 @@ pub(crate) async fn list(
     let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX);
     let rows = api.service.sessions(query.all, limit).await?;
-    Ok(Json(rows.into_iter().map(SessionView::from).collect()))
+    let mut around = api.service.circumstances().await?;
+    Ok(Json(rows.into_iter().map(|row| SessionView::from(row).within(&mut around)).collect()))
 }
 
 /// `POST /v1/sessions`.
@@ -83,7 +84,8 @@ pub(crate) async fn spawn(
 
 /// `GET /v1/sessions/{key}`.
 pub(crate) async fn show(State(api): State<Api>, Key(key): Key) -> Result<Json<SessionView>, Refused> {
-    let mut view = SessionView::from(api.service.session(&key).await?);
+    let view = SessionView::from(api.service.session(&key).await?);
+    let mut view = view.within(&mut api.service.circumstances().await?);
     let runs = api.service.runs(&key, RUNS_SHOWN).await?;
     let mut place = 0;
     let placed = runs.into_iter().map(|row| {

@@ -12,6 +12,7 @@ use crate::core::session::SessionState;
 use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
+use crate::store::levels::Circumstances;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
 use acp_shared::ids::RunId;
@@ -137,6 +138,10 @@ impl Service for Fake {
         })
     }
 
+    fn circumstances(&self) -> Reply<'_, Circumstances> {
+        unused()
+    }
+
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
         let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
@@ -177,7 +182,7 @@ impl Service for Fake {
 
 fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>)
+    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
 
 fn message(id: &str, text: &str) -> Inbound {
@@ -381,4 +386,28 @@ async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restar
     stop.cancel();
     keeping.await.unwrap();
     assert_eq!(fake.said(), ["hello"], "once");
+}
+
+#[tokio::test]
+async fn stale_bindings_and_full_queues_are_counted() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    // What no transaction of ours would leave behind.
+    let close = "UPDATE acp_sessions SET state = 'closed'";
+    store.write("close", move |tx| Ok(tx.execute_batch(close)?)).await.unwrap();
+    for id in ["1", "2"] {
+        let outcome = inlet.accept(message(id, "hello")).await.unwrap();
+        assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
+    }
+    let places = inlet.inner.places.acquire_many(u32::try_from(WAITING_MAX).unwrap()).await.unwrap();
+    assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
+    drop(places);
+    let text = inlet.inner.metrics.render();
+    for series in [
+        "acp_stale_binding_detections_total{channel=\"console\"} 2",
+        "acp_mailbox_rejections_total{lane=\"inbox\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+    let levels = store.read("levels", crate::store::levels::look).await.unwrap();
+    assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
 }

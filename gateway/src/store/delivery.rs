@@ -252,6 +252,19 @@ pub(crate) fn settle(
     Ok(())
 }
 
+/// When a row of a session's journal was committed, milliseconds since the Unix epoch.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn journaled_at(
+    db: &Connection,
+    key: &SessionKey,
+    session_seq: u64,
+) -> Result<Option<u64>, StoreError> {
+    const SQL: &str = "SELECT created_at FROM acp_events WHERE session_key = ?1 AND session_seq = ?2";
+    first(db, SQL, params![key.as_str(), Int(session_seq)], |row| int(row, "created_at"))
+}
+
 fn advance_run(
     db: &Connection,
     binding: &BindingRow,

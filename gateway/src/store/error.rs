@@ -41,6 +41,66 @@ pub(crate) enum StoreError {
         /// What this program has.
         known: i64,
     },
+    /// The file is a database, and none of ours.
+    #[error("{} is no database of acp-gateway ({why})", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What tells.
+        why: String,
+    },
+    /// The database's file is damaged.
+    #[error(
+        "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` says what can still be \
+         read; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps the \
+         damaged file aside"
+    )]
+    Damaged {
+        /// What SQLite, or the check, says.
+        why: String,
+    },
+    /// A gateway worked on this state directory before, and its database is not there.
+    #[error(
+        "{} is gone, and a gateway has worked here before. Nothing was made in its place. Put it back, or bring a \
+         backup back with `acp-gateway store restore FILE`; to begin with nothing, remove {} too",
+        .path.display(), .lock.display()
+    )]
+    Missing {
+        /// The database.
+        path: PathBuf,
+        /// The file that remembers it.
+        lock: PathBuf,
+    },
+    /// The file was taken away or replaced while it was open.
+    #[error(
+        "{} was taken away or replaced while the gateway used it: nothing more is committed. Put it back as it \
+         was, or stop the gateway and bring a backup back with `acp-gateway store restore FILE`",
+        .path.display()
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system does not let us write.
+    #[error(
+        "the database is on a file system, or has a mode, that cannot be written: mount it writable, or give it \
+         back to this user"
+    )]
+    ReadOnly,
+    /// A backup would replace a file.
+    #[error("{} is there already: choose another name, or say --replace", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file that cannot be restored.
+    #[error("{} cannot be restored: {why}. Nothing was changed", .path.display())]
+    NotABackup {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// The migrations did not go through.
     #[error("the database cannot be brought to this program's schema")]
     Migration(#[source] Arc<rusqlite_migration::Error>),
@@ -110,7 +170,9 @@ pub(crate) enum StoreError {
     #[error("the conversation is bound already")]
     ConversationBound,
     /// The disk, or what the database may take of it, is full.
-    #[error("the disk is full")]
+    #[error(
+        "the disk is full: nothing is taken on until there is room again. Make room; it goes on by itself"
+    )]
     Full,
     /// A value in the database that this program cannot read.
     #[error("{column} in the database cannot be read: {why}")]
@@ -142,10 +204,18 @@ pub(crate) enum StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
-            return Self::Full;
+        use rusqlite::ErrorCode;
+        let extended = error.sqlite_error().map(|error| error.extended_code);
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full,
+            // No room for the index of the log.
+            _ if extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => Self::Full,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Damaged { why: error.to_string() }
+            }
+            Some(ErrorCode::ReadOnly) => Self::ReadOnly,
+            _ => Self::Sqlite(Arc::new(error)),
         }
-        Self::Sqlite(Arc::new(error))
     }
 }
 
@@ -158,6 +228,11 @@ impl From<serde_json::Error> for StoreError {
 impl StoreError {
     /// Wraps an error of the file system.
     pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => return Self::Full,
+            std::io::ErrorKind::ReadOnlyFilesystem => return Self::ReadOnly,
+            _ => {}
+        }
         Self::File { what, path: path.into(), source: Arc::new(source) }
     }
 
@@ -171,9 +246,43 @@ impl StoreError {
     }
 }
 
+impl StoreError {
+    /// The finer code of a state of the store that a person must do something about.
+    const fn detail(&self) -> Option<&'static str> {
+        match self {
+            Self::Full => Some("DISK_FULL"),
+            Self::Damaged { .. } => Some("STORE_DAMAGED"),
+            Self::Missing { .. } => Some("STORE_MISSING"),
+            Self::Gone { .. } => Some("STORE_GONE"),
+            Self::ReadOnly => Some("STORE_READ_ONLY"),
+            Self::Newer { .. } => Some("STORE_NEWER"),
+            Self::Foreign { .. } => Some("STORE_FOREIGN"),
+            Self::NotABackup { .. } => Some("NOT_A_BACKUP"),
+            Self::Cloned { .. } => Some("STORE_CLONED"),
+            Self::Locked { .. } => Some("STORE_LOCKED"),
+            _ => None,
+        }
+    }
+
+    /// The same as one line with its causes, for the person at the command line.
+    pub(crate) fn whole(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
+    }
+}
+
 impl From<StoreError> for Failure {
     /// What people and clients are told; the detail belongs into the log.
     fn from(error: StoreError) -> Self {
+        if let Some(detail) = error.detail() {
+            let failure = Failure::new(Code::StoreUnavailable, error.to_string());
+            return failure.detail(detail).origin("gateway");
+        }
         match &error {
             StoreError::NoSession { .. } => Failure::of(Code::NoSession).origin("gateway"),
             StoreError::KeyTaken { .. } => Failure::of(Code::IdempotencyConflict).origin("gateway"),
@@ -187,24 +296,12 @@ impl From<StoreError> for Failure {
                 Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
             }
             StoreError::ConversationBound => Failure::new(Code::Usage, error.to_string()).origin("gateway"),
-            StoreError::Full => {
-                Failure::new(Code::StoreUnavailable, error.to_string()).detail("DISK_FULL").origin("gateway")
-            }
-            StoreError::Locked { .. } | StoreError::Newer { .. } | StoreError::Cloned { .. } => {
-                Failure::new(Code::StoreUnavailable, error.to_string()).origin("gateway")
-            }
+            StoreError::Exists { .. } => Failure::new(Code::Usage, error.to_string()).origin("client"),
             StoreError::UsedMeanwhile
             | StoreError::Superseded { .. }
             | StoreError::GroupLost
             | StoreError::Closed => Failure::of(Code::StoreUnavailable).origin("gateway").retryable(),
-            StoreError::File { .. }
-            | StoreError::Migration(_)
-            | StoreError::Numbering { .. }
-            | StoreError::Refused(_)
-            | StoreError::Unreadable { .. }
-            | StoreError::Unwritable(_)
-            | StoreError::Panicked { .. }
-            | StoreError::Sqlite(_) => Failure::of(Code::StoreUnavailable).origin("gateway"),
+            _ => Failure::of(Code::StoreUnavailable).origin("gateway"),
         }
     }
 }

@@ -3,9 +3,10 @@
 
 use crate::store::codec::run;
 use crate::store::error::StoreError;
+use crate::store::guard;
 use crate::store::lock::StateLock;
 use crate::store::meta;
-use crate::store::schema::{Durability, open_writer};
+use crate::store::schema::{Durability, open_reader, open_writer};
 use acp_shared::ids::GatewayInstanceId;
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -76,16 +77,37 @@ impl Home {
 /// [`StoreError::Cloned`] when the directory is a copy; nothing changes then.
 pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<Identity, StoreError> {
     let here = Home::of(dir)?;
-    if let Some(home) = meta::get(db, HOME)? {
-        let home: Home = parse(HOME, &home, |text| serde_json::from_str(text))?;
-        if let Some(why) = home.moved(&here) {
-            return Err(StoreError::Cloned { dir: dir.to_owned(), why });
-        }
+    if let Some(why) = is_elsewhere(db, dir)? {
+        return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
     db.execute_batch("BEGIN IMMEDIATE")?;
     let identity = settle(db, &here);
     db.execute_batch(if identity.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     identity
+}
+
+/// Why a database was made somewhere else than in `dir`; `None` when it was made here, or nowhere yet.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; [`StoreError::File`]; what SQLite says.
+pub(crate) fn is_elsewhere(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
+    let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
+    let home: Home = parse(HOME, &home, |text| serde_json::from_str(text))?;
+    Ok(home.moved(&Home::of(dir)?))
+}
+
+/// Lets a restored database count its starts on from the one that it replaces, if that can still be read: a
+/// supervisor never hears the same epoch twice.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says of the restored one.
+pub(crate) fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
+    let epoch = |db: &Connection| -> Result<u64, StoreError> {
+        meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
+    };
+    let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
+    let restored = epoch(db)?;
+    if replaced > restored { meta::set(db, EPOCH, &replaced.to_string()) } else { Ok(()) }
 }
 
 fn settle(db: &Connection, here: &Home) -> Result<Identity, StoreError> {
@@ -118,8 +140,10 @@ fn parse<T, E: ToString>(
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs on it; what opening says.
 pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
-    let lock = StateLock::take(dir)?;
+    let mut lock = StateLock::take(dir)?;
+    guard::before_open(dir, &lock)?;
     let db = open_writer(dir, Durability::Full)?;
+    guard::after_open(&db, &mut lock)?;
     let here = Home::of(dir)?;
     db.execute_batch("BEGIN IMMEDIATE")?;
     let id = take_over(&db, &here);

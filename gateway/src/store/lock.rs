@@ -5,19 +5,23 @@ use crate::store::error::StoreError;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The lock file's name in the state directory.
 pub(crate) const LOCK_FILE: &str = "gateway.lock";
 const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_DIR: u32 = 0o700;
-const PID_TEXT_BYTES_MAX: u64 = 32;
+const TEXT_BYTES_MAX: u64 = 64;
+/// The line that says that there is a database, and has been since a gateway first worked here.
+const HAS_DATABASE: &str = "database";
 
 /// Holds the state directory for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct StateLock {
     // Closing it is the unlock.
-    _file: File,
+    file: File,
+    path: PathBuf,
+    has_database: bool,
 }
 
 impl StateLock {
@@ -36,12 +40,34 @@ impl StateLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(StoreError::Locked { pid: read_pid(&mut file), path });
+                return Err(StoreError::Locked { pid: read(&mut file).0, path });
             }
             Err(TryLockError::Error(error)) => return Err(StoreError::file("lock", path, error)),
         }
-        write_pid(&mut file).map_err(|error| StoreError::file("write", path, error))?;
-        Ok(Self { _file: file })
+        let (_, has_database) = read(&mut file);
+        let mut lock = Self { file, path, has_database };
+        lock.write()?;
+        Ok(lock)
+    }
+
+    /// Whether a gateway that worked here made a database: then one that is not there was taken away.
+    pub(crate) const fn has_database(&self) -> bool {
+        self.has_database
+    }
+
+    /// From now on there is a database here.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub(crate) fn keep_in_mind(&mut self) -> Result<(), StoreError> {
+        if std::mem::replace(&mut self.has_database, true) { Ok(()) } else { self.write() }
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        let database = if self.has_database { format!("{HAS_DATABASE}\n") } else { String::new() };
+        let text = format!("{}\n{database}", std::process::id());
+        let written = write_whole(&mut self.file, text.as_bytes());
+        written.map_err(|error| StoreError::file("write", &self.path, error))
     }
 }
 
@@ -67,14 +93,18 @@ pub(crate) fn private_file(path: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-fn write_pid(file: &mut File) -> std::io::Result<()> {
-    file.set_len(0)?;
+/// Writes over what is there before it cuts the rest off: a crash in between forgets nothing.
+fn write_whole(file: &mut File, text: &[u8]) -> std::io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
-    writeln!(file, "{}", std::process::id())
+    file.write_all(text)?;
+    file.set_len(text.len() as u64)
 }
 
-fn read_pid(file: &mut File) -> Option<i32> {
+/// What a lock file says: who wrote it, and whether there is a database.
+fn read(file: &mut File) -> (Option<i32>, bool) {
     let mut text = String::new();
-    file.take(PID_TEXT_BYTES_MAX).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    // What cannot be read says nothing.
+    let _ = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
+    let pid = text.lines().next().and_then(|line| line.trim().parse().ok());
+    (pid, text.lines().any(|line| line == HAS_DATABASE))
 }

@@ -4,22 +4,28 @@
 //! changes the database is a named transaction given to [`Store::write`]; what it returns is durable. One file
 //! per table holds that table's SQL beside its row type; `tx/` holds the transactions that touch several.
 
+pub(crate) mod backup;
 pub(crate) mod bindings;
+pub(crate) mod check;
 pub(crate) mod codec;
 pub(crate) mod console;
 pub(crate) mod delivery;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod guard;
+pub(crate) mod health;
 pub(crate) mod idempotency;
 pub(crate) mod identity;
 pub(crate) mod inbox;
 pub(crate) mod leases;
+pub(crate) mod levels;
 pub(crate) mod lock;
 pub(crate) mod meta;
 pub(crate) mod outbox;
 pub(crate) mod permissions;
 pub(crate) mod readers;
 pub(crate) mod requests;
+pub(crate) mod restore;
 pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod sessions;
@@ -30,12 +36,15 @@ pub(crate) mod watches;
 pub(crate) mod writer;
 
 pub(crate) use error::StoreError;
+pub(crate) use health::Health;
 pub(crate) use identity::Identity;
 pub(crate) use schema::Durability;
 pub(crate) use tx::spawn::{AccountCap, SpawnTx};
 pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
+use guard::Place;
+use health::HealthSender;
 use readers::Readers;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -66,6 +75,7 @@ struct Inner {
     readers: Readers,
     watches: Arc<Watches>,
     counters: Arc<Counters>,
+    health: HealthSender,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -75,7 +85,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Locked`] while another gateway runs on it, [`StoreError::Cloned`] when it is a copy,
-    /// [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`].
+    /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Foreign`], [`StoreError::ReadOnly`],
+    /// [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]: then nothing
+    /// was made and nothing changed.
     pub(crate) fn open(dir: &Path, durability: Durability) -> Result<Self, StoreError> {
         Self::open_with(dir, durability, GroupBounds::default())
     }
@@ -89,19 +101,25 @@ impl Store {
         durability: Durability,
         bounds: GroupBounds,
     ) -> Result<Self, StoreError> {
-        let lock = lock::StateLock::take(dir)?;
+        let mut lock = lock::StateLock::take(dir)?;
+        guard::before_open(dir, &lock)?;
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
+        guard::after_open(&db, &mut lock)?;
+        let place = Place::of(dir)?;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
         let watches = Arc::new(Watches::default());
         let counters = Arc::new(Counters::default());
+        let health = HealthSender::default();
         let writer = Writer {
             db,
             queue: jobs,
             watches: Arc::clone(&watches),
             counters: Arc::clone(&counters),
             bounds,
+            health: health.clone(),
+            place,
             lock,
         };
         let thread = std::thread::Builder::new()
@@ -116,6 +134,7 @@ impl Store {
             readers: Readers::new(dir.to_owned()),
             watches,
             counters,
+            health,
             thread: Mutex::new(Some(thread)),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -182,6 +201,17 @@ impl Store {
     /// Changes with every commit of anything. A hint.
     pub(crate) fn committed(&self) -> watch::Receiver<u64> {
         self.inner.watches.commits()
+    }
+
+    /// Whether what is asked for can be committed. Changes when it no longer can, and when it can again: whoever
+    /// gave something up for that reason takes it up then. The store finds out by itself, without traffic.
+    pub(crate) fn health(&self) -> watch::Receiver<Health> {
+        self.inner.health.subscribe()
+    }
+
+    /// What the writer counts.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.inner.counters
     }
 
     /// What the writer has done.

@@ -4,12 +4,18 @@ use crate::store::error::StoreError;
 use crate::store::lock::private_file;
 use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::{M, Migrations};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The database's name in the state directory.
 pub(crate) const DB_FILE: &str = "gateway.db";
+/// Written into the file's head, so that it is told from any other database: "acpg".
+const APPLICATION_ID: i64 = 0x6163_7067;
+/// A file up to this size is looked at page by page before it is used; a larger one while it is used.
+pub(crate) const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
+const SCHEMA: &str = include_str!("schema.sql");
 /// Every migration in order; `user_version` counts them. One that was released is never edited.
 const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_control_plane.sql")];
 const BUSY_MS: u64 = 5_000;
@@ -35,27 +41,78 @@ impl Durability {
     }
 }
 
-/// Opens the one connection that writes, and migrates.
+/// Opens the one connection that writes, and migrates. What was made by an older program is backed up first.
 ///
 /// # Errors
-/// [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`].
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
+/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
+/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. Nothing was changed then.
 pub(crate) fn open_writer(dir: &Path, durability: Durability) -> Result<Connection, StoreError> {
+    open_with(dir, durability, MIGRATIONS)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Connection, StoreError> {
     let path = dir.join(DB_FILE);
     // SQLite gives the log and the shared memory the mode of the database.
-    drop(private_file(&path)?);
+    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
     let mut db = Connection::open_with_flags(
         &path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
-    refuse_newer(&db)?;
+    db.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    refuse_foreign(&db, &path)?;
+    refuse_newer_than(&db, migrations.len())?;
     settle(&db)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", durability.pragma())?;
     // Checkpoints are the writer thread's, off the path of commits.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
     db.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
-    migrate(&mut db)?;
+    if bytes <= CHECKED_FIRST_BYTES {
+        refuse_damaged(&db)?;
+    }
+    let found = version(&db)?;
+    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
+    if found > 0 && found < known {
+        crate::store::backup::before_migration(dir, found)?;
+    }
+    migrate_with(&mut db, migrations)?;
+    if db.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? == 0 {
+        db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    Ok(db)
+}
+
+/// Opens an empty file that a copy is written to, and that becomes durable as a whole.
+///
+/// # Errors
+/// [`StoreError::Sqlite`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(crate) fn open_empty(path: &Path) -> Result<Connection, StoreError> {
+    let db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    db.pragma_update(None, "journal_mode", "OFF")?;
+    db.pragma_update(None, "synchronous", "OFF")?;
+    Ok(db)
+}
+
+/// Opens the copy that a restore makes, and brings it to this program's schema.
+///
+/// # Errors
+/// As [`open_writer`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(crate) fn open_copy(path: &Path) -> Result<Connection, StoreError> {
+    let mut db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    settle(&db)?;
+    // It is one file, and becomes durable as a whole.
+    db.pragma_update(None, "journal_mode", "DELETE")?;
+    db.pragma_update(None, "synchronous", "OFF")?;
+    migrate_with(&mut db, MIGRATIONS)?;
     Ok(db)
 }
 
@@ -63,10 +120,18 @@ pub(crate) fn open_writer(dir: &Path, durability: Durability) -> Result<Connecti
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub(crate) fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
+    open_to_read(&dir.join(DB_FILE))
+}
+
+/// Opens any database for reading.
+///
+/// # Errors
+/// [`StoreError::Damaged`] when it is none; [`StoreError::Sqlite`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(crate) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     let db = Connection::open_with_flags(
-        dir.join(DB_FILE),
+        path,
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     settle(&db)?;
@@ -84,14 +149,98 @@ fn settle(db: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn refuse_newer(db: &Connection) -> Result<(), StoreError> {
-    let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+/// The schema version of a file; 0 for a fresh one.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn version(db: &Connection) -> Result<i64, StoreError> {
+    Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
+/// Whether a file of that version has this program's schema.
+pub(crate) fn is_current(version: i64) -> bool {
+    usize::try_from(version).is_ok_and(|version| version == MIGRATIONS.len())
+}
+
+/// Refuses what a later version of this program wrote.
+///
+/// # Errors
+/// [`StoreError::Newer`].
+pub(crate) fn refuse_newer(db: &Connection) -> Result<(), StoreError> {
+    refuse_newer_than(db, MIGRATIONS.len())
+}
+
+fn refuse_newer_than(db: &Connection, known: usize) -> Result<(), StoreError> {
+    let found = version(db)?;
+    let known = i64::try_from(known).unwrap_or(i64::MAX);
     if found > known { Err(StoreError::Newer { found, known }) } else { Ok(()) }
 }
 
-fn migrate(db: &mut Connection) -> Result<(), StoreError> {
-    Migrations::new(MIGRATIONS.iter().map(|sql| M::up(sql)).collect())
+/// Refuses a database of another program. One without a mark is ours if it is empty, or has our tables.
+///
+/// # Errors
+/// [`StoreError::Foreign`].
+pub(crate) fn refuse_foreign(db: &Connection, path: &Path) -> Result<(), StoreError> {
+    let foreign = |why: String| Err(StoreError::Foreign { path: path.to_owned(), why });
+    let mark: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if mark == APPLICATION_ID {
+        return Ok(());
+    }
+    if mark != 0 {
+        return foreign(format!("its application id is {mark:#x}"));
+    }
+    let ours = "SELECT count(*) = 0 OR count(*) FILTER (WHERE name IN ('acp_meta','acp_sessions','acp_events')) = 3 \
+                FROM sqlite_master WHERE type = 'table'";
+    if db.query_row(ours, [], |row| row.get(0))? { Ok(()) } else { foreign("it has other tables".to_owned()) }
+}
+
+/// Refuses a file whose pages do not hang together.
+fn refuse_damaged(db: &Connection) -> Result<(), StoreError> {
+    let found = crate::store::check::pages(db, true)?;
+    match found.first() {
+        None => Ok(()),
+        Some(first) => Err(StoreError::Damaged { why: first.clone() }),
+    }
+}
+
+/// In what the tables, indexes and triggers differ from this program's: missing ones, and ones that were changed.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
+    let fresh = Connection::open_in_memory()?;
+    fresh.execute_batch(SCHEMA)?;
+    let (want, found) = (objects(&fresh)?, objects(db)?);
+    let mut list = Vec::new();
+    for (name, sql) in &want {
+        match found.get(name) {
+            None => list.push(format!("{name} is missing")),
+            Some(other) if other != sql => list.push(format!("{name} is another one")),
+            Some(_) => {}
+        }
+    }
+    list.extend(
+        found.keys().filter(|name| !want.contains_key(*name)).map(|name| format!("{name} is not ours")),
+    );
+    Ok(list)
+}
+
+/// Everything of a schema by kind and name, with its text squeezed.
+fn objects(db: &Connection) -> Result<BTreeMap<String, String>, StoreError> {
+    let sql =
+        "SELECT type || ' ' || name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'";
+    let mut statement = db.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut found = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let text: String = row.get(1)?;
+        found.insert(row.get(0)?, text.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    Ok(found)
+}
+
+fn migrate_with(db: &mut Connection, migrations: &[&str]) -> Result<(), StoreError> {
+    Migrations::new(migrations.iter().map(|sql| M::up(sql)).collect())
         .to_latest(db)
         .map_err(|error| StoreError::Migration(Arc::new(error)))
 }
@@ -107,39 +256,26 @@ mod tests {
     use crate::core::session::{Ending, SessionState};
     use crate::store::codec::Word;
 
-    const SCHEMA: &str = include_str!("schema.sql");
-
-    fn objects(db: &Connection) -> Vec<(String, String, String, String)> {
-        let mut statement = db
-            .prepare(
-                "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master \
-                 WHERE name NOT LIKE 'sqlite_%' ORDER BY 1, 2",
-            )
-            .unwrap();
-        let squeeze = |sql: String| sql.split_whitespace().collect::<Vec<_>>().join(" ");
-        statement
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, squeeze(row.get(3)?))))
-            .unwrap()
-            .map(Result::unwrap)
-            .collect()
+    fn migrate(db: &mut Connection) {
+        migrate_with(db, MIGRATIONS).unwrap();
     }
 
     #[test]
     fn migrations_end_in_the_schema_file() {
         let mut migrated = Connection::open_in_memory().unwrap();
-        migrate(&mut migrated).unwrap();
+        migrate(&mut migrated);
         let direct = Connection::open_in_memory().unwrap();
         direct.execute_batch(SCHEMA).unwrap();
-        assert_eq!(objects(&migrated), objects(&direct));
-        assert!(objects(&direct).len() > 30, "the comparison must compare something");
+        assert_eq!(objects(&migrated).unwrap(), objects(&direct).unwrap());
+        assert!(objects(&direct).unwrap().len() > 30, "the comparison must compare something");
     }
 
     #[test]
     fn every_table_is_strict() {
         let mut db = Connection::open_in_memory().unwrap();
-        migrate(&mut db).unwrap();
-        for (kind, name, _, sql) in objects(&db) {
-            if kind == "table" {
+        migrate(&mut db);
+        for (name, sql) in objects(&db).unwrap() {
+            if name.starts_with("table ") {
                 assert!(sql.contains(") STRICT"), "{name} is not STRICT");
             }
         }
@@ -165,7 +301,7 @@ mod tests {
     #[test]
     fn checks_hold_exactly_the_states_of_the_code() {
         let mut db = Connection::open_in_memory().unwrap();
-        migrate(&mut db).unwrap();
+        migrate(&mut db);
         assert_words::<SessionState>(&db, "acp_sessions", "state");
         assert_words::<Ending>(&db, "acp_sessions", "ending");
         assert_words::<SessionMode>(&db, "acp_sessions", "mode");
@@ -189,6 +325,33 @@ mod tests {
             Err(StoreError::Newer { found: 99, known: k }) => assert_eq!(k, known),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn an_older_database_is_backed_up_before_it_is_migrated() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open_writer(dir.path(), Durability::Full).unwrap());
+        assert!(!dir.path().join("gateway.db.schema-1").exists(), "a fresh one has nothing to keep");
+        let next = [MIGRATIONS, &["CREATE TABLE acp_more (a TEXT) STRICT;"]].concat();
+        let db = open_with(dir.path(), Durability::Full, &next).unwrap();
+        assert_eq!(version(&db).unwrap(), i64::try_from(next.len()).unwrap());
+        drop(db);
+        let kept = dir.path().join(format!("gateway.db.schema-{}", MIGRATIONS.len()));
+        assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
+        // The way back: this program takes what it kept, and not the newer one.
+        assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
+        crate::store::restore::restore(dir.path(), &kept, &mut |_, _| {}).unwrap();
+        drop(open_writer(dir.path(), Durability::Full).unwrap());
+    }
+
+    #[test]
+    fn a_schema_that_was_tampered_with_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_writer(dir.path(), Durability::Full).unwrap();
+        assert_eq!(differences(&db).unwrap(), Vec::<String>::new());
+        db.execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)").unwrap();
+        let want = ["trigger acp_events_never_updated is missing", "table more is not ours"];
+        assert_eq!(differences(&db).unwrap(), want);
     }
 
     #[test]

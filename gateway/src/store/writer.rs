@@ -1,10 +1,14 @@
 //! The one thread that writes. Whatever is ready goes into one transaction (group commit): each piece in a
 //! savepoint of its own, so that it alone is rolled back when it fails (H19); then COMMIT; only then answers.
 
+use crate::metrics;
 use crate::store::error::StoreError;
+use crate::store::guard::Place;
+use crate::store::health::{Health, HealthSender};
 use crate::store::lock::StateLock;
 use crate::store::watches::Watches;
 use acp_shared::ids::SessionKey;
+use prometheus_client::metrics::histogram::Histogram;
 use rusqlite::Connection;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -23,6 +27,10 @@ const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 const IDLE_MS: u64 = 250;
 /// … or, without a pause, once about this many bytes are in the log.
 const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Needs room for as much as many a transaction does.
+const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', hex(zeroblob(32768))) \
+                     ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+const PROBE_END: &str = "DELETE FROM acp_meta WHERE key = 'probe'";
 /// What a changed row is taken to put into the log, besides its content.
 const ROW_LOG_BYTES: u64 = 2 * 4096;
 
@@ -57,6 +65,13 @@ impl Deref for Tx<'_> {
     }
 }
 
+impl<'a> Tx<'a> {
+    /// A transaction outside of the writer, of a database that nobody else has. Nobody hears its announcements.
+    pub(crate) const fn alone(db: &'a Connection) -> Self {
+        Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()) }
+    }
+}
+
 impl Tx<'_> {
     /// Counts events that were appended to a journal.
     pub(crate) fn appended(&self, events: u64) {
@@ -70,13 +85,31 @@ impl Tx<'_> {
 }
 
 /// What the writer has done since it was started.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     groups: AtomicU64,
     transactions: AtomicU64,
     rolled_back: AtomicU64,
     groups_lost: AtomicU64,
     checkpoints: AtomicU64,
+    /// Transactions in each commit.
+    pub(crate) sizes: Histogram,
+    /// How long each commit took, from its first transaction on, in seconds.
+    pub(crate) seconds: Histogram,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            groups: AtomicU64::default(),
+            transactions: AtomicU64::default(),
+            rolled_back: AtomicU64::default(),
+            groups_lost: AtomicU64::default(),
+            checkpoints: AtomicU64::default(),
+            sizes: metrics::sizes(),
+            seconds: metrics::short_times(),
+        }
+    }
 }
 
 /// A look at [`Counters`].
@@ -165,6 +198,9 @@ pub(crate) struct Writer {
     pub(crate) watches: Arc<Watches>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) bounds: GroupBounds,
+    pub(crate) health: HealthSender,
+    /// Where its files are: as long as they are there, a commit is one.
+    pub(crate) place: Place,
     /// Dropped last: the directory is free only when the database is closed.
     pub(crate) lock: StateLock,
 }
@@ -186,7 +222,7 @@ impl Writer {
         let mut log_bytes = 0_u64;
         let mut stopped = false;
         while !stopped {
-            let message = if log_bytes == 0 {
+            let message = if log_bytes == 0 && self.health.is_well() {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
@@ -206,6 +242,9 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {
                     self.checkpoint();
                     log_bytes = 0;
+                    if !self.health.is_well() {
+                        self.probe();
+                    }
                 }
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => stopped = true,
             }
@@ -248,7 +287,8 @@ impl Writer {
             }
         }
         if group.lost.is_none() {
-            group.lost = self.step("COMMIT");
+            // What would be committed to a file that is not there any more is not kept.
+            group.lost = self.place.left().or_else(|| self.step("COMMIT"));
         }
         let bytes = group.bytes;
         self.settle(group, started);
@@ -311,9 +351,13 @@ impl Writer {
                 tracing::error!(%error, "a lost group could not be rolled back");
             }
             count(&self.counters.groups_lost, 1);
+            self.health.set(Health::after(error));
             tracing::error!(%error, jobs = group.jobs, "a group of transactions was not committed");
         } else {
             count(&self.counters.groups, 1);
+            self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
+            self.counters.seconds.observe(started.elapsed().as_secs_f64());
+            self.health.set(Health::Well);
             self.watches.publish(&group.numbers);
             tracing::trace!(jobs = group.jobs, took_us = micros(started.elapsed()), "committed");
         }
@@ -333,6 +377,21 @@ impl Writer {
             Err(error) => return Some(error.into()),
         };
         statement.execute([]).err().map(StoreError::from)
+    }
+
+    /// Finds out whether it can be written again: with a row that takes room, and goes again.
+    fn probe(&self) {
+        let failed = self.place.left().or_else(|| self.step("BEGIN IMMEDIATE")).or_else(|| self.step(PROBE));
+        let failed = failed.or_else(|| self.step("COMMIT"));
+        if failed.is_some() && !self.db.is_autocommit() {
+            // Nothing of it is wanted.
+            let _ = self.step("ROLLBACK");
+        }
+        let health = match &failed {
+            None => self.step(PROBE_END).as_ref().map_or(Health::Well, Health::after),
+            Some(error) => Health::after(error),
+        };
+        self.health.set(health);
     }
 
     fn checkpoint(&self) {

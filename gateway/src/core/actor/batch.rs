@@ -3,10 +3,11 @@
 use super::input::{Answered, Ctx, Keyed, Ticket};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
+use crate::core::moves::Move;
 use crate::core::rows::{AgentRequestRow, RunRow, SessionRow};
 use crate::core::run::{RunEvent, RunState};
 use crate::error::Failure;
-use acp_shared::ids::{LeaseId, RunId};
+use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Spawn;
 
 /// Something to do once the rows are committed.
@@ -68,23 +69,8 @@ pub(crate) enum Act {
         /// The answer.
         result: Result<Answered, Failure>,
     },
-    /// A state machine was moved, or refused to be: for the log.
-    Moved(Moved),
     /// A line for the log.
     Note(String),
-}
-
-/// A step of a state machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// The run; `None` for the session itself.
-    pub(crate) run_id: Option<RunId>,
-    /// The state before.
-    pub(crate) from: &'static str,
-    /// What happened.
-    pub(crate) event: &'static str,
-    /// The state after; `None` when the table does not have the pair, and nothing changed.
-    pub(crate) to: Option<&'static str>,
 }
 
 /// What one step wants.
@@ -94,6 +80,8 @@ pub(crate) struct Batch {
     pub(crate) writes: Vec<Write>,
     /// In this order, after the commit.
     pub(crate) acts: Vec<Act>,
+    /// What moved or refused to, in order; true once the rows are committed.
+    pub(crate) moves: Vec<Move>,
     pub(super) now_ms: u64,
     fresh_lease: LeaseId,
     leases_minted: u32,
@@ -107,6 +95,7 @@ impl Batch {
         Self {
             writes: Vec::new(),
             acts: Vec::new(),
+            moves: Vec::new(),
             now_ms: ctx.now_ms,
             fresh_lease: ctx.fresh_lease,
             leases_minted: 0,
@@ -139,24 +128,17 @@ impl Batch {
         self.writes.push(Write::Event { session_seq: session.last_session_seq, run, kind, payload });
     }
 
-    /// A machine was moved, or not: from, event, to.
-    pub(super) fn moved(
-        &mut self,
-        run_id: Option<RunId>,
-        (from, event, to): (&'static str, &'static str, Option<&'static str>),
-    ) {
-        self.acts.push(Act::Moved(Moved { run_id, from, event, to }));
-    }
-
-    /// Moves a run along its table. False, and nothing changed, for a pair that the table does not have.
-    pub(super) fn run_event(&mut self, run: &mut RunRow, event: RunEvent) -> bool {
+    /// Moves a run along its table, and returns where it was; whoever asked says what moved once the row says all of
+    /// it. `None`, and nothing changed, for a pair that the table does not have.
+    pub(super) fn run_event(&mut self, run: &mut RunRow, event: RunEvent) -> Option<RunState> {
         let from = run.state;
-        let to = from.on(event).ok();
-        if let Some(state) = to {
-            run.state = state;
-        }
-        self.moved(Some(run.run_id), (from.as_str(), event.as_str(), to.map(RunState::as_str)));
-        to.is_some()
+        let Ok(to) = from.on(event) else {
+            let (from, event) = (from.as_str(), event.as_str());
+            self.moves.push(Move::Refused { run_id: Some(run.run_id), from, event });
+            return None;
+        };
+        run.state = to;
+        Some(from)
     }
 
     pub(super) fn run(&mut self, run: &RunRow) {

@@ -5,6 +5,7 @@ use super::{Act, Actor, Batch, LeaseEnd};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::link::Meaning;
+use crate::core::moves::Move;
 use crate::core::rows::{LeaseUse, RunMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
@@ -137,8 +138,9 @@ impl Actor {
 
     fn requeue(&mut self, run_id: RunId, out: &mut Batch) {
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else { return };
-        if out.run_event(run, RunEvent::Requeued) {
+        if let Some(from) = out.run_event(run, RunEvent::Requeued) {
             run.started_at_ms = None;
+            out.moves.push(Move::run(Some(from), Some(RunEvent::Requeued), run));
             out.writes.push(Write::Run(Box::new(run.clone())));
             self.requeues += 1;
             self.timers.turn_ms = None;

@@ -16,7 +16,7 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{Act, Batch, Moved};
+pub(crate) use batch::{Act, Batch};
 pub(crate) use input::{Answered, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket};
 
 use crate::core::effect::Snapshot;

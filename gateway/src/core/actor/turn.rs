@@ -6,6 +6,7 @@ use super::{Actor, Batch};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::link::Submit;
+use crate::core::moves::Move;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest};
 use crate::core::rows::{RunMode, RunRow};
 use crate::core::run::{RunEvent, RunState};
@@ -56,6 +57,7 @@ impl Actor {
         let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
         out.run(&run);
         out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
+        out.moves.push(Move::run(None, None, &run));
         self.session.last_activity_at_ms = out.now_ms;
         let queued_behind = self.runs.iter().filter(|run| run.mode == RunMode::Prompt).count() as u64;
         let submit = Submit { run_id, text: run.text.clone(), steer: true };
@@ -156,11 +158,12 @@ impl Actor {
         }
         let Some(at) = self.next_prompt() else { return };
         let Some(mut run) = self.runs.remove(at) else { return };
-        if !out.run_event(&mut run, RunEvent::Started) {
+        let Some(from) = out.run_event(&mut run, RunEvent::Started) else {
             self.runs.insert(at, run);
             return;
-        }
+        };
         run.started_at_ms = Some(out.now_ms);
+        out.moves.push(Move::run(Some(from), Some(RunEvent::Started), &run));
         out.run(&run);
         let submit = Submit { run_id: run.run_id, text: run.text.clone(), steer: false };
         self.runs.push_front(run);
@@ -185,10 +188,10 @@ impl Actor {
             self.settle_asks(Some(run_id), "turn ended", out);
         }
         let Some(mut run) = self.runs.remove(at) else { return };
-        if !out.run_event(&mut run, how) {
+        let Some(from) = out.run_event(&mut run, how) else {
             self.runs.insert(at, run);
             return;
-        }
+        };
         run.ended_at_ms = Some(out.now_ms);
         let (kind, payload) = match end {
             RunEnd::Stopped { stop_reason, usage, result } => {
@@ -205,6 +208,7 @@ impl Actor {
         };
         out.event(&mut self.session, Some(&mut run), kind, payload);
         out.run(&run);
+        out.moves.push(Move::run(Some(from), Some(how), &run));
         self.session.last_activity_at_ms = out.now_ms;
         out.run_ended = true;
         if was_running {
@@ -285,11 +289,14 @@ impl Actor {
     /// in the table changes nothing, and is an error in the log.
     pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut Batch) {
         let from = self.session.state;
-        let to = from.on(event).ok();
-        if let Some(state) = to {
-            self.session.state = state;
-        }
-        out.moved(None, (from.as_str(), event.as_str(), to.map(SessionState::as_str)));
+        let Ok(to) = from.on(event) else {
+            out.moves.push(Move::Refused { run_id: None, from: from.as_str(), event: event.as_str() });
+            return;
+        };
+        self.session.state = to;
+        let code = self.session.last_error.as_ref().map(|failure| failure.code);
+        let code = code.filter(|_| event == SessionEvent::Faulted);
+        out.moves.push(Move::Session { from, event, to, code });
     }
 }
 

@@ -35,8 +35,10 @@ impl House {
         let service = Arc::clone(fake) as Arc<dyn Service>;
         let api = Api { service: Arc::clone(&service), limits: LIMITS, ending: ending.clone() };
         let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-        let console =
-            ConsoleApi { inlet: Inlet::new(store.clone(), channels, service), store: store.clone() };
+        let console = ConsoleApi {
+            inlet: Inlet::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
+            store: store.clone(),
+        };
         let routes = router(api.clone()).merge(console_router(api, console));
         let bound = Bound::bind(&dir.join(SOCKET)).unwrap();
         let serving = tokio::spawn(bound.serve(routes, LIMITS, ending.clone()));

@@ -7,4 +7,5 @@ mod guards;
 mod interleaved;
 mod opening;
 mod round_trip;
+mod safety;
 mod speed;

@@ -4,9 +4,11 @@ use super::cases::{ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
+use crate::core::moves::Move;
 use crate::core::options::Setting;
 use crate::core::request::{Cancelled, CloseRequest, PromptRequest};
 use crate::core::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
+use crate::core::run::RunEvent;
 use crate::core::session::{Ending, SessionState};
 use crate::core::ttl::{Expiry, Source};
 use crate::error::Failure;
@@ -525,15 +527,24 @@ fn every_step_of_a_machine_is_told_with_from_event_and_to() {
     let steps: Vec<String> = world
         .moved
         .iter()
-        .map(|step| {
-            let of = if step.run_id == Some(run) { "run" } else { "session" };
-            format!("{of} {} {} {}", step.from, step.event, step.to.unwrap_or("refused"))
+        .map(|step| match step {
+            Move::Session { from, event, to, .. } => {
+                format!("session {} {} {}", from.as_str(), event.as_str(), to.as_str())
+            }
+            Move::Run(step) => {
+                assert_eq!(step.run_id, run);
+                let from = step.from.map_or("none", RunState::as_str);
+                let event = step.event.map_or("accepted", RunEvent::as_str);
+                format!("run {from} {event} {}", step.to.as_str())
+            }
+            Move::Refused { from, event, .. } => format!("{from} {event} refused"),
         })
         .collect();
     assert_eq!(
         steps,
         [
             "session creating opened idle",
+            "run none accepted queued",
             "run queued started running",
             "session idle turn_started running",
             "run running completed completed",

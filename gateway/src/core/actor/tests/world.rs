@@ -5,6 +5,7 @@ use super::*;
 use crate::core::effect::{Snapshot, Write};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::link::EnsureSession;
+use crate::core::moves::Move;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{
     LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
@@ -74,7 +75,7 @@ pub(super) struct World {
     /// What every process was opened with.
     pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
     /// Every step of a state machine.
-    pub(super) moved: Vec<Moved>,
+    pub(super) moved: Vec<Move>,
     /// The news of an exit does not come.
     pub(super) silent_exit: bool,
     /// Bounds and deadlines of the next actor.
@@ -335,13 +336,14 @@ impl World {
             }
             let ctx = Ctx { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
             let Some(actor) = &mut self.actor else { return false };
-            let Batch { writes, acts, .. } = actor.step(&ctx, input);
+            let Batch { writes, acts, moves, .. } = actor.step(&ctx, input);
             if self.burn() {
                 return false;
             }
             for write in writes {
                 self.rows.apply(write);
             }
+            self.moved.extend(moves);
             for act in acts {
                 if self.burn() {
                     return false;
@@ -408,7 +410,6 @@ impl World {
                     self.exit(lease_id, ExitStatus::Exited(0));
                 }
             }
-            Act::Moved(moved) => self.moved.push(moved),
             Act::Release { .. } | Act::Note(_) | Act::Forget { .. } => {}
             Act::Perform { row, again } => self.performed.push((row.ask.at, again)),
             Act::Reply { ticket, result } => {

@@ -1,0 +1,179 @@
+//! `store`: checks, backs up and restores the control plane's database. Needs no running gateway, and stops none.
+
+use crate::cli::Global;
+use crate::cli::output::{Out, Outcome, Stop, table};
+use crate::error::Failure;
+use crate::store::check::{self, Report};
+use crate::store::{StoreError, backup, restore};
+use acp_shared::codes::Code;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often the progress of long work is said.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// `store …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Check the database and its invariants; only reads, and may run beside the gateway
+    Check(CheckArgs),
+    /// Write a copy of the database as it is now; may run beside the gateway
+    Backup(BackupArgs),
+    /// Put a backup in the place of the database, which is kept aside; the gateway must be stopped
+    Restore(RestoreArgs),
+}
+
+/// `store check`
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Look at the pages only, not at every index entry
+    #[arg(long)]
+    quick: bool,
+}
+
+/// `store backup`
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// The file to write; it gets its name when it is whole
+    file: PathBuf,
+    /// Replace the file if there is one
+    #[arg(long)]
+    replace: bool,
+}
+
+/// `store restore`
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// A file that `store backup` wrote
+    file: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct BackedUp {
+    file: PathBuf,
+    bytes: u64,
+    broken: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Restored {
+    kept: Option<PathBuf>,
+    uncertain: u64,
+    adopt: Option<String>,
+}
+
+/// `store …`
+pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
+    let dir = global.state_dir()?;
+    if !dir.is_dir() && !matches!(verb, Verb::Restore(_)) {
+        return Err(super::usage(format!("{} is no directory", dir.display())).into());
+    }
+    match verb {
+        Verb::Check(args) => checked(&dir, args, out),
+        Verb::Backup(args) => backed_up(&dir, args, out),
+        Verb::Restore(args) => restored(&dir, args, out),
+    }
+}
+
+/// The whole story: the person at the command line is the one who must act on it.
+fn failed(error: StoreError) -> Stop {
+    let whole = error.whole();
+    let mut failure = Failure::from(error).origin("client");
+    failure.message = whole;
+    Stop::Failed(failure)
+}
+
+fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> Outcome {
+    let report = check::look(dir, args.quick).map_err(failed)?;
+    out.show(&report, people)?;
+    if report.ok {
+        return Ok(());
+    }
+    let broken = report.checks.iter().filter(|check| !check.broken.is_empty());
+    let names: Vec<&str> = broken.map(|check| check.name).collect();
+    let text = format!(
+        "The check found something: {}. With the gateway stopped, `acp-gateway store restore FILE` brings a backup \
+         back and keeps this database aside.",
+        names.join(", ")
+    );
+    Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
+}
+
+fn people(report: &Report) -> String {
+    let rows = report.checks.iter().map(|check| {
+        let found = if check.broken.is_empty() { String::new() } else { check.broken.join("; ") };
+        let verdict = if check.broken.is_empty() { "ok" } else { "BROKEN" };
+        vec![verdict.to_owned(), check.name.to_owned(), check.rule.to_owned(), found]
+    });
+    let head = format!("Schema version {}, {} bytes.", report.schema_version, report.bytes);
+    format!("{head}\n{}", table(&["", "CHECK", "RULE", "FOUND"], rows))
+}
+
+fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> Outcome {
+    let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
+    let made = saying(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
+    let view = BackedUp { file: made.path, bytes: made.bytes, broken: made.broken };
+    out.show(&view, |view| {
+        let mut text =
+            format!("{} holds the control plane as it was, {} bytes.", view.file.display(), view.bytes);
+        for rule in &view.broken {
+            text.push_str(&format!("\nIt breaks a rule, as the original does: {rule}"));
+        }
+        text
+    })
+}
+
+fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> Outcome {
+    let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
+    let done = saying(out, |progress| restore::restore(dir, &file, progress))?;
+    let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
+    let view = Restored { kept: done.kept, uncertain: done.uncertain, adopt };
+    out.show(&view, |view| {
+        let mut text = "The backup is in place.".to_owned();
+        if let Some(kept) = &view.kept {
+            text.push_str(&format!(" The database that was there is kept as {}.", kept.display()));
+        }
+        if view.uncertain > 0 {
+            let count = view.uncertain;
+            text.push_str(&format!(" {count} prompts and messages that waited then are ended as uncertain."));
+        }
+        match &view.adopt {
+            Some(adopt) => {
+                text.push_str(&format!(" It was made elsewhere: run {adopt} before you start it."))
+            }
+            None => text.push_str(" Start the gateway."),
+        }
+        text
+    })
+}
+
+/// Does long work and says how far it is, once a second.
+fn saying<T>(
+    out: &mut Out,
+    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, StoreError>,
+) -> Result<T, Stop> {
+    #[derive(Serialize)]
+    struct Line {
+        event: &'static str,
+        pages: u64,
+        pages_total: u64,
+    }
+    let mut said = Instant::now();
+    let mut unread = None;
+    let worked = work(&mut |pages, pages_total| {
+        if said.elapsed() < SAY_EVERY || unread.is_some() {
+            return;
+        }
+        said = Instant::now();
+        let line = Line { event: "progress", pages, pages_total };
+        let told =
+            if out.json { out.json(&line) } else { out.note(&format!("{pages} of {pages_total} pages")) };
+        unread = told.err();
+    });
+    match unread {
+        Some(stop) if worked.is_ok() => Err(stop),
+        _ => worked.map_err(failed),
+    }
+}

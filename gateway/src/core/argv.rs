@@ -1,0 +1,80 @@
+//! A command line as it may stand in a log.
+
+/// What stands where something was left out.
+const HIDDEN: &str = "***";
+/// Parts of names whose values are secrets.
+const SECRET_NAMES: [&str; 9] =
+    ["token", "secret", "password", "passwd", "key", "auth", "credential", "cookie", "bearer"];
+/// A value of the environment that is shorter than this is no secret, and would hide half of every line.
+const SECRET_BYTES_MIN: usize = 6;
+/// A word without separators that is at least this long is taken for a key.
+const KEY_BYTES_MIN: usize = 24;
+
+/// The words of a command line without what may be a secret: values of telling flags and variables, values that stand
+/// in the environment, and what looks like a key.
+pub(crate) fn shown(argv: &[String], secrets: &[&str]) -> Vec<String> {
+    let mut shown = Vec::with_capacity(argv.len());
+    let mut hide_next = false;
+    for (at, word) in argv.iter().enumerate() {
+        let hidden = std::mem::take(&mut hide_next);
+        if at == 0 {
+            shown.push(word.clone());
+        } else if hidden && !word.starts_with('-') {
+            shown.push(HIDDEN.to_owned());
+        } else if let Some((name, value)) = word.split_once('=') {
+            let hide = is_telling(name) || is_secret(value, secrets);
+            shown.push(if hide { format!("{name}={HIDDEN}") } else { word.clone() });
+        } else if is_secret(word, secrets) {
+            shown.push(HIDDEN.to_owned());
+        } else {
+            hide_next = word.starts_with('-') && is_telling(word);
+            shown.push(word.clone());
+        }
+    }
+    shown
+}
+
+fn is_telling(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_NAMES.iter().any(|part| name.contains(part))
+}
+
+fn is_secret(word: &str, secrets: &[&str]) -> bool {
+    let known = |secret: &&str| secret.len() >= SECRET_BYTES_MIN && word.contains(*secret);
+    let like_a_key = word.len() >= KEY_BYTES_MIN
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+=:".contains(&byte))
+        && word.bytes().any(|byte| byte.is_ascii_digit())
+        && word.bytes().any(|byte| byte.is_ascii_alphabetic());
+    secrets.iter().any(known) || like_a_key || word.to_ascii_lowercase().contains("bearer ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_do_not_show_and_the_rest_does() {
+        let env = ["hunter2-and-more", "C.UTF"];
+        for (line, want) in [
+            ("claude --acp", "claude --acp"),
+            ("codex --api-key abc --model o3", "codex --api-key *** --model o3"),
+            ("codex --api-key=abc -v", "codex --api-key=*** -v"),
+            ("x --token --verbose", "x --token --verbose"),
+            ("env A_TOKEN=abc LANG=C.UTF-8 run", "env A_TOKEN=*** LANG=C.UTF-8 run"),
+            ("x http://user:hunter2-and-more@host", "x ***"),
+            ("x sk-01-abcdefghij-2345678-klm", "x ***"),
+            (
+                "x --dir /home/somebody/very/long/path/0123456789",
+                "x --dir /home/somebody/very/long/path/0123456789",
+            ),
+            (
+                "/opt/0123456789/abcdefghijklmnopqrstuvwxyz/agent acp",
+                "/opt/0123456789/abcdefghijklmnopqrstuvwxyz/agent acp",
+            ),
+            ("", ""),
+        ] {
+            let argv: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(shown(&argv, &env).join(" "), want, "{line}");
+        }
+    }
+}

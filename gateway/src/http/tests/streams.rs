@@ -1,0 +1,137 @@
+//! Journals in pages and as streams: bounded, whole, in order, across a restart.
+
+use super::*;
+
+fn wanted(fake: &Fake, run: bool, follow: bool) -> Wanted {
+    Wanted { session: fake.key.clone(), after: 0, run: run.then_some(fake.run), replay: false, follow }
+}
+
+fn seq(line: &str) -> u64 {
+    serde_json::from_str::<Value>(line).unwrap()["session_seq"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn pages_are_bounded_and_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    for n in 0..10 {
+        if n == 4 {
+            fake.append(EventKind::Replay, "{}");
+        } else {
+            fake.say(&n.to_string());
+        }
+    }
+    let client = Client::new(dir.path());
+    let mut seen = Vec::new();
+    let mut after = 0;
+    loop {
+        let path = format!("/v1/sessions/agent:demo:acp:a%2Fb/events?limit=4&after={after}");
+        let page: EventsPage = client.get(&path).await.unwrap();
+        assert!(page.events.len() <= 4);
+        seen.extend(page.events.iter().map(|line| seq(line.get())));
+        after = page.next_after;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(seen, [1, 2, 3, 4, 6, 7, 8, 9, 10]);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn streams_follow_the_run_to_its_end_across_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let mut events = client.events(wanted(&fake, true, true));
+    fake.say("one");
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
+    fake.say("two");
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
+    server.end().await;
+    fake.say("three");
+    // The next gateway starts after the client has looked for it in vain.
+    let late = async {
+        tokio::task::yield_now().await;
+        Server::start(dir.path(), &fake, LIMITS)
+    };
+    let (line, server) = tokio::join!(events.next(), late);
+    assert_eq!(seq(&line.unwrap().unwrap()), 3);
+    fake.append(EventKind::Done, "{\"stop_reason\":\"end_turn\"}");
+    fake.say("of a later turn");
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 4);
+    assert_eq!(events.next().await.unwrap(), None);
+    assert_eq!(events.next().await.unwrap(), None);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn streams_end_where_nothing_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    fake.say("one");
+    // Only what is there.
+    let mut events = client.events(wanted(&fake, false, false));
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
+    assert_eq!(events.next().await.unwrap(), None);
+    // A run that ended before its events are asked for again.
+    *fake.state.lock().unwrap() = (SessionState::Idle, RunState::Completed);
+    let mut events = client.events(Wanted { after: 1, ..wanted(&fake, true, true) });
+    assert_eq!(events.next().await.unwrap(), None);
+    // A session that is closed.
+    *fake.state.lock().unwrap() = (SessionState::Closed, RunState::Completed);
+    fake.append(EventKind::Closed, "{\"reason\":\"x\"}");
+    let mut events = client.events(wanted(&fake, false, true));
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
+    assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
+    assert_eq!(events.next().await.unwrap(), None);
+    let mut events = client.events(Wanted { after: 2, ..wanted(&fake, false, true) });
+    assert_eq!(events.next().await.unwrap(), None);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_long_journal_is_streamed_whole_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let big = "x".repeat(20_000);
+    for n in 0..2_000_u32 {
+        fake.say(if n % 10 == 0 { &big } else { "small" });
+    }
+    fake.append(EventKind::Error, "{\"code\":\"ACP_TURN_FAILED\",\"message\":\"m\",\"retryable\":false}");
+    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let mut events = client.events(wanted(&fake, true, true));
+    let mut next = 1;
+    while let Some(line) = events.next().await.unwrap() {
+        assert_eq!(seq(&line), next);
+        next += 1;
+    }
+    assert_eq!(next, 2_002);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn silence_is_filled_with_comments_and_timeouts_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+    let request = b"GET /v1/sessions/agent:demo:acp:a%2Fb/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut seen = String::new();
+    while seen.matches(":\n\n").count() < 2 {
+        let mut piece = [0; 1_024];
+        let read = tokio::time::timeout(DEADLINE, stream.read(&mut piece)).await.unwrap().unwrap();
+        assert!(read > 0, "{seen}");
+        seen.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    let client = Client::new(dir.path()).until(Some(Instant::now() + Duration::from_millis(100)));
+    let late = client.events(wanted(&fake, true, true)).next().await.unwrap_err();
+    assert_eq!(late.code, Code::Timeout);
+    server.end().await;
+}

@@ -1,0 +1,129 @@
+//! What was committed, for those who watch: every transition of a session and of a run is one line of the log, with
+//! from, event and to, and is counted. So is every program that is started for an agent, and its end.
+//!
+//! The fixed fields (`session_key`, `run_id`, `backend`, `thread_id`, `lease_id`, `idempotency_key`) have the same
+//! names wherever they stand, so that one search finds all of a session.
+
+use crate::core::actor::LeaseNews;
+use crate::core::argv;
+use crate::core::moves::{Move, RunMove};
+use crate::core::rows::{RunRow, SessionRow};
+use crate::core::run::{RunEvent, RunState};
+use crate::core::session::{SessionEvent, SessionState};
+use crate::metrics::{Metrics, OK};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::Spawn;
+
+/// A session was made, perhaps with its first run.
+pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
+    tracing::info!(
+        session_key = %session.session_key,
+        backend = session.backend,
+        agent = %session.agent,
+        from = "",
+        event = "spawned",
+        to = session.state.as_str(),
+        "session"
+    );
+    if let Some(Move::Run(run)) = run.map(|run| Move::run(None, None, run)) {
+        log_run(session, &run);
+    }
+}
+
+/// A step was committed.
+pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move]) {
+    for one in moves {
+        match one {
+            Move::Session { from, event, to, code } => {
+                tracing::info!(
+                    session_key = %session.session_key,
+                    backend = session.backend,
+                    lease_id = session.lease_id.map(tracing::field::display),
+                    from = from.as_str(),
+                    event = event.as_str(),
+                    to = to.as_str(),
+                    code = code.map(|code| code.as_str()),
+                    "session"
+                );
+                // Only a session that has never had its agent is being spawned.
+                let code = code.map_or(OK, |code| code.as_str());
+                if *from == SessionState::Creating
+                    && matches!(event, SessionEvent::Opened | SessionEvent::Faulted)
+                {
+                    metrics.spawn(&session.backend, code);
+                }
+            }
+            Move::Run(run) => {
+                log_run(session, run);
+                count_run(metrics, &session.backend, run);
+            }
+            Move::Refused { run_id, from, event } => tracing::error!(
+                session_key = %session.session_key,
+                run_id = run_id.map(tracing::field::display),
+                backend = session.backend,
+                from,
+                event,
+                "a transition was refused: a fault of the gateway"
+            ),
+        }
+    }
+}
+
+fn log_run(session: &SessionRow, run: &RunMove) {
+    tracing::info!(
+        session_key = %session.session_key,
+        run_id = %run.run_id,
+        backend = session.backend,
+        lease_id = session.lease_id.map(tracing::field::display),
+        idempotency_key = run.idempotency_key.as_str(),
+        mode = ?run.mode,
+        from = run.from.map_or("", RunState::as_str),
+        event = run.event.map_or("accepted", RunEvent::as_str),
+        to = run.to.as_str(),
+        code = run.code.map(|code| code.as_str()),
+        "run"
+    );
+}
+
+fn count_run(metrics: &Metrics, backend: &str, run: &RunMove) {
+    if run.to == RunState::Running
+        && let Some(started) = run.started_at_ms
+    {
+        metrics.run_started(backend, started.saturating_sub(run.created_at_ms));
+    }
+    if run.to.is_ended() {
+        let turn = run.started_at_ms.zip(run.ended_at_ms);
+        let turn = turn.map(|(from, to)| to.saturating_sub(from));
+        let code = run.code.map_or(OK, |code| code.as_str());
+        metrics.run_ended(backend, run.to.as_str(), code, turn);
+    }
+}
+
+/// A program is asked for. Its arguments are shown without what may be a secret, its environment by name.
+pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
+    let secrets: Vec<&str> = spawn.env.iter().map(|(_, value)| value.as_str()).collect();
+    tracing::info!(
+        session_key = %session.session_key,
+        backend = session.backend,
+        lease_id = %spawn.lease_id,
+        kind = ?spawn.kind,
+        argv = ?argv::shown(&spawn.argv, &secrets),
+        env = ?acp_shared::redact::EnvNames(&spawn.env),
+        "adapter starts"
+    );
+}
+
+/// A program ended: how, and how much was said.
+pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseNews) {
+    let LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail } = news else { return };
+    tracing::info!(
+        session_key = %session.session_key,
+        backend = session.backend,
+        lease_id = %lease_id,
+        status = %status,
+        stdout_bytes = end_offset,
+        stdin_messages = stdin_written,
+        stderr_tail_bytes = stderr_tail.len(),
+        "adapter ended"
+    );
+}

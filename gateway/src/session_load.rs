@@ -1,0 +1,55 @@
+//! Makes a session's actor from what is committed, with what configuration says of its agent now.
+
+use crate::core::actor::{Actor, Profile};
+use crate::core::effect::Fence;
+use crate::core::rows::SessionRow;
+use crate::error::Failure;
+use crate::session_task::Deps;
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+
+/// Makes the actor from the database; from now on no earlier one of this session can write.
+///
+/// # Errors
+/// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `ACP_BACKEND_MISSING`, `RUNTIME`.
+pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> {
+    let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
+    let backend = deps.registry.require(&snapshot.session.backend)?;
+    let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
+    let unreadable = |error| {
+        tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
+        Failure::of(Code::Runtime).origin("gateway")
+    };
+    let limits = deps.profiles.limits(&snapshot.session.agent);
+    // Without it the agent's words make no sense any more: it is ended, and the session goes on with another one.
+    let (link, link_lost) = match backend.link(saved).map_err(unreadable) {
+        Ok(link) => (link, false),
+        Err(_) => (backend.link(None).map_err(unreadable)?, true),
+    };
+    // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
+    let profile = match profile(deps, &snapshot.session) {
+        Ok(profile) => profile,
+        Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
+    };
+    let mut actor = Actor::restore(snapshot, link, profile, limits);
+    if link_lost {
+        actor.lose_link();
+    }
+    Ok((actor, fence))
+}
+
+/// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
+/// moved, replaced by a link or taken out of the roots since.
+///
+/// # Errors
+/// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
+pub(crate) fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
+    let profile = deps.profiles.profile(&session.agent)?;
+    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
+    if cwd != session.cwd {
+        let why =
+            format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
+        return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+    }
+    Ok(profile)
+}

@@ -1,0 +1,179 @@
+//! A copy of a database through SQLite's backup API: of one moment, while a gateway goes on writing.
+//!
+//! The source is read beside the gateway, in one read transaction, so that the copy never begins again however much is
+//! committed meanwhile, and a gateway that hangs can be backed up too. (The price: the log cannot shrink until the
+//! copy is made.) The copy gets its name when it is whole, checked and synced.
+
+use crate::store::check;
+use crate::store::error::StoreError;
+use crate::store::lock::private_file;
+use crate::store::schema::{self, DB_FILE};
+use rusqlite::Connection;
+use rusqlite::backup::{Backup, StepResult};
+use rustix::fs::{CWD, RenameFlags};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Pages that are copied between two looks at the progress.
+const STEP_PAGES: i32 = 1_024;
+/// How often a file that another program holds is tried again, and the pause between, in milliseconds.
+const BUSY_TRIES: u32 = 300;
+const BUSY_MS: u64 = 20;
+
+/// How far a copy is: pages copied, pages in all.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// A backup that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// Its size in bytes.
+    pub(crate) bytes: u64,
+    /// Rules that do not hold in it, and did not in the original.
+    pub(crate) broken: Vec<String>,
+}
+
+/// Writes a backup of the database in `dir` to `to`, mode 0600. A file that is there stays unless `replace`.
+///
+/// # Errors
+/// [`StoreError::Exists`]; [`StoreError::Damaged`] when the original is damaged; [`StoreError::Full`];
+/// [`StoreError::File`]. Then there is no new file at `to`.
+pub(crate) fn backup(
+    dir: &Path,
+    to: &Path,
+    replace: bool,
+    progress: Progress<'_>,
+) -> Result<Made, StoreError> {
+    let from = dir.join(DB_FILE);
+    std::fs::metadata(&from).map_err(|error| StoreError::file("look at", &from, error))?;
+    if !replace && std::fs::symlink_metadata(to).is_ok() {
+        return Err(StoreError::Exists { path: to.to_owned() });
+    }
+    let part = Part::beside(to)?;
+    copy(&from, &part.path, progress)?;
+    let db = schema::open_to_read(&part.path)?;
+    if let Some(why) = check::pages(&db, true)?.into_iter().next() {
+        return Err(StoreError::Damaged { why });
+    }
+    let version = schema::version(&db)?;
+    if version == 0 {
+        return Err(StoreError::Damaged { why: "it has no tables".to_owned() });
+    }
+    let current = schema::is_current(version);
+    let findings = if current { check::rules(&db)? } else { Vec::new() };
+    drop(db);
+    let broken = findings.into_iter().filter(|found| !found.broken.is_empty());
+    let broken = broken.map(|found| format!("{} {}: {}", found.name, found.rule, found.broken.join(", ")));
+    let (broken, bytes) = (broken.collect(), sync(&part.path)?);
+    part.take_place(to, replace)?;
+    Ok(Made { path: to.to_owned(), bytes, broken })
+}
+
+/// Keeps a database of an older schema aside before it is migrated: the way back.
+///
+/// # Errors
+/// As [`backup`].
+pub(crate) fn before_migration(dir: &Path, version: i64) -> Result<PathBuf, StoreError> {
+    let to = dir.join(format!("{DB_FILE}.schema-{version}"));
+    let made = backup(dir, &to, true, &mut |_, _| {})?;
+    tracing::info!(path = %made.path.display(), "the database was backed up before its schema is changed");
+    Ok(made.path)
+}
+
+/// Copies a database page by page, as it is at this moment, into the empty file `to`.
+///
+/// # Errors
+/// [`StoreError::Full`]; what SQLite says.
+pub(super) fn copy(from: &Path, to: &Path, progress: Progress<'_>) -> Result<(), StoreError> {
+    let source = schema::open_to_read(from)?;
+    schema::refuse_foreign(&source, from)?;
+    // The moment: what is committed from here on is not in the copy.
+    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_master")?;
+    let mut target = schema::open_empty(to)?;
+    pages(&source, &mut target, progress)?;
+    source.execute_batch("ROLLBACK")?;
+    // One file without a log, which can be read anywhere.
+    target.pragma_update(None, "journal_mode", "DELETE")?;
+    target.close().map_err(|(_, error)| StoreError::from(error))
+}
+
+fn pages(source: &Connection, target: &mut Connection, progress: Progress<'_>) -> Result<(), StoreError> {
+    let copying = Backup::new(source, target)?;
+    let mut tries = 0;
+    loop {
+        let step = copying.step(STEP_PAGES)?;
+        let at = copying.progress();
+        let number = |pages: i32| u64::try_from(pages).unwrap_or(0);
+        progress(number(at.pagecount.saturating_sub(at.remaining)), number(at.pagecount));
+        match step {
+            StepResult::Done => return Ok(()),
+            StepResult::Busy | StepResult::Locked if tries >= BUSY_TRIES => {
+                return Err(StoreError::Refused("another program holds the database"));
+            }
+            StepResult::Busy | StepResult::Locked => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(BUSY_MS));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A file that is being written; gone unless it takes its place.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+}
+
+impl Part {
+    /// An empty private file in the directory of `to`.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub(super) fn beside(to: &Path) -> Result<Self, StoreError> {
+        let mut name = to.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".part-{}", std::process::id()));
+        let path = to.with_file_name(name);
+        drop(private_file(&path)?.set_len(0));
+        Ok(Self { path })
+    }
+
+    /// Gives the file its name, and makes that durable.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`]; [`StoreError::File`].
+    pub(super) fn take_place(self, to: &Path, replace: bool) -> Result<(), StoreError> {
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(CWD, &self.path, CWD, to, flags) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST) => return Err(StoreError::Exists { path: to.to_owned() }),
+            Err(error) => return Err(StoreError::file("give its name to", to, error.into())),
+        }
+        sync_dir(to)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // It took its place, or is of no use.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Brings a file to the disk. Its size.
+pub(super) fn sync(path: &Path) -> Result<u64, StoreError> {
+    let synced = File::open(path).and_then(|file| {
+        file.sync_all()?;
+        Ok(file.metadata()?.len())
+    });
+    synced.map_err(|error| StoreError::file("sync", path, error))
+}
+
+/// Makes the names in the directory of `path` durable.
+pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(|error| StoreError::file("sync", dir, error))
+}

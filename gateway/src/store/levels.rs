@@ -1,0 +1,95 @@
+//! How much of everything there is at this moment, for metrics and `doctor`.
+
+use crate::core::rows::BindingRow;
+use crate::core::session::SessionState;
+use crate::store::bindings;
+use crate::store::codec::{all, id, int};
+use crate::store::error::StoreError;
+use crate::store::schema::DB_FILE;
+use acp_shared::ids::{RunId, SessionKey};
+use rusqlite::Connection;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Numbers of one snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Levels {
+    /// Sessions by state, of every state but closed.
+    pub(crate) sessions: Vec<(&'static str, u64)>,
+    /// Runs that wait for their turn.
+    pub(crate) runs_queued: u64,
+    /// Messages that something is still to be done about.
+    pub(crate) inbox_waiting: u64,
+    /// Parts on their way into conversations.
+    pub(crate) parts_waiting: u64,
+    /// Active bindings whose session is closed, gone, or another gateway's.
+    pub(crate) stale_bindings: u64,
+}
+
+/// Counts everything.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn look(db: &Connection) -> Result<Levels, StoreError> {
+    let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
+    let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
+    let sessions = states.map(|state| {
+        let count = db.prepare_cached(by_state)?.query_row([state.as_str()], |row| row.get::<_, i64>(0))?;
+        Ok((state.as_str(), u64::try_from(count).unwrap_or(0)))
+    });
+    Ok(Levels {
+        sessions: sessions.collect::<Result<_, StoreError>>()?,
+        runs_queued: count(db, "SELECT count(*) FROM acp_runs WHERE state = 'queued'")?,
+        inbox_waiting: count(db, "SELECT count(*) FROM acp_inbox WHERE state = 'received'")?,
+        parts_waiting: count(
+            db,
+            "SELECT count(*) FROM acp_delivery_part WHERE state IN ('planned','sending')",
+        )?,
+        stale_bindings: count(
+            db,
+            "SELECT count(*) FROM acp_bindings b LEFT JOIN acp_sessions s USING (session_key) \
+             WHERE b.status = 'active' AND (s.state IS NULL OR s.state = 'closed')",
+        )?,
+    })
+}
+
+fn count(db: &Connection, sql: &str) -> Result<u64, StoreError> {
+    let count: i64 = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// What goes on around the sessions that are not closed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Circumstances {
+    /// The turn that runs.
+    pub(crate) running: HashMap<SessionKey, RunId>,
+    /// How many runs wait.
+    pub(crate) queued: HashMap<SessionKey, u64>,
+    /// The bindings that have not ended.
+    pub(crate) bindings: HashMap<SessionKey, Vec<BindingRow>>,
+}
+
+/// Looks at every session's.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn circumstances(db: &Connection) -> Result<Circumstances, StoreError> {
+    let mut found = Circumstances::default();
+    let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
+    found.running.extend(all(db, running, [], |row| Ok((id(row, "session_key")?, id(row, "run_id")?)))?);
+    let queued =
+        "SELECT session_key, count(*) AS runs FROM acp_runs WHERE state = 'queued' GROUP BY session_key";
+    found.queued.extend(all(db, queued, [], |row| Ok((id(row, "session_key")?, int(row, "runs")?)))?);
+    let live =
+        format!("SELECT {} FROM acp_bindings WHERE status <> 'ended' ORDER BY rowid", bindings::COLUMNS);
+    for binding in all(db, &live, [], bindings::from_row)? {
+        found.bindings.entry(binding.session_key.clone()).or_default().push(binding);
+    }
+    Ok(found)
+}
+
+/// Size of the database in `dir`, and of its log, in bytes.
+pub(crate) fn sizes(dir: &Path) -> (u64, u64) {
+    let size = |name: String| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.len());
+    (size(DB_FILE.to_owned()), size(format!("{DB_FILE}-wal")))
+}

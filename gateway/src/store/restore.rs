@@ -1,0 +1,208 @@
+//! A backup comes back: into the place of the database, which is kept aside.
+//!
+//! What happened after the backup was made, this database does not know. So nothing in it is done a second time by
+//! itself: a prompt that waited fails as uncertain and a person decides (H6), a part on its way is looked for in its
+//! conversation first, and an agent that is ahead is found when the gateway attaches (H7).
+//!
+//! The swap is one rename of a file that is whole. Everything before it is undone by a crash, everything after it is
+//! finished by the next start.
+
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::run::{RunEvent, RunState};
+use crate::error::Failure;
+use crate::store::backup::{Part, Progress, copy, sync, sync_dir};
+use crate::store::codec::{all, id};
+use crate::store::error::StoreError;
+use crate::store::inbox::{self, Outcome};
+use crate::store::lock::StateLock;
+use crate::store::schema::{self, DB_FILE};
+use crate::store::tx::commit::apply;
+use crate::store::{Tx, check, identity, now_ms, runs, sessions};
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+use rusqlite::Connection;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A file with this name and the time of its restore is whole and only has to take its place.
+const READY: &str = "gateway.db.restoring-";
+/// What the files of the database that was replaced are called, with the same time.
+const ASIDE: &str = "gateway.db.replaced-";
+/// What SQLite keeps beside a database.
+const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
+
+/// What a restore did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Restored {
+    /// Where the database that was there is kept now.
+    pub(crate) kept: Option<PathBuf>,
+    /// Prompts that waited when the backup was made and are ended as uncertain.
+    pub(crate) uncertain: u64,
+    /// Why the gateway will refuse to start until it is adopted: the backup is from another place.
+    pub(crate) moved: Option<String>,
+}
+
+/// Puts the backup `from` in the place of the database in `dir`.
+///
+/// # Errors
+/// [`StoreError::Locked`] while a gateway runs; [`StoreError::NotABackup`], [`StoreError::Foreign`],
+/// [`StoreError::Newer`] for a file that is not taken; [`StoreError::Full`]. Nothing was changed then.
+pub(crate) fn restore(dir: &Path, from: &Path, progress: Progress<'_>) -> Result<Restored, StoreError> {
+    let mut lock = StateLock::take(dir)?;
+    finish(dir)?;
+    let db = dir.join(DB_FILE);
+    judge(from, &db)?;
+    let part = Part::beside(&db)?;
+    copy(from, &part.path, progress)?;
+    let copied = schema::open_copy(&part.path)?;
+    let uncertain = settle_unknown(&copied)?;
+    identity::raise_epoch(&copied, dir)?;
+    let moved = identity::is_elsewhere(&copied, dir)?;
+    copied.close().map_err(|(_, error)| StoreError::from(error))?;
+    sync(&part.path)?;
+    let ready = dir.join(format!("{READY}{}", now_ms()));
+    part.take_place(&ready, false)?;
+    let kept = finish(dir)?;
+    lock.keep_in_mind()?;
+    Ok(Restored { kept, uncertain, moved })
+}
+
+/// Whether a file can be restored at all.
+fn judge(from: &Path, db: &Path) -> Result<(), StoreError> {
+    let meta = std::fs::metadata(from).map_err(|error| StoreError::file("look at", from, error))?;
+    let refuse = |why: String| Err(StoreError::NotABackup { path: from.to_owned(), why });
+    if std::fs::metadata(db).is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino())) {
+        return refuse("it is the database itself".to_owned());
+    }
+    if !meta.is_file() || meta.len() == 0 {
+        return refuse("it is empty, or no file".to_owned());
+    }
+    let looked = schema::open_to_read(from).and_then(|db| {
+        schema::refuse_foreign(&db, from)?;
+        schema::refuse_newer(&db)?;
+        let mut found = check::pages(&db, false)?;
+        if found.is_empty() && schema::is_current(schema::version(&db)?) {
+            let broken = check::rules(&db)?.into_iter().filter(|rule| !rule.broken.is_empty());
+            found.extend(
+                broken.map(|rule| format!("{} {}: {}", rule.name, rule.rule, rule.broken.join(", "))),
+            );
+        }
+        Ok((schema::version(&db)?, found))
+    });
+    match looked {
+        Ok((0, _)) => refuse("it has no tables".to_owned()),
+        Ok((_, found)) => found.into_iter().next().map_or(Ok(()), refuse),
+        Err(StoreError::Damaged { why }) => refuse(why),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finishes a restore that is ready: the old files get a second name, the log goes, the new file takes the place. Each
+/// step may have been done already. Where the old database is kept, if there was one.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub(crate) fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
+    let Some((ready, time)) = ready(dir)? else { return Ok(None) };
+    let db = dir.join(DB_FILE);
+    let aside = dir.join(format!("{ASIDE}{time}"));
+    for suffix in ["", COMPANIONS[0]] {
+        let (old, kept) = (with(&db, suffix), with(&aside, suffix));
+        match std::fs::hard_link(&old, &kept) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(StoreError::file("keep aside", old, error)),
+        }
+    }
+    sync_dir(&db)?;
+    for suffix in COMPANIONS {
+        let old = with(&db, suffix);
+        match std::fs::remove_file(&old) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::file("remove", old, error));
+            }
+            _ => {}
+        }
+    }
+    sync_dir(&db)?;
+    std::fs::rename(&ready, &db).map_err(|error| StoreError::file("give its name to", &db, error))?;
+    sync_dir(&db)?;
+    tracing::warn!(kept = %aside.display(), "a backup took the place of the database");
+    Ok(aside.exists().then_some(aside))
+}
+
+/// The file that only has to take its place, and its time.
+fn ready(dir: &Path) -> Result<Option<(PathBuf, String)>, StoreError> {
+    let entries = std::fs::read_dir(dir).map_err(|error| StoreError::file("read", dir, error))?;
+    let times = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix(READY).map(str::to_owned)
+    });
+    Ok(times.max().map(|time| (dir.join(format!("{READY}{time}")), time)))
+}
+
+fn with(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Ends what may have gone on after the backup was made, so that nothing happens a second time.
+fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    let settled = end_waiting(db).and_then(|uncertain| {
+        // As after a crash: they are looked for before they are sent.
+        db.execute("UPDATE acp_delivery_part SET state = 'sending' WHERE state = 'planned'", [])?;
+        Ok(uncertain)
+    });
+    db.execute_batch(if settled.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    settled
+}
+
+fn uncertain() -> Failure {
+    let text = "The control plane was restored from a backup that was made when this waited. Whether it was acted on \
+                since is not known: look at the history and at the working directory before you send it again.";
+    Failure::new(Code::Uncertain, text).detail("RESTORED").origin("gateway")
+}
+
+/// Runs that waited fail; messages that nothing was done about are answered.
+fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
+    let mut count = 0;
+    let payload = serde_json::to_string(&uncertain())?;
+    let tx = Tx::alone(db);
+    for key in waiting_sessions(db)? {
+        let (_, mut last) = sessions::marks(db, &key)?;
+        for mut run in runs::unfinished(db, &key)? {
+            let Ok(state) = run.state.on(RunEvent::Failed) else { continue };
+            if run.state != RunState::Queued {
+                continue;
+            }
+            run.state = state;
+            run.ended_at_ms = Some(now_ms());
+            run.error = Some(uncertain());
+            let event = Write::Event {
+                session_seq: last + 1,
+                run: Some((run.run_id, run.last_seq + 1)),
+                kind: EventKind::Error,
+                payload: payload.clone(),
+            };
+            run.last_seq += 1;
+            apply(&tx, &key, last, &[event, Write::Run(Box::new(run))])?;
+            (last, count) = (last + 1, count + 1);
+        }
+    }
+    let said = inbox::unsettled(db, u64::from(u32::MAX))?;
+    for row in said.into_iter().filter(|row| row.outcome.is_none()) {
+        let outcome = Outcome::Refused { failure: uncertain(), reason: "restored".to_owned() };
+        inbox::record(db, &row.inbound, &outcome)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn waiting_sessions(db: &Connection) -> Result<Vec<SessionKey>, StoreError> {
+    let sql = "SELECT DISTINCT session_key FROM acp_runs WHERE state = 'queued' ORDER BY session_key";
+    all(db, sql, [], |row| id(row, "session_key"))
+}

@@ -1,0 +1,50 @@
+//! Agents that live and that the control plane does not know: it was restored from a backup that is older than they
+//! are. Each is ended, so that its session can be gone on with (design §9, H5 and H7).
+//!
+//! A lease is committed before the supervisor hears of it, and no row of one is ever deleted: one that has no row was
+//! made after the backup, and nothing in this database can say what it was told.
+
+use crate::store::{Store, leases};
+use crate::supervisor::{LinkStatus, Supervisor};
+use acp_shared::protocol::{LeaseKind, Reply, Request};
+use tokio_util::sync::CancellationToken;
+
+const REASON: &str = "unknown to its gateway, whose control plane was restored from an older backup";
+
+/// Looks after each connection to the supervisor, until `stop`.
+pub(crate) async fn run(store: Store, supervisor: Supervisor, stop: CancellationToken) {
+    let mut status = supervisor.status();
+    loop {
+        let is_up = matches!(*status.borrow_and_update(), LinkStatus::Up { .. });
+        if is_up {
+            end_strays(&store, &supervisor).await;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = status.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn end_strays(store: &Store, supervisor: &Supervisor) {
+    // The next connection looks again.
+    let Ok(Reply::Leases(list)) = supervisor.call(Request::ListLeases { detail: false }).await else {
+        return;
+    };
+    // Terminals end with the agent that they belong to.
+    let living = list.into_iter().filter(|lease| !lease.state.is_ended() && lease.kind == LeaseKind::Agent);
+    for lease in living {
+        let lease_id = lease.lease_id;
+        match store.read("lease_known", move |db| leases::is_known(db, lease_id)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(%lease_id, session_key = %lease.session_key, "an unknown agent is ended");
+                let request = Request::CloseLease { lease_id, reason: REASON.to_owned() };
+                if let Err(error) = supervisor.call(request).await {
+                    tracing::warn!(%lease_id, %error, "the unknown agent could not be ended");
+                }
+            }
+            Err(error) => tracing::warn!(%lease_id, %error, "leases cannot be compared"),
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What a scrape says after a script of which every count is known; and what the log says of it.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
+use acp_tests::scrape::{Scrape, post};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::world::{World, repository};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+/// Where each metric's numbers are held against what really happened: here, or in a test of the gateway itself.
+const HERE: &str = "tests/tests/metrics.rs";
+const INBOUND: &str = "gateway/src/inbound/tests.rs";
+const DELIVERY: &str = "gateway/src/delivery/tests.rs";
+const SESSIONS: &str = "gateway/src/session_task_tests.rs";
+const STORE: &str = "gateway/src/store/tests/safety.rs";
+const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
+const METRICS: [(&str, &str); 31] = [
+    ("acp_spawns", HERE),
+    ("acp_runs", HERE),
+    ("acp_run_queue_wait_seconds", HERE),
+    ("acp_run_turn_seconds", HERE),
+    ("acp_delivery_projection_seconds", HERE),
+    ("acp_actor_restarts", SESSIONS),
+    ("acp_actor_evictions", SESSIONS),
+    ("acp_stale_binding_detections", INBOUND),
+    ("acp_idempotency_lookups", HERE),
+    ("acp_delivery_attempts", HERE),
+    ("acp_delivery_retries", DELIVERY),
+    ("acp_delivery_rate_limits", DELIVERY),
+    ("acp_mailbox_rejections", INBOUND),
+    ("acp_sessions", HERE),
+    ("acp_runs_queued", HERE),
+    ("acp_inbox_waiting", HERE),
+    ("acp_delivery_parts_waiting", HERE),
+    ("acp_stale_bindings", INBOUND),
+    ("acp_actors", HERE),
+    ("acp_actors_stuck", WATCHDOG),
+    ("acp_supervisor_connected", HERE),
+    ("acp_supervisor_connections", HERE),
+    ("acp_store_writable", HERE),
+    ("acp_store_database_bytes", HERE),
+    ("acp_store_log_bytes", HERE),
+    ("acp_store_commits", HERE),
+    ("acp_store_transactions", HERE),
+    ("acp_store_rollbacks", STORE),
+    ("acp_store_groups_lost", STORE),
+    ("acp_store_checkpoints", HERE),
+    ("acp_store_group_transactions", HERE),
+];
+/// Beside the commits that it measures.
+const COMMIT: &str = "acp_store_commit_seconds";
+
+fn scrape(house: &House) -> Scrape {
+    Scrape::of(&house.gateway().socket())
+}
+
+/// A scrape in which each of these series has this value; what differs is said.
+fn settled(house: &House, want: &[(&str, f64)]) -> Scrape {
+    let mut last = String::new();
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually(SOON, "the numbers", || {
+            let found = scrape(house);
+            let off = want.iter().filter(|(series, value)| found.value(series) != *value);
+            let off: Vec<String> = off
+                .map(|(series, value)| format!("{series}: {} and not {value}", found.value(series)))
+                .collect();
+            last = off.join("\n");
+            off.is_empty().then_some(found)
+        })
+    }));
+    found.unwrap_or_else(|_| panic!("{last}"))
+}
+
+fn state(house: &House, key: &str) -> String {
+    house.verb(&["sessions", "show", key])["state"].as_str().unwrap().to_owned()
+}
+
+/// Spawns, one of them repeated, one with another question under its key, one refused.
+fn spawns(house: &House) -> String {
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--idempotency-key", "one"];
+    let key = house.verb(&spawn)["session_key"].as_str().unwrap().to_owned();
+    assert_eq!(house.verb(&spawn)["session_key"], key.as_str());
+    let other = [&spawn[..], &["--label", "other"]].concat();
+    assert_eq!(house.cli(&other).error_code(), "ACP_IDEMPOTENCY_CONFLICT");
+    assert_eq!(house.cli(&["sessions", "spawn", "--agent", "nobody"]).error_code(), "ACP_AGENT_NOT_ALLOWED");
+    until(SOON, "the agent is there", || state(house, &key) == "idle");
+    key
+}
+
+/// Turns of every end.
+fn turns(house: &House, key: &str) {
+    let once = ["prompt", key, "say a", "--idempotency-key", "a"];
+    let first = house.cli(&once).ok();
+    assert_eq!(house.cli(&once).ok().lines().last(), first.lines().last());
+    let _ = house.prompt(key, "say b");
+    assert_ne!(house.cli(&["prompt", key, "error -32603 no"]).code, Some(0));
+    let waiting = house.follow(&["prompt", key, "wait_cancel"]);
+    until(SOON, "it runs", || state(house, key) == "running");
+    let queued = house.follow(&["prompt", key, "say c"]);
+    settled(
+        house,
+        &[
+            ("acp_runs_queued", 1.0),
+            (r#"acp_sessions{state="running"}"#, 1.0),
+            (r#"acp_sessions{state="idle"}"#, 0.0),
+        ],
+    );
+    let listed = house.verb(&["sessions", "list"]);
+    assert!(listed[0]["active_run"].is_string(), "{listed}");
+    assert_eq!(listed[0]["queued_runs"], 1, "{listed}");
+    let _ = house.cli(&["sessions", "cancel", key]).ok();
+    drop(waiting);
+    until(LONG, "the queue is done", || state(house, key) == "idle");
+    drop(queued);
+}
+
+/// A conversation that is bound, and a turn in it. How many parts it was sent.
+fn conversation(house: &House) -> f64 {
+    let socket = house.gateway().socket();
+    let path = "/v1/console/conversations/room/messages";
+    let cwd = house.cwd();
+    let spawn = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
+    let spawned = post(&socket, path, &json!({"text": spawn, "message_id": "1"}));
+    assert_eq!(spawned["outcome"], "command", "{spawned}");
+    let said = post(&socket, path, &json!({"text": "say hello there", "message_id": "2"}));
+    assert_eq!(said["outcome"], "prompted", "{said}");
+    let journal = house.world.journal(GATEWAY);
+    let count = |sql: &str| journal.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    until(SOON, "it is delivered", || {
+        count("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") == 1
+    });
+    let bound = house.verb(&["sessions", "list"]);
+    assert_eq!(bound[0]["bindings"][0]["conversation_id"], "room", "{bound}");
+    f64::from(i32::try_from(count("SELECT count(*) FROM acp_delivery_part WHERE state = 'sent'")).unwrap())
+}
+
+#[test]
+fn a_scrape_says_what_happened() {
+    let mut house = House::new(&[]);
+    let key = spawns(&house);
+    turns(&house, &key);
+    let parts = conversation(&house);
+    assert!(parts >= 1.0);
+    let found = settled(
+        &house,
+        &[
+            (r#"acp_spawns_total{backend="direct",code="OK"}"#, 2.0),
+            (r#"acp_spawns_total{backend="direct",code="ACP_IDEMPOTENCY_CONFLICT"}"#, 1.0),
+            (r#"acp_spawns_total{backend="direct",code="ACP_AGENT_NOT_ALLOWED"}"#, 1.0),
+            (r#"acp_idempotency_lookups_total{verb="spawn",result="fresh"}"#, 3.0),
+            (r#"acp_idempotency_lookups_total{verb="spawn",result="replay"}"#, 1.0),
+            (r#"acp_idempotency_lookups_total{verb="spawn",result="conflict"}"#, 1.0),
+            (r#"acp_idempotency_lookups_total{verb="prompt",result="fresh"}"#, 6.0),
+            (r#"acp_idempotency_lookups_total{verb="prompt",result="replay"}"#, 1.0),
+            (r#"acp_idempotency_lookups_total{verb="cancel",result="fresh"}"#, 1.0),
+            (r#"acp_runs_total{backend="direct",outcome="completed",code="OK"}"#, 4.0),
+            (r#"acp_runs_total{backend="direct",outcome="cancelled",code="OK"}"#, 1.0),
+            (r#"acp_runs_total{backend="direct",outcome="failed",code="ACP_TURN_FAILED"}"#, 1.0),
+            (r#"acp_run_queue_wait_seconds_count{backend="direct"}"#, 6.0),
+            (r#"acp_run_turn_seconds_count{backend="direct",outcome="completed"}"#, 4.0),
+            (r#"acp_run_turn_seconds_count{backend="direct",outcome="cancelled"}"#, 1.0),
+            (r#"acp_run_turn_seconds_count{backend="direct",outcome="failed"}"#, 1.0),
+            (r#"acp_delivery_attempts_total{channel="console",outcome="sent"}"#, parts),
+            (r#"acp_delivery_projection_seconds_count{channel="console"}"#, parts),
+            (r#"acp_sessions{state="idle"}"#, 2.0),
+            (r#"acp_sessions{state="running"}"#, 0.0),
+            ("acp_runs_queued", 0.0),
+            ("acp_inbox_waiting", 0.0),
+            ("acp_delivery_parts_waiting", 0.0),
+            ("acp_stale_bindings", 0.0),
+            ("acp_actors", 2.0),
+            ("acp_actors_stuck", 0.0),
+            ("acp_supervisor_connected", 1.0),
+            ("acp_supervisor_connections_total", 1.0),
+            ("acp_store_writable", 1.0),
+            ("acp_store_groups_lost_total", 0.0),
+        ],
+    );
+    check_store(&house, &found);
+    house.kill_supervisor();
+    settled(&house, &[("acp_supervisor_connected", 0.0), ("acp_supervisor_connections_total", 1.0)]);
+    house.start_supervisor();
+    settled(&house, &[("acp_supervisor_connected", 1.0), ("acp_supervisor_connections_total", 2.0)]);
+}
+
+/// What the store counts agrees with itself, and with its files.
+fn check_store(house: &House, found: &Scrape) {
+    let commits = found.value("acp_store_commits_total");
+    assert!(commits > 0.0);
+    assert_eq!(found.value("acp_store_group_transactions_count"), commits);
+    assert_eq!(found.value("acp_store_group_transactions_sum"), found.value("acp_store_transactions_total"));
+    assert_eq!(found.value("acp_store_commit_seconds_count"), commits);
+    until(SOON, "the log is copied into the database", || {
+        scrape(house).value("acp_store_checkpoints_total") >= 1.0
+    });
+    let size = |name: &str| std::fs::metadata(house.world.path(GATEWAY).join(name)).unwrap().len() as f64;
+    let now = scrape(house);
+    assert_eq!(now.value("acp_store_database_bytes"), size("gateway.db"));
+    assert_eq!(now.value("acp_store_log_bytes"), size("gateway.db-wal"));
+}
+
+#[test]
+fn every_metric_is_explained_and_has_its_test() {
+    let document = std::fs::read_to_string(repository().join("packaging/doc/metrics.md")).unwrap();
+    let explained: BTreeSet<String> = document
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `acp_")?.split('`').next()?.to_owned()))
+        .map(|name| format!("acp_{}", name.split('{').next().unwrap_or_default().trim_end_matches("_total")))
+        .collect();
+    let tested: BTreeMap<&str, &str> = METRICS.into_iter().chain([(COMMIT, HERE)]).collect();
+    let named: BTreeSet<String> = tested.keys().map(|name| (*name).to_owned()).collect();
+    assert_eq!(explained, named, "packaging/doc/metrics.md and the table of this test name the same metrics");
+    for (name, file) in &tested {
+        let text = std::fs::read_to_string(repository().join(file)).unwrap();
+        let short = name.trim_start_matches("acp_");
+        let uses = if *file == HERE { 2 } else { 1 };
+        let beside = *file == WATCHDOG && text.contains("watch.stuck(");
+        assert!(beside || text.matches(short).count() >= uses, "{file} does not look at {name}");
+    }
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say a");
+    let unknown: Vec<String> =
+        scrape(&house).names.into_iter().filter(|name| !named.contains(name)).collect();
+    assert_eq!(unknown, [] as [String; 0], "a metric without a row in the table of this test");
+    house.end();
+}
+
+/// The whole answer to a GET at an address of this machine.
+fn get_at(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn an_address_of_its_own_answers_scrapes_and_nothing_else() {
+    let house = Plan::flags(&[]).gateway("[metrics]\nlisten = \"127.0.0.1:0\"\n").build();
+    let log = house.gateway().log();
+    let line = log.lines().find(|line| line.contains("metrics can be scraped")).unwrap();
+    let (_, address) = line.split_once("at=").unwrap();
+    let answer = get_at(address.trim(), "/metrics");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("acp_store_writable 1"), "{answer}");
+    let answer = get_at(address.trim(), "/v1/status");
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    house.end();
+}
+
+/// What must not be in any log.
+const TOKEN: &str = "tok-5ecret-0123456789-value";
+
+#[test]
+fn the_log_tells_every_transition_and_no_secret() {
+    let world = World::new();
+    let mut agent = scripted(&world, &[], "ask").env("A_TOKEN", TOKEN);
+    agent.command.splice(0..0, ["/usr/bin/env".to_owned(), format!("ANOTHER={TOKEN}")]);
+    let config = "log.format = \"json\"\nlog.level = \"trace\"\n";
+    world.configure(GATEWAY, config, &BTreeMap::from([(AGENT, agent)]));
+    let supervisor = world.supervisor();
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    let key = world.spawn(GATEWAY, AGENT, "work/project");
+    let _ = world.prompt(GATEWAY, &key, "say my words");
+    let _ = world.cli(GATEWAY, &["sessions", "close", &key]).ok();
+    let said = json!({"text": "hello", "message_id": "1"});
+    let _ = post(&gateway.socket(), "/v1/console/conversations/room/messages", &said);
+    until(SOON, "the adapter's end is logged", || gateway.log().contains("adapter ended"));
+    let log = gateway.log();
+    assert!(!log.contains(TOKEN), "{}", log.lines().find(|line| line.contains(TOKEN)).unwrap_or_default());
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    let of = |message: &str| -> Vec<&Value> {
+        let ours = |line: &&Value| line["message"] == message && line["session_key"] == key.as_str();
+        lines.iter().filter(ours).collect()
+    };
+    let moved = |message: &str| -> Vec<String> {
+        let word = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        of(message)
+            .iter()
+            .map(|l| format!("{}>{}>{}", word(l, "from"), word(l, "event"), word(l, "to")))
+            .collect()
+    };
+    assert_eq!(
+        moved("session"),
+        [
+            ">spawned>creating",
+            "creating>opened>idle",
+            "idle>turn_started>running",
+            "running>turn_ended>idle",
+            "idle>closed>closed"
+        ]
+    );
+    assert_eq!(moved("run"), [">accepted>queued", "queued>started>running", "running>completed>completed"]);
+    for line in of("run") {
+        for field in ["session_key", "run_id", "backend", "idempotency_key"] {
+            assert!(line[field].is_string(), "{field}: {line}");
+        }
+    }
+    let routed = lines.iter().find(|line| line["message"] == "a message was routed").unwrap();
+    assert_eq!(routed["thread_id"], "room", "{routed}");
+    let started = of("adapter starts");
+    assert_eq!(started.len(), 1);
+    assert!(started[0]["argv"].as_str().unwrap().contains("***"), "{}", started[0]);
+    assert!(started[0]["env"].as_str().unwrap().contains("A_TOKEN"), "by name: {}", started[0]);
+    let ended = of("adapter ended");
+    assert!(ended[0]["status"].is_string() && ended[0]["lease_id"].is_string(), "{}", ended[0]);
+}

@@ -1,0 +1,277 @@
+//! The control plane's database in the hands of an operator: backups under load, restores, damage, full disks.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::cli::run;
+use acp_tests::house::{AGENT, GATEWAY, House, scripted};
+use acp_tests::invariants;
+use acp_tests::scrape::{Scrape, post};
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::{GATEWAY_DB, World, open_to_read};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn last(house: &House, key: &str) -> u64 {
+    house.verb(&["sessions", "show", key])["last_session_seq"].as_u64().unwrap()
+}
+
+#[test]
+fn a_backup_under_load_is_whole_and_is_adopted_elsewhere() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let mut busy = house.follow(&["prompt", &key, "chunks 400 pace_ms=2"]);
+    until(SOON, "it talks", || last(&house, &key) > 50);
+    let file = house.world.path("backup.db");
+    let made = house.verb(&["store", "backup", text(&file)]);
+    assert_eq!(
+        (made["file"].as_str(), made["broken"].as_array().map(Vec::len)),
+        (Some(text(&file)), Some(0))
+    );
+    let there = std::fs::metadata(&file).unwrap();
+    assert_eq!((there.permissions().mode() & 0o777, Some(there.len())), (0o600, made["bytes"].as_u64()));
+    assert_eq!(house.cli(&["store", "backup", text(&file)]).error_code(), "USAGE");
+    invariants::check(&open_to_read(&file));
+    let output =
+        run(&mut house.world.gateway_verb("elsewhere", &["store", "restore", text(&file)]), LONG).ok();
+    let restored = output.json();
+    assert!(restored["adopt"].as_str().is_some_and(|adopt| adopt.contains("adopt")), "{restored}");
+    let start = ["serve", "--supervisor-socket", text(house.socket())];
+    let refused = run(&mut house.world.gateway_verb("elsewhere", &start), LONG);
+    assert_eq!(refused.error()["detail_code"], "STORE_CLONED", "{refused:#?}");
+    let _ = run(&mut house.world.gateway_verb("elsewhere", &["adopt"]), LONG).ok();
+    std::fs::copy(house.world.path("gateway.toml"), house.world.path("elsewhere.toml")).unwrap();
+    let twin = house.world.gateway("elsewhere", house.socket());
+    until(SOON, "the turn that ran in the original is ended there", || {
+        let show = house.world.cli("elsewhere", &["sessions", "show", &key]).ok().json();
+        show["runs"][0]["state"] == "failed"
+    });
+    let report = house.world.cli("elsewhere", &["store", "check"]).ok().json();
+    assert_eq!(report["ok"], true, "beside a running gateway: {report}");
+    invariants::check(&house.world.journal("elsewhere"));
+    assert_eq!(twin.terminate(LONG), Some(0));
+    while busy.line(LONG).is_some() {}
+    drop(busy);
+    house.end();
+}
+
+#[test]
+fn h7_a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", text(&file)]);
+    let lease = house.lease(&key);
+    let _ = house.prompt(&key, "say after");
+    assert_eq!(house.cli(&["store", "restore", text(&file)]).error()["detail_code"], "STORE_LOCKED");
+    house.kill_gateway();
+    let restored = house.verb(&["store", "restore", text(&file)]);
+    let kept = PathBuf::from(restored["kept"].as_str().unwrap());
+    let chunks = "SELECT count(*) FROM acp_events WHERE payload_json LIKE '%after%'";
+    let count = |path: &Path| open_to_read(path).query_row(chunks, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert!(count(&kept) > 0 && count(&file) == 0);
+    house.start_gateway();
+    until(SOON, "the gap is journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
+    house.await_end_of(&lease);
+    let events = house.prompt(&key, "say again");
+    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    house.end();
+}
+
+#[test]
+fn h5_an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let old = house.lease(&key);
+    let _ = house.cli(&["prompt", &key, "crash"]);
+    house.await_end_of(&old);
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", text(&file)]);
+    let _ = house.prompt(&key, "say after");
+    let young = house.lease(&key);
+    assert_ne!(young.id(), old.id());
+    house.kill_gateway();
+    let _ = house.verb(&["store", "restore", text(&file)]);
+    house.start_gateway();
+    house.await_end_of(&young);
+    let events = house.prompt(&key, "say again");
+    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    house.end();
+}
+
+#[test]
+fn a_damaged_database_is_refused_looked_at_and_brought_back() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say a");
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", text(&file)]);
+    let db = house.world.path(GATEWAY).join(GATEWAY_DB);
+    let said = b"echo-me-now";
+    let _ = house.prompt(&key, "say echo-me-now");
+    until(SOON, "the log is copied into the database", || {
+        std::fs::read(&db).unwrap().windows(said.len()).any(|window| window == said)
+    });
+    house.kill_gateway();
+    let mut bytes = std::fs::read(&db).unwrap();
+    bytes.iter_mut().skip(4096).step_by(7).for_each(|byte| *byte ^= 0x5a);
+    std::fs::write(&db, &bytes).unwrap();
+    let _ = std::fs::remove_file(house.world.path("gateway/gateway.db-wal"));
+    let start = ["serve", "--supervisor-socket", text(house.socket())];
+    let refused = house.cli(&start);
+    assert_eq!(refused.error()["detail_code"], "STORE_DAMAGED", "{refused:#?}");
+    for way_out in ["store check", "store restore FILE"] {
+        assert!(refused.error()["message"].as_str().unwrap().contains(way_out), "{refused:#?}");
+    }
+    assert_eq!(std::fs::read(&db).unwrap(), bytes, "nothing was changed");
+    let looked = house.cli(&["store", "check"]);
+    assert_eq!((looked.code, looked.lines()[0]["ok"].as_bool()), (Some(1), Some(false)), "{looked:#?}");
+    let doctor = house.cli(&["doctor"]);
+    assert!(doctor.stdout.contains("store check"), "{doctor:#?}");
+    let _ = house.verb(&["store", "restore", text(&file)]);
+    house.start_gateway();
+    let _ = house.prompt(&key, "say b");
+    house.end();
+}
+
+#[test]
+fn a_database_that_is_gone_is_not_made_anew() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    house.kill_gateway();
+    for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        let path = house.world.path(GATEWAY).join(name);
+        std::fs::rename(&path, house.world.path(name)).unwrap();
+    }
+    let start = ["serve", "--supervisor-socket", text(house.socket())];
+    assert_eq!(house.cli(&start).error()["detail_code"], "STORE_MISSING");
+    for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        std::fs::rename(house.world.path(name), house.world.path(GATEWAY).join(name)).unwrap();
+    }
+    house.start_gateway();
+    let _ = house.prompt(&key, "say a");
+    house.end();
+}
+
+#[test]
+fn doctor_and_backup_see_a_running_gateway() {
+    let house = House::new(&[]);
+    let doctor = house.cli(&["doctor"]).ok().json();
+    let verdict = |name: &str| {
+        let found = doctor.as_array().unwrap().iter().find(|check| check["name"] == name);
+        found.map(|check| check["verdict"].as_str().unwrap().to_owned())
+    };
+    for name in ["configuration", "gateway", "backend", "store", "bindings", "database"] {
+        assert_eq!(verdict(name).as_deref(), Some("ok"), "{name}: {doctor}");
+    }
+    house.end();
+}
+
+/// Whether this machine lets a test mount a small file system in a namespace of its own.
+fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    let can = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !can {
+        println!("not possible here: mounting a tmpfs: {tried:?}");
+    }
+    can
+}
+
+/// A gateway whose state directory is a small tmpfs that goes with it.
+struct Small {
+    world: World,
+    supervisor: acp_tests::service::Service,
+    gateway: acp_tests::service::Service,
+}
+
+impl Small {
+    fn new() -> Self {
+        let world = World::new();
+        let agent = scripted(&world, &[], "ask");
+        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
+        let supervisor = world.supervisor();
+        let dir = world.dir(GATEWAY);
+        let mut command = world.command("acp-gateway");
+        let program = command.get_program().to_owned();
+        let mut inside = Command::new("unshare");
+        inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        inside.current_dir(world.path("work"));
+        let line = "mount -t tmpfs -o size=3m,mode=700 none \"$1\"; shift; exec \"$@\"";
+        inside.args(["-m", "sh", "-ec", line, "sh", text(&dir)]).arg(program);
+        command.args(["serve", "--json", "--state-dir", text(&dir), "--supervisor-socket"]);
+        command.arg(supervisor.socket()).arg("--config").arg(world.path("gateway.toml"));
+        inside.args(command.get_args());
+        let gateway = world.service_of(inside);
+        Self { world, supervisor, gateway }
+    }
+
+    /// A path of the state directory, as the gateway sees it.
+    fn inside(&self, name: &str) -> PathBuf {
+        let dir = self.world.path(GATEWAY);
+        let root = PathBuf::from(format!("/proc/{}/root", self.gateway.pid()));
+        root.join(dir.strip_prefix("/").unwrap()).join(name)
+    }
+
+    fn fill(&self) -> PathBuf {
+        let path = self.inside("filler");
+        let mut file = std::fs::File::create(&path).unwrap();
+        for piece in [65_536, 4_096, 512, 1] {
+            while std::io::Write::write_all(&mut file, &vec![1; piece]).is_ok() {}
+        }
+        path
+    }
+
+    /// The journal as it is now, in a copy: SQLite does not find its way into the namespace.
+    fn journal(&self) -> rusqlite::Connection {
+        let copy = self.world.dir("copy");
+        for name in ["gateway.db", "gateway.db-wal"] {
+            std::fs::copy(self.inside(name), copy.join(name)).unwrap();
+        }
+        let _ = std::fs::remove_file(copy.join("gateway.db-shm"));
+        open_to_read(&copy.join(GATEWAY_DB))
+    }
+
+    fn say(&self, id: &str, words: &str) -> serde_json::Value {
+        let socket = self.inside("gateway.sock");
+        let body = json!({"text": words, "message_id": id});
+        post(&socket, "/v1/console/conversations/room/messages", &body)
+    }
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::new();
+    let cwd = small.world.dir("work/project");
+    let spawned = small.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+    assert_eq!(spawned["outcome"], "command", "{spawned}");
+    let filler = small.fill();
+    let long = format!("say {}", "x".repeat(200_000));
+    let refused = small.say("2", &long);
+    assert_eq!(refused["detail_code"], "DISK_FULL", "{refused}");
+    let scrape = || Scrape::of(&small.inside("gateway.sock"));
+    assert_eq!(scrape().value("acp_store_writable"), 0.0);
+    let rows = |sql: &str| small.journal().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(rows("SELECT count(*) FROM acp_inbox WHERE message_id = '2'"), 0, "refused is not kept");
+    std::fs::remove_file(filler).unwrap();
+    // Without any traffic.
+    until(SOON, "it can be written again", || scrape().value("acp_store_writable") == 1.0);
+    let taken = small.say("2", &long);
+    assert_eq!(taken["outcome"], "prompted", "the same message again: {taken}");
+    until(SOON, "it is answered", || {
+        rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") > 0
+    });
+    invariants::check(&small.journal());
+    assert_eq!(small.gateway.terminate(LONG), Some(0));
+    assert_eq!(small.supervisor.terminate(LONG), Some(0));
+}
