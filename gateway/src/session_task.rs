@@ -292,8 +292,7 @@ impl Task {
                 Wake::Start => self.begin().await,
                 Wake::Reloaded => {
                     self.configure();
-                    // How long an idle agent lives is worked out anew.
-                    self.step(Input::Tick).await
+                    Ended::No
                 }
                 Wake::Tick => self.step(Input::Tick).await,
                 Wake::Quiet if self.actor.is_quiet() => {

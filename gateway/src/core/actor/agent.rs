@@ -228,11 +228,16 @@ impl Actor {
             && self.session.resumable
     }
 
-    /// An agent that has nothing to do is asked from time to time whether it is there.
-    pub(super) fn watch_idle(&mut self, out: &Batch) {
+    /// When an agent that has nothing to do has had its time.
+    pub(super) fn watch_rest(&mut self) {
         let runtime_ms = self.limits.runtime_idle_ms;
         let rests = runtime_ms > 0 && self.may_rest();
         self.timers.idle_ms = rests.then(|| self.session.last_activity_at_ms.saturating_add(runtime_ms));
+    }
+
+    /// An agent that has nothing to do is asked from time to time whether it is there.
+    pub(super) fn watch_idle(&mut self, out: &Batch) {
+        self.watch_rest();
         let idle = self.is_ready() && self.session.state == SessionState::Idle;
         if !idle {
             self.timers.probe_ms = None;

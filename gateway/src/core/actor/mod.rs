@@ -165,11 +165,12 @@ impl Actor {
     }
 
     /// Takes on what configuration says now, or why the agent must not be started any more. Deadlines that run go on
-    /// as they were set.
+    /// as they were set, but for that of an idle agent.
     pub(crate) fn configure(&mut self, profile: Result<Profile, Failure>, limits: Limits) {
         let spawn = self.lease.as_ref().map(|lease| &lease.row.spawn);
         self.profile = profile.unwrap_or_else(|failure| Profile::of_running(spawn, failure));
         self.limits = limits;
+        self.watch_rest();
     }
 
     /// Takes what happened, decides what follows.

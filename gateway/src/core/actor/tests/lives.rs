@@ -194,6 +194,22 @@ fn b10_an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt(
 }
 
 #[test]
+fn b10_an_idle_agent_takes_on_another_window_at_once() {
+    let mut world = World::new(1, 1000);
+    world.limits.probe_ms = 0;
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "prompt a").unwrap();
+    let used_ms = world.rows.session.last_activity_at_ms;
+    let actor = world.actor.as_mut().unwrap();
+    for (window_ms, want) in [(0, None), (30_000, Some(used_ms + 30_000)), (0, None)] {
+        let limits = Limits { runtime_idle_ms: window_ms, ..world.limits.clone() };
+        actor.configure(Ok(super::world::profile()), limits);
+        assert_eq!(actor.deadline_ms(), want, "{window_ms}");
+    }
+}
+
+#[test]
 fn d11_a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
