@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// How often answers under old idempotency keys are forgotten, in milliseconds, and how many at a time.
@@ -89,9 +90,8 @@ pub(crate) async fn serve(
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
     let channels = Channels::new([console]);
     let metrics = service.metrics.clone();
-    let scrape =
-        Scrape { metrics: metrics.clone(), store: store.clone(), supervisor: service.supervisor.clone() };
     let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _, metrics.clone());
+    let scrape = Scrape { metrics, store: store.clone(), supervisor: service.supervisor.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
@@ -103,23 +103,11 @@ pub(crate) async fn serve(
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
-    let delivering = tokio::spawn(delivery::run(store.clone(), channels, metrics.clone(), stop.clone()));
-    tokio::spawn(look_through(store.clone()));
-    tokio::spawn(strays::run(store.clone(), service.supervisor.clone(), stop.clone()));
-    let watching = tokio::spawn(scrape::watch(metrics, stop.clone()));
+    let mut tasks = in_background(&service, inlet, channels, clock, &stop);
+    tasks.push(("local API", serving));
     if let Some(listener) = listener {
         tokio::spawn(scrape::serve(listener, scrape, stop.clone()));
     }
-    let retrying = tokio::spawn(inlet.keep(stop.clone()));
-    let windows = live.clone();
-    let reaping = tokio::spawn(expiry::run(
-        store.clone(),
-        Arc::clone(manager),
-        move || windows.windows(),
-        clock,
-        stop.clone(),
-    ));
-    let expiring = tokio::spawn(expire(store.clone(), live.clone(), stop.clone()));
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
     }
@@ -136,14 +124,7 @@ pub(crate) async fn serve(
     service.registry.unregister(DirectRuntime.id());
     stop.cancel();
     manager.stopped().await;
-    for (what, task) in [
-        ("watchdog", watching),
-        ("answers", expiring),
-        ("windows", reaping),
-        ("inbox", retrying),
-        ("delivery", delivering),
-        ("local API", serving),
-    ] {
+    for (what, task) in tasks {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
         }
@@ -151,6 +132,30 @@ pub(crate) async fn serve(
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
     Ok(())
+}
+
+/// Everything that goes on by itself; those that are waited for at the end, by name.
+fn in_background(
+    service: &Local,
+    inlet: Inlet,
+    channels: Channels,
+    clock: Clock,
+    stop: &CancellationToken,
+) -> Vec<(&'static str, JoinHandle<()>)> {
+    let Local { manager, store, supervisor, metrics, live, .. } = service;
+    tokio::spawn(look_through(store.clone()));
+    tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
+    let windows = live.clone();
+    let windows = move || windows.windows();
+    let reaping = expiry::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
+    let delivering = delivery::run(store.clone(), channels, metrics.clone(), stop.clone());
+    vec![
+        ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
+        ("answers", tokio::spawn(expire(store.clone(), live.clone(), stop.clone()))),
+        ("windows", tokio::spawn(reaping)),
+        ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
+        ("delivery", tokio::spawn(delivering)),
+    ]
 }
 
 async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure> {

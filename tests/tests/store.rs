@@ -204,7 +204,8 @@ impl Small {
         let mut inside = Command::new("unshare");
         inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         inside.current_dir(world.path("work"));
-        let line = "mount -t tmpfs -o size=3m,mode=700 none \"$1\"; shift; exec \"$@\"";
+        // Room for the long message wherever it stands, in the database and once more in its log.
+        let line = "mount -t tmpfs -o size=16m,mode=700 none \"$1\"; shift; exec \"$@\"";
         inside.args(["-m", "sh", "-ec", line, "sh", text(&dir)]).arg(program);
         command.args(["serve", "--json", "--state-dir", text(&dir), "--supervisor-socket"]);
         command.arg(supervisor.socket()).arg("--config").arg(world.path("gateway.toml"));
