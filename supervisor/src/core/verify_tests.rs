@@ -142,6 +142,16 @@ fn verdicts_without_an_inode_on_record() {
             Evidence { start_ticks: None, own_child: true, ..live.clone() },
             "owned",
         ),
+        (
+            "environment unreadable, own child",
+            Evidence { marker: Marker::Unreadable, own_child: true, ..live.clone() },
+            "owned",
+        ),
+        (
+            "nothing of it can be read, own child",
+            Evidence { life: Life::Unreadable, start_ticks: None, own_child: true, ..live.clone() },
+            "unknown",
+        ),
         ("zombie", Evidence { life: Life::Zombie, marker: Marker::Unreadable, ..live.clone() }, "gone"),
     ] {
         assert_eq!(verify(&w.record(None), &now, &Guard::default()).as_str(), want, "{name}");
