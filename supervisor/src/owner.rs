@@ -447,7 +447,10 @@ impl Owner {
 
     /// The user behind a client, as far as the log is concerned.
     pub(crate) fn uid_of(&self, who: Who) -> u32 {
-        self.links.values().find(|connected| connected.who == who).map_or(u32::MAX, |connected| connected.peer.uid)
+        self.links
+            .values()
+            .find(|connected| connected.who == who)
+            .map_or(u32::MAX, |connected| connected.peer.uid)
     }
 
     /// The streams of a lease: living ones, or what is kept of them.
