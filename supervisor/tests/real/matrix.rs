@@ -123,8 +123,10 @@ impl Rig {
         let neighbour = Host::new();
         let mut neighbours = neighbour.gateway().connect().await;
         let theirs = neighbours.spawn(&agent(&["sleep", "300"])).await;
-        let host =
-            Host::idle("reap_term_ms = 100\nreap_kill_ms = 2000\ncrash_backoff_ms = 0\ncrashes_max = 0");
+        // On R2, whose signals are the points: on R1 one write to `cgroup.kill` may leave nobody to signal.
+        let host = Host::idle(
+            "rung = \"R2\"\nreap_term_ms = 100\nreap_kill_ms = 2000\ncrash_backoff_ms = 0\ncrashes_max = 0",
+        );
         let identity = host.gateway();
         Self { host, identity, supervisor: None, _neighbour: neighbour, theirs, neighbours }
     }
@@ -214,7 +216,7 @@ impl Rig {
     async fn spawn(&self, gateway: &mut Client, spec: &Spawn) -> LeaseInfo {
         let info = gateway.spawn(spec).await;
         // Beside the decoy: wrapper, adapter and its sleep, escapee and its sleep.
-        eventually("the tree is there", || marked(spec.lease_id).len() >= 5);
+        eventually("the tree is there", || marked(spec.lease_id).len() >= 6);
         eventually("the lease is open on disk", || self.host.row(spec.lease_id).0 == "open");
         info
     }
