@@ -28,7 +28,8 @@ struct Limited {
 impl Limited {
     async fn new() -> Self {
         let host = Host::with_config(LIMITS);
-        assert_eq!(host.json(&["status"])["warnings"], serde_json::json!([]));
+        let warnings = host.json(&["status"])["warnings"].to_string();
+        assert!(!warnings.contains("has no effect"), "{warnings}");
         let mut gateway = host.gateway().connect().await;
         let bystander = gateway.spawn(&agent(&["cat"])).await;
         Self { host, gateway, bystander }
@@ -170,7 +171,10 @@ async fn limits_bite_or_are_said_to_have_no_effect() {
         found.collect::<Vec<_>>(),
         warnings.as_array().unwrap().iter().filter(of_limits).cloned().collect::<Vec<_>>()
     );
-    let bounded = warned("pids_max").is_none();
-    eventually("it has started what it can", || members(&leaf).len() >= if bounded { 39 } else { 60 });
-    assert!(!bounded || members(&leaf).len() <= 40);
+    // Where it bites, the shell gives up at the first process that it cannot have.
+    if warned("pids_max").is_none() {
+        assert!(members(&leaf).len() <= 40);
+    } else {
+        eventually("all of it has started", || members(&leaf).len() >= 60);
+    }
 }
