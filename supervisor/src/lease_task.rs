@@ -6,7 +6,7 @@ use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending};
 use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
 use crate::core::verify::{Verdict, verify};
 use crate::disk;
-use crate::handover::{Passed, Pause, TaskState};
+use crate::handover::Passed;
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
 use crate::spawn::{self, Asked, SpawnError, Started};
@@ -26,6 +26,8 @@ use tokio::sync::{mpsc, oneshot};
 const KILL_ROUNDS_MAX: u32 = 8;
 /// How long a wrapper whose start failed may take to clean up by itself.
 const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
+
+pub use crate::handover::{Pause, TaskState};
 
 /// What the owner tells a lease.
 #[derive(Debug)]
@@ -97,7 +99,7 @@ pub async fn run<S: Sys>(
 }
 
 /// Goes on with a lease where its task was frozen.
-pub(crate) async fn resume<S: Sys>(
+pub async fn resume<S: Sys>(
     context: Arc<Context<S>>,
     (lease, state): (Lease, TaskState),
     relay: Relay,

@@ -50,7 +50,8 @@ impl<'a> Scene<'a> {
         let lies_here = |l: &&Lease| {
             here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here) && !l.is_quarantined()
         };
-        let oldest = leases.iter().filter(lies_here).map(|l| Target::of(l, subtree).not_before_ticks).min();
+        let since = |l| Target::of(l, subtree).since_ticks(sys).unwrap_or(0);
+        let oldest = leases.iter().filter(lies_here).map(since).min();
         let Some(oldest) = oldest else {
             return Ok(Self { subtree, snapshot: Vec::new(), markers: HashMap::new(), roots: Vec::new() });
         };

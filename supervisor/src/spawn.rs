@@ -403,6 +403,9 @@ async fn said<S: Sys>(context: &Context<S>, started: &Started<S>) -> Result<Opti
     }
 }
 
+/// Nobody can say by now whether it ever was the wrapper's.
+const NO_ADAPTER: &str = "the adapter has ended before it was let go, or was never there";
+
 /// Whether both processes are what the wrapper says. The adapter is blocked and its parent is our own un-reaped
 /// child, so neither number can have changed hands.
 fn verify<S: Sys>(
@@ -415,14 +418,14 @@ fn verify<S: Sys>(
     check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
     let w = context.sys.glance(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
-    let adapter =
-        context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch("there is no such adapter"))?;
+    let adapter = context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch(NO_ADAPTER))?;
     let a = context.sys.glance(&adapter);
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
     check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;
     let records = wrapper.record().zip(adapter.record());
-    let (wrapper, adapter) = records.ok_or(SpawnError::Mismatch("their start times cannot be read"))?;
+    let (wrapper, adapter) =
+        records.ok_or(SpawnError::Mismatch("their start times cannot be read, or they have ended"))?;
     Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
 }
 

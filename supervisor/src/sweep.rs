@@ -25,8 +25,9 @@ pub struct Target {
     pub scope: Scope,
     /// The tree, if it was bound.
     pub bound: Option<Bound>,
-    /// When the supervisor that spawned it started: nothing of the tree is older.
-    pub not_before_ticks: u64,
+    /// When the root of the tree started, or the supervisor that spawned it, by the clock of `scope`: nothing of the
+    /// tree is older.
+    not_before_ticks: u64,
     /// The control group that was made for it.
     pub leaf: Option<Leaf>,
     /// The one that it recorded, where that is not recognised.
@@ -55,6 +56,13 @@ impl Target {
             strange,
             known: lease.last_evidence_json.as_deref().map(last_seen).unwrap_or_default(),
         }
+    }
+
+    /// Since when there can be anything of the tree, in clock ticks as they are read here; `None` where that was
+    /// recorded by another clock.
+    pub fn since_ticks<S: Sys>(&self, sys: &S) -> Option<u64> {
+        let one_clock = sys.here().is_some_and(|here| self.scope.shares_clock(&here));
+        one_clock.then_some(self.not_before_ticks)
     }
 
     /// What it says about one of its processes.
@@ -245,6 +253,10 @@ struct Search<'a, S: Sys> {
     names: HashMap<i32, &'a Proc>,
     found: Found<S::Handle>,
     seen: HashSet<i32>,
+    /// As [`Target::since_ticks`]. A wrapper that is known by its inode says it by any clock.
+    since_ticks: Option<u64>,
+    /// Start times that are read here are of the clock of the record.
+    one_clock: bool,
 }
 
 impl<S: Sys> Search<'_, S> {
@@ -306,10 +318,14 @@ impl<S: Sys> Search<'_, S> {
                 self.seen.insert(pid);
                 let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
                 // Of one that is hidden no start time can be read: then its inode alone says who it is.
-                let start_ticks = now.start_ticks.or(now.inode.map(|_| 0));
+                // So it is where another clock would misread it.
+                let start_ticks = now.start_ticks.filter(|_| self.one_clock).or(now.inode.map(|_| 0));
                 let record =
                     start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
                 let is_root = self.target.bound.is_some_and(|bound| bound.wrapper.pid == pid);
+                if is_root && !self.one_clock {
+                    self.since_ticks = now.start_ticks;
+                }
                 self.found.members.push(Member { pid, name, record, handle, proof, leads_group, is_root });
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
@@ -385,6 +401,7 @@ pub fn find<S: Sys>(
     snapshot: &[Proc],
     marked: &[i32],
 ) -> Found<S::Handle> {
+    let since_ticks = target.since_ticks(sys);
     let mut search = Search {
         sys,
         target,
@@ -392,6 +409,8 @@ pub fn find<S: Sys>(
         names: snapshot.iter().map(|p| (p.pid, p)).collect(),
         found: Found::default(),
         seen: HashSet::new(),
+        since_ticks,
+        one_clock: since_ticks.is_some(),
     };
     match sys.here() {
         Some(here) if target.scope.seen_from(&here) == Place::Here => {}
@@ -419,7 +438,7 @@ pub fn find<S: Sys>(
     }
     for pid in marked {
         if !search.seen.contains(pid) {
-            search.member(*pid, Kin::Marked { since_ticks: target.not_before_ticks });
+            search.member(*pid, Kin::Marked { since_ticks: search.since_ticks });
         }
     }
     search.walk_down(snapshot);
@@ -445,7 +464,7 @@ pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> Has
 /// The process list cannot be read.
 pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<Found<S::Handle>> {
     let snapshot = sys.snapshot()?;
-    let marked = markers(sys, &snapshot, target.not_before_ticks);
+    let marked = markers(sys, &snapshot, target.since_ticks(sys).unwrap_or(0));
     let marked = marked.get(&target.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
     Ok(find(sys, target, guard, &snapshot, marked))
 }

@@ -10,6 +10,7 @@ use crate::cli::output::{Out, Outcome, Stop, say};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::{Global, inside};
 use crate::error::Failure;
+use crate::http::kin;
 use crate::live::Live;
 use crate::store::identity::Home;
 use crate::store::{Durability, Store, StoreError};
@@ -20,6 +21,7 @@ use acp_shared::protocol::{self, Hello, Request, Role};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,18 @@ struct Supervisor {
     socket: PathBuf,
     /// The process that this `up` started, which is its parent.
     child: Option<Child>,
+    /// The process that answered, where this `up` is not its parent and the kernel has such handles.
+    process: Option<OwnedFd>,
+}
+
+impl Supervisor {
+    /// One that answers and was started by somebody else.
+    fn found(pid: i32, socket: &Path) -> Self {
+        let process = rustix::process::Pid::from_raw(pid);
+        let process = process
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
+        Self { pid, socket: socket.to_owned(), child: None, process }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -189,7 +203,7 @@ fn refused(socket: &Path, why: &str) -> Failure {
 /// The supervisor to use; started in the state directory when none answers.
 async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Failure> {
     if let Some(pid) = answering(socket).await? {
-        return Ok(Supervisor { pid, socket: socket.to_owned(), child: None });
+        return Ok(Supervisor::found(pid, socket));
     }
     let home = supervisor_dir(state_dir);
     make_private(&home)?;
@@ -201,7 +215,8 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Fa
         if let Some(pid) = answering(socket).await? {
             // Two `up`s at once: the other one's supervisor may be the one that answers.
             let ours = i32::try_from(child.id()).is_ok_and(|child| child == pid);
-            return Ok(Supervisor { pid, socket: socket.to_owned(), child: ours.then_some(child) });
+            let found = Supervisor::found(pid, socket);
+            return Ok(if ours { Supervisor { child: Some(child), process: None, ..found } } else { found });
         }
         let gone = child.try_wait().map_err(|error| inside("the supervisor", &error))?;
         if gone.is_some() || Instant::now() >= until {
@@ -311,9 +326,11 @@ async fn ask_to_end(
 async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
     let until = Instant::now() + Duration::from_millis(END_MS);
     while Instant::now() < until {
-        let ended = match &mut supervisor.child {
-            Some(child) => child.try_wait().is_ok_and(|status| status.is_some()),
-            None => acp_shared::conn::connect::<(), ()>(&supervisor.socket).await.is_err(),
+        let ended = match (&mut supervisor.child, &supervisor.process) {
+            (Some(child), _) => child.try_wait().is_ok_and(|status| status.is_some()),
+            // Its socket goes first, its last commit after that.
+            (None, Some(process)) => kin::has_ended(process),
+            (None, None) => acp_shared::conn::connect::<(), ()>(&supervisor.socket).await.is_err(),
         };
         if ended {
             return Ok(());

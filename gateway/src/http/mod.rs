@@ -3,7 +3,7 @@
 pub(crate) mod answer;
 pub(crate) mod console;
 pub(crate) mod events;
-mod kin;
+pub(crate) mod kin;
 pub(crate) mod server;
 pub(crate) mod service;
 pub(crate) mod sessions;

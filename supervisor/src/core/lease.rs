@@ -96,6 +96,10 @@ pub struct Scope {
     pub boot_id: String,
     /// Inode of the pid namespace.
     pub pidns: u64,
+    /// Inode of the time namespace, whose clock start times are read by: `/proc/PID/stat` shows them by the reader's,
+    /// not by the process's own. `None` where the kernel has none, and in rows from before it was recorded.
+    #[serde(default)]
+    pub timens: Option<u64>,
     /// The first process of the pid namespace: inodes of namespaces are used again when one has ended.
     pub init: NsInit,
 }
@@ -111,9 +115,11 @@ pub struct NsInit {
 }
 
 impl NsInit {
-    /// Whether both can be of one process. Where they share no fact, nothing speaks against it.
-    fn may_be(self, other: Self) -> bool {
-        match (self.inode.zip(other.inode), self.start_ticks.zip(other.start_ticks)) {
+    /// Whether both can be of one process. Where they share no fact, nothing speaks against it: start times of two
+    /// clocks are none.
+    fn may_be(self, other: Self, one_clock: bool) -> bool {
+        let ticks = self.start_ticks.zip(other.start_ticks).filter(|_| one_clock);
+        match (self.inode.zip(other.inode), ticks) {
             (Some((then, now)), _) | (None, Some((then, now))) => then == now,
             (None, None) => true,
         }
@@ -147,6 +153,15 @@ impl Scope {
         (self.pidns == here.pidns && other_init).then_some("its pid namespace has ended since")
     }
 
+    /// Whether start times that were read in both are of one clock: of one time namespace, or of a kernel that has
+    /// none. A row that does not say which is of an unknown clock where the kernel has them: it fails closed, until
+    /// the process is gone or the machine is started anew. The number of a namespace comes again only when the one
+    /// before has ended, and with it the tree whose wrapper and supervisor were in it.
+    #[must_use]
+    pub fn shares_clock(&self, here: &Self) -> bool {
+        self.timens == here.timens
+    }
+
     /// Where this scope lies.
     #[must_use]
     pub fn seen_from(&self, here: &Self) -> Place {
@@ -156,7 +171,7 @@ impl Scope {
         if self.pidns != here.pidns {
             return Place::Elsewhere("it was recorded in another pid namespace");
         }
-        if !self.init.may_be(here.init) {
+        if !self.init.may_be(here.init, self.shares_clock(here)) {
             return Place::Elsewhere("it was recorded in a pid namespace that has ended since");
         }
         Place::Here
@@ -404,9 +419,30 @@ mod tests {
     }
 
     #[test]
+    fn c12_c13_s_first_processes_are_compared_by_one_clock_or_by_their_inodes() {
+        let here = Scope {
+            boot_id: "boot".into(),
+            pidns: 7,
+            timens: Some(3),
+            init: NsInit { start_ticks: Some(1), inode: Some(3) },
+        };
+        let other = NsInit { start_ticks: Some(2), inode: None };
+        for (name, timens, init, is_here) in [
+            ("another start time by the same clock", Some(3), other, false),
+            ("another start time by another clock", Some(4), other, true),
+            ("another start time by a clock that is not on record", None, other, true),
+            ("the same inode", Some(4), NsInit { inode: Some(3), ..other }, true),
+            ("another inode", Some(4), NsInit { inode: Some(2), ..other }, false),
+        ] {
+            let scope = Scope { timens, init, ..here.clone() };
+            assert_eq!(scope.seen_from(&here) == Place::Here, is_here, "{name}");
+        }
+    }
+
+    #[test]
     fn h23_s_only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
         let init = |inode| NsInit { start_ticks: Some(1), inode };
-        let here = Scope { boot_id: "boot".into(), pidns: 7, init: init(Some(3)) };
+        let here = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
         for (name, scope, over) in [
             ("the same", here.clone(), false),
             ("another boot", Scope { boot_id: "other".into(), ..here.clone() }, true),
@@ -438,7 +474,7 @@ pub(crate) mod fixture {
             wrapper_root: "/w".into(),
             wrapper_path: "/w/acp-wrapper".into(),
             supervisor: ProcessRecord { pid: 50, start_ticks: 1, inode: Some(2) },
-            scope: Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() },
+            scope: Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
             bound: None,
             command_hash: "aa".into(),
             spec_hash: "bb".into(),

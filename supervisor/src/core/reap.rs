@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn plans() {
-        let scope = Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() };
+        let scope = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
         let base = Findings {
             here: Some(scope.clone()),
             holder: Holder::Dead,
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn h23_s_a_lost_lease_is_gone_only_by_proof() {
-        let scope = Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() };
+        let scope = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
         let at = |change: &dyn Fn(&mut Scope)| {
             let mut here = scope.clone();
             change(&mut here);

@@ -232,6 +232,28 @@ mod tests {
     }
 
     #[test]
+    fn only_the_first_kernel_thread_is_known_by_all_of_its_facts() {
+        let kthreadd = Proc { name: "kthreadd".into(), sid: 0, ..proc(2, 0) };
+        // What stands at its number, or calls itself so, and lacks one of its facts is a process like any other.
+        for (name, process, children) in [
+            ("it itself", kthreadd.clone(), 2),
+            ("another number", Proc { pid: 3, ..kthreadd.clone() }, 3),
+            ("a parent", Proc { ppid: 1, ..kthreadd.clone() }, 2),
+            ("a session", Proc { sid: 2, ..kthreadd.clone() }, 2),
+            ("another name", Proc { name: "sh".into(), ..kthreadd.clone() }, 2),
+            ("a session and another name", Proc { name: "sh".into(), sid: 2, ..kthreadd.clone() }, 2),
+            ("nothing but the number", Proc { name: "sh".into(), ..proc(2, 1) }, 2),
+            ("nothing but the name", Proc { name: "kthreadd".into(), ..proc(9, 1) }, 9),
+            ("nothing but no session", Proc { sid: 0, ..proc(9, 1) }, 9),
+            ("nothing but no parent", proc(9, 0), 9),
+        ] {
+            let snapshot = [process.clone(), proc(32, children)];
+            let want = if process == kthreadd { vec![] } else { vec![process.pid, 32] };
+            assert_eq!(may_be_marked(&snapshot, 0), want, "{name}");
+        }
+    }
+
+    #[test]
     fn a_name_cannot_forge_the_fields() {
         let tail = "7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 555 1000 42 18446744073709551615";
         let want = |name: &str, zombie| {

@@ -203,6 +203,11 @@ impl Verdict {
     }
 }
 
+/// In another time namespace the start time of the very same process is another one: neither that two agree nor that
+/// they differ says anything.
+const OTHER_CLOCK: &str =
+    "its start time was recorded in another time namespace, and there is no inode to go by";
+
 /// Compares identities alone: where, which number, which process behind it.
 enum Identity {
     Same,
@@ -242,6 +247,8 @@ fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence, proven: bool
         (None, _) => {}
     }
     match now.start_ticks {
+        _ if proven && !scope.shares_clock(here) => Identity::Same,
+        _ if !scope.shares_clock(here) => Identity::Unknown(OTHER_CLOCK),
         None if proven => Identity::Same,
         None => Identity::Unknown("the start time cannot be read"),
         Some(ticks) if ticks != recorded.start_ticks => {
@@ -315,12 +322,16 @@ pub enum Kin<'a> {
     ChildOf(i32),
     /// Found by its environment. One that is older than the tree can only have a copy of it.
     Marked {
-        /// When the root of the tree started, in clock ticks since boot.
-        since_ticks: u64,
+        /// When the root of the tree started, in clock ticks since boot as they are read here; `None` where that
+        /// cannot be told.
+        since_ticks: Option<u64>,
     },
     /// Found in the control group of the lease, or below it.
     InCgroup(&'a str),
 }
+
+/// Its marker names the lease, and may be a copy.
+const UNKNOWN_AGE: &str = "the age of its tree was recorded in another time namespace, and does not tell its own marker from a copy";
 
 /// Whether a process belongs to the tree of a lease.
 #[must_use]
@@ -340,9 +351,9 @@ pub fn verify_member(
     let proven = match kin {
         Kin::ChildOf(_) if now.ppid.is_none() => return Verdict::Unknown("its parent cannot be read"),
         Kin::ChildOf(parent) => now.ppid == Some(parent),
-        Kin::Marked { since_ticks } => {
-            now.marker.names(lease_id, gateway) && now.start_ticks.is_some_and(|ticks| ticks >= since_ticks)
-        }
+        Kin::Marked { .. } if !now.marker.names(lease_id, gateway) => false,
+        Kin::Marked { since_ticks: None } => return Verdict::Unknown(UNKNOWN_AGE),
+        Kin::Marked { since_ticks: Some(since) } => now.start_ticks.is_some_and(|ticks| ticks >= since),
         Kin::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }

@@ -17,7 +17,7 @@ fn world() -> World {
     World {
         lease: LeaseId::mint(),
         gateway: GatewayInstanceId::mint(),
-        scope: Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() },
+        scope: Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
     }
 }
 
@@ -142,6 +142,16 @@ fn verdicts_without_an_inode_on_record() {
             Evidence { start_ticks: None, own_child: true, ..live.clone() },
             "owned",
         ),
+        (
+            "environment unreadable, own child",
+            Evidence { marker: Marker::Unreadable, own_child: true, ..live.clone() },
+            "owned",
+        ),
+        (
+            "nothing of it can be read, own child",
+            Evidence { life: Life::Unreadable, start_ticks: None, own_child: true, ..live.clone() },
+            "unknown",
+        ),
         ("zombie", Evidence { life: Life::Zombie, marker: Marker::Unreadable, ..live.clone() }, "gone"),
     ] {
         assert_eq!(verify(&w.record(None), &now, &Guard::default()).as_str(), want, "{name}");
@@ -168,7 +178,8 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         claim.process.pid = pid;
         assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
         assert_eq!(
-            verify_member(w.lease, w.gateway, Kin::Marked { since_ticks: TICKS }, &now, &guard).as_str(),
+            verify_member(w.lease, w.gateway, Kin::Marked { since_ticks: Some(TICKS) }, &now, &guard)
+                .as_str(),
             want,
             "{pid} {guard:?}"
         );
@@ -179,12 +190,24 @@ fn nobody_signals_itself_its_line_or_another_lease() {
 fn members_need_a_proof_of_their_own() {
     let w = world();
     let live = w.live();
-    let marked = Kin::Marked { since_ticks: TICKS };
+    let marked = Kin::Marked { since_ticks: Some(TICKS) };
     let bare = Evidence { marker: Marker::Missing, ..live.clone() };
     for (name, kin, now, want) in [
         ("marked", marked, live.clone(), "owned"),
-        ("23: older than the tree", Kin::Marked { since_ticks: TICKS + 1 }, live.clone(), "not_ours"),
+        ("23: older than the tree", Kin::Marked { since_ticks: Some(TICKS + 1) }, live.clone(), "not_ours"),
         ("23: of an unknown age", marked, Evidence { start_ticks: None, ..live.clone() }, "not_ours"),
+        (
+            "13: marked, of a tree of an unknown age",
+            Kin::Marked { since_ticks: None },
+            live.clone(),
+            "unknown",
+        ),
+        (
+            "13: not marked, of a tree of an unknown age",
+            Kin::Marked { since_ticks: None },
+            bare.clone(),
+            "not_ours",
+        ),
         ("22: not marked", marked, bare.clone(), "not_ours"),
         ("22: not marked, but a child", Kin::ChildOf(50), bare.clone(), "owned"),
         ("child of another", Kin::ChildOf(51), live.clone(), "not_ours"),
@@ -223,6 +246,46 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
     }
     let old = ProcessRecord { inode: None, ..record };
     assert_eq!(holder(old, &w.scope, &live), Holder::Alive);
+}
+
+#[test]
+fn c13_s_start_times_of_another_clock_say_nothing() {
+    let w = world();
+    let elsewhere = |timens| Scope { timens, ..w.scope.clone() };
+    let live = Evidence { inode: None, ..w.live() };
+    let shifted = Evidence { start_ticks: Some(9), ..live.clone() };
+    let other = Evidence { inode: Some(1), ..live.clone() };
+    let same = Evidence { inode: Some(INODE), ..shifted.clone() };
+    let child = Evidence { own_child: true, ..shifted.clone() };
+    let gone = Evidence { life: Life::Gone, handle: None, ..live.clone() };
+    let here = Some(3);
+    // (name, the inode on record, the clock then, the clock now, the evidence, the process, the supervisor)
+    for (name, inode, then, now_by, now, want, of) in [
+        ("shifted", None, here, Some(9), &shifted, "unknown", Holder::Unknown),
+        ("equal by chance", None, here, Some(9), &live, "unknown", Holder::Unknown),
+        ("no clock on record", None, None, Some(9), &shifted, "unknown", Holder::Unknown),
+        ("no clock on record, equal", None, None, Some(9), &live, "unknown", Holder::Unknown),
+        ("no clock now", None, here, None, &shifted, "unknown", Holder::Unknown),
+        ("one clock for all", None, None, None, &shifted, "not_ours", Holder::Dead),
+        ("one clock for all, equal", None, None, None, &live, "owned", Holder::Alive),
+        ("the same clock", None, here, here, &shifted, "not_ours", Holder::Dead),
+        ("the inode agrees", Some(INODE), here, Some(9), &same, "owned", Holder::Alive),
+        ("the inode does not", Some(INODE), here, Some(9), &other, "not_ours", Holder::Dead),
+        ("no inode now", Some(INODE), here, Some(9), &live, "unknown", Holder::Unknown),
+        ("an own child", None, here, Some(9), &child, "owned", Holder::Alive),
+        ("no such process", None, here, Some(9), &gone, "gone", Holder::Dead),
+    ] {
+        let recorded = elsewhere(then);
+        let now = Evidence { scope: Some(elsewhere(now_by)), ..now.clone() };
+        let claim = Claim { scope: &recorded, ..w.record(inode) };
+        assert_eq!(verify(&claim, &now, &Guard::default()).as_str(), want, "{name}");
+        assert_eq!(holder(claim.process, &recorded, &now), of, "{name}");
+        assert_eq!(doubt(&claim, &now).is_some(), !matches!(want, "not_ours" | "gone"), "{name}");
+    }
+    let recorded = elsewhere(here);
+    let claim = Claim { scope: &recorded, cgroup: Some(LEAF), ..w.record(None) };
+    let inside = Evidence { scope: Some(elsewhere(Some(9))), cgroup: Some(LEAF.into()), ..shifted };
+    assert_eq!(verify(&claim, &inside, &Guard::default()).as_str(), "owned", "its control group proves it");
 }
 
 #[test]

@@ -118,6 +118,12 @@ fn all_facts(
         ),
         fact(
             subject,
+            "time_namespace",
+            text(lease.scope.timens),
+            text(now.scope.as_ref().and_then(|s| s.timens)),
+        ),
+        fact(
+            subject,
             "pid",
             number(Some(process.pid)),
             number(Some(now.pid).filter(|_| now.life != Life::Gone)),

@@ -38,7 +38,17 @@ pub struct Pause {
     verdict: oneshot::Receiver<oneshot::Sender<(Lease, TaskState)>>,
 }
 
+/// What is done with a task that pauses: who wants it as a value is told it; when this is dropped it goes on.
+type Decision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
+
 impl Pause {
+    /// Such a request, with what says that the task pauses, or has ended, and with what decides.
+    #[must_use]
+    pub fn new() -> (Self, oneshot::Receiver<()>, Decision) {
+        let ((paused, is_paused), (decide, verdict)) = (oneshot::channel(), oneshot::channel());
+        (Self { paused, verdict }, is_paused, decide)
+    }
+
     /// Waits for the decision: who wants the task as a value, or that it goes on.
     pub(crate) async fn wait(self) -> Option<oneshot::Sender<(Lease, TaskState)>> {
         // Who asked and went away has decided.
@@ -48,7 +58,7 @@ impl Pause {
 }
 
 /// The tasks that pause. They go on when this is dropped.
-type Paused = HashMap<LeaseId, oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>>;
+type Paused = HashMap<LeaseId, Decision>;
 
 /// An upgrade under way.
 #[derive(Debug)]
@@ -231,9 +241,9 @@ impl Owner {
     async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<Paused, &'static str> {
         let (mut paused, mut waits) = (Paused::new(), Vec::new());
         for (id, commands) in self.leases.iter().filter_map(|(id, e)| Some((id, e.commands.clone()?))) {
-            let ((ready, is_ready), (verdict, decided)) = (oneshot::channel(), oneshot::channel());
+            let (pause, is_ready, verdict) = Pause::new();
             waits.push(async move {
-                let told = commands.send(LeaseCmd::Pause(Pause { paused: ready, verdict: decided })).await;
+                let told = commands.send(LeaseCmd::Pause(pause)).await;
                 if told.is_ok() {
                     // A task that ends instead has nothing to hand over.
                     drop(is_ready.await);

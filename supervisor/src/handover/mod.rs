@@ -24,7 +24,8 @@ pub(crate) mod program;
 mod thaw;
 
 pub(crate) use exec::{ResumeError, go_back, number, plain, resume};
-pub(crate) use freeze::{Footing, Frozen, Pause, Tried, Upgrade, outlasting};
+pub use freeze::Pause;
+pub(crate) use freeze::{Footing, Frozen, Tried, Upgrade, outlasting};
 pub(crate) use passed::Passed;
 pub(crate) use thaw::{Standing, Thawing};
 
@@ -110,7 +111,7 @@ pub(crate) struct EntryState {
 /// What the task of a living lease hands over.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TaskState {
+pub struct TaskState {
     /// How far its end has come.
     pub(crate) stop: Stop,
     /// The wrapper's control socket, while it is open.

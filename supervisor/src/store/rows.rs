@@ -12,14 +12,14 @@ const SAVE_LEASE: &str = "
 INSERT OR REPLACE INTO leases (
     lease_id, gateway_instance_id, owner_uid, session_key, kind, parent_lease_id, output_bytes_max,
     eof_ms, term_ms, kill_ms, wrapper_root, wrapper_path,
-    supervisor_pid, supervisor_start, supervisor_inode, boot_id, pidns, init_start, init_inode,
+    supervisor_pid, supervisor_start, supervisor_inode, boot_id, pidns, timens, init_start, init_inode,
     wrapper_pid, wrapper_start, wrapper_inode, adapter_pid, adapter_start, adapter_inode, pgid, sid,
     command_hash, spec_hash, cgroup_path, rung, started_at_ms, ended_at_ms, state, state_reason,
     last_evidence_json, exit_kind, exit_value, stdout_base, stdout_end, stdin_written, released
 ) VALUES (
     :lease_id, :gateway, :owner_uid, :session_key, :kind, :parent, :output_bytes_max,
     :eof_ms, :term_ms, :kill_ms, :wrapper_root, :wrapper_path,
-    :supervisor_pid, :supervisor_start, :supervisor_inode, :boot_id, :pidns, :init_start, :init_inode,
+    :supervisor_pid, :supervisor_start, :supervisor_inode, :boot_id, :pidns, :timens, :init_start, :init_inode,
     :wrapper_pid, :wrapper_start, :wrapper_inode, :adapter_pid, :adapter_start, :adapter_inode, :pgid, :sid,
     :command_hash, :spec_hash, :cgroup_path, :rung, :started_at_ms, :ended_at_ms, :state, :state_reason,
     :last_evidence_json, :exit_kind, :exit_value, :stdout_base, :stdout_end, :stdin_written, :released
@@ -67,6 +67,7 @@ pub(super) fn save_lease(connection: &Connection, lease: &Lease) -> Result<(), S
         ":supervisor_inode": lease.supervisor.inode.map(sql),
         ":boot_id": lease.scope.boot_id,
         ":pidns": sql(lease.scope.pidns),
+        ":timens": lease.scope.timens.map(sql),
         ":init_start": lease.scope.init.start_ticks.map(sql),
         ":init_inode": lease.scope.init.inode.map(sql),
         ":wrapper_pid": wrapper.map(|p| p.pid),
@@ -211,6 +212,7 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
         scope: Scope {
             boot_id: text("boot_id")?,
             pidns: number(row, "pidns")?,
+            timens: maybe_number(row, "timens")?,
             init: NsInit {
                 start_ticks: maybe_number(row, "init_start")?,
                 inode: maybe_number(row, "init_inode")?,
@@ -253,7 +255,12 @@ fn salvage(row: &Row<'_>, why: &StoreError) -> Option<Lease> {
         wrapper_root: text("wrapper_root"),
         wrapper_path: text("wrapper_path"),
         supervisor: ProcessRecord { pid: 0, start_ticks: 0, inode: None },
-        scope: Scope { boot_id: text("boot_id"), pidns: count("pidns"), init: NsInit::default() },
+        scope: Scope {
+            boot_id: text("boot_id"),
+            pidns: count("pidns"),
+            timens: None,
+            init: NsInit::default(),
+        },
         bound: None,
         command_hash: text("command_hash"),
         spec_hash: text("spec_hash"),

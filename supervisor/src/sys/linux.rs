@@ -114,6 +114,19 @@ fn read_text(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
+/// Where this process is.
+fn scope(init: NsInit) -> Option<Scope> {
+    let boot_id = read_text("/proc/sys/kernel/random/boot_id")?;
+    let pidns = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
+    let timens = match rustix::fs::stat("/proc/self/ns/time") {
+        Ok(ns) => Some(ns.st_ino),
+        // The kernel has no time namespaces: all start times are of one clock.
+        Err(Errno::NOENT) => None,
+        Err(_) => return None,
+    };
+    Some(Scope { boot_id, pidns, timens, init })
+}
+
 impl Default for Linux {
     fn default() -> Self {
         Self::new()
@@ -137,9 +150,7 @@ impl Linux {
             start_ticks: first.as_ref().and_then(Handle::stat).map(|stat| stat.start_ticks),
             inode: first.as_ref().and_then(OpenProcess::inode),
         };
-        linux.here = read_text("/proc/sys/kernel/random/boot_id")
-            .zip(rustix::fs::stat("/proc/self/ns/pid").ok())
-            .map(|(boot_id, ns)| Scope { boot_id, pidns: ns.st_ino, init });
+        linux.here = scope(init);
         linux
     }
 

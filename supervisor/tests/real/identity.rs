@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use crate::crash::STUBBORN;
 use crate::ground::{start_ticks, stranger, under};
 use acp_shared::protocol::LeaseState;
@@ -259,6 +259,72 @@ async fn c13_r_a_shifted_clock_is_no_proof_of_another_process() {
         assert_eq!(marked(spec.lease_id), [0; 0], "{shift}");
         assert_eq!(host.row(spec.lease_id).0, "closed", "{shift}");
     }
+}
+
+/// Without inodes nothing tells a shifted start time from another process: nothing is signalled, and nothing is given
+/// up. A supervisor by the clock of the record ends the tree.
+async fn on_c13_r_without_inodes_a_shifted_clock_proves_nothing(rung: &str) {
+    possible!(Ability::TimeNamespace);
+    for shift in ["100000", "-1"] {
+        let Some(mut host) = Host::on(rung) else { return };
+        let identity = host.gateway();
+        let spec = script(STUBBORN);
+        let info = identity.connect().await.spawn(&spec).await;
+        eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+        let roots = [info.wrapper_pid.unwrap(), info.adapter_pid.unwrap()];
+        host.leave_behind(&info);
+        // What a kernel without them, or a rung without pidfds, has on record.
+        host.edit(spec.lease_id, "wrapper_inode = NULL, adapter_inode = NULL, supervisor_inode = NULL");
+        let prefix = ["unshare", "-T", "--boottime", shift, "--fork", "--kill-child"];
+        let ready = host.launch(under(&prefix, &host.command()));
+        assert_eq!(ready["event"], "ready", "{ready}");
+        let (state, reason, _) = host.row(spec.lease_id);
+        assert_eq!(state, "open", "{shift}: {reason}");
+        assert!(roots.iter().all(|pid| runs(*pid)), "{shift}");
+        // Whatever is not owned the exit code says too.
+        let report = host.cli(&["leases", "verify", &spec.lease_id.to_string(), "--json"]);
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+        let report = &report["data"];
+        assert_eq!(report["verdict"], "unknown", "{shift}: {report}");
+        assert!(report["why"].as_str().unwrap().contains("time namespace"), "{report}");
+        host.crash();
+        host.start();
+        assert_eq!(marked(spec.lease_id), [0; 0], "{shift}");
+        assert_eq!(host.row(spec.lease_id).0, "closed", "{shift}");
+    }
+}
+
+/// The supervisor of the leases lives, in another time namespace than the one that finds a copy of them.
+async fn on_c13_c17_r_a_living_supervisor_is_not_taken_for_dead_by_another_clock(rung: &str) {
+    possible!(Ability::TimeNamespace);
+    for shift in ["100000", "-1"] {
+        let Some(mut host) = Host::on(rung) else { return };
+        let identity = host.gateway();
+        let spec = agent(&["cat"]);
+        let info = identity.connect().await.spawn(&spec).await;
+        let mut copy = Host::idle(&format!("rung = {rung:?}"));
+        std::fs::create_dir_all(copy.state_dir()).unwrap();
+        for name in ["supervisor.db", "supervisor.db-wal", "supervisor.db-shm", "secret"] {
+            std::fs::copy(host.state_dir().join(name), copy.state_dir().join(name)).unwrap();
+        }
+        copy.edit(spec.lease_id, "wrapper_inode = NULL, adapter_inode = NULL, supervisor_inode = NULL");
+        let prefix = ["unshare", "-T", "--boottime", shift, "--fork", "--kill-child"];
+        let ready = copy.launch(under(&prefix, &copy.command()));
+        assert_eq!(ready["event"], "ready", "{ready}");
+        let lines = copy.json(&["leases", "reap", "--dry-run"]);
+        assert_eq!(lines[0]["action"], "leave", "{shift}: {lines}");
+        let why = "it cannot be told whether the supervisor that spawned it lives";
+        assert_eq!(lines[0]["why"], why, "{shift}: {lines}");
+        assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()), "{shift}");
+        assert_eq!(copy.row(spec.lease_id).0, "open", "{shift}");
+        copy.crash();
+        host.crash();
+    }
+}
+
+on_lower_rungs! {
+    on_c13_r_without_inodes_a_shifted_clock_proves_nothing,
+    on_c13_c17_r_a_living_supervisor_is_not_taken_for_dead_by_another_clock,
 }
 
 /// The number on record is that of a thread of a stranger: of a neighbour's supervisor, which has several.

@@ -28,7 +28,8 @@ struct Limited {
 impl Limited {
     async fn new() -> Self {
         let host = Host::with_config(LIMITS);
-        assert_eq!(host.json(&["status"])["warnings"], serde_json::json!([]));
+        let warnings = host.json(&["status"])["warnings"].to_string();
+        assert!(!warnings.contains("has no effect"), "{warnings}");
         let mut gateway = host.gateway().connect().await;
         let bystander = gateway.spawn(&agent(&["cat"])).await;
         Self { host, gateway, bystander }
@@ -74,7 +75,7 @@ async fn each_lease_has_its_limits_and_the_next_its_own() {
 async fn an_agent_that_takes_too_much_memory_is_killed_and_its_end_is_told() {
     possible!(Ability::CgroupLimits);
     let mut host = Limited::new().await;
-    let spec = script("exec tail -c 400000000 /dev/zero");
+    let spec = script("exec awk 'BEGIN { s = \"x\"; while (1) s = s s }'");
     let info = host.gateway.spawn(&spec).await;
     host.gateway.attach(spec.lease_id, 0).await;
     let (status, end, _) = host.gateway.exited(spec.lease_id).await;
@@ -170,7 +171,10 @@ async fn limits_bite_or_are_said_to_have_no_effect() {
         found.collect::<Vec<_>>(),
         warnings.as_array().unwrap().iter().filter(of_limits).cloned().collect::<Vec<_>>()
     );
-    let bounded = warned("pids_max").is_none();
-    eventually("it has started what it can", || members(&leaf).len() >= if bounded { 39 } else { 60 });
-    assert!(!bounded || members(&leaf).len() <= 40);
+    // Where it bites, the shell gives up at the first process that it cannot have.
+    if warned("pids_max").is_none() {
+        assert!(members(&leaf).len() <= 40);
+    } else {
+        eventually("all of it has started", || members(&leaf).len() >= 60);
+    }
 }

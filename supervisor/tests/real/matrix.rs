@@ -9,7 +9,8 @@ use crate::crash::{Decoy, STUBBORN};
 use crate::ground::under;
 use crate::trace::{Instance, Role, Side, Tracer, end};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
-use acp_shared::protocol::{Graces, LeaseInfo, LeaseState, Request, Spawn};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{Graces, LeaseInfo, LeaseState, RefusalCode, Request, Spawn};
 use acp_supervisor::core::reap::Stage;
 use acp_supervisor::core::stop::Phase;
 use acp_supervisor::spawn::Step;
@@ -122,8 +123,10 @@ impl Rig {
         let neighbour = Host::new();
         let mut neighbours = neighbour.gateway().connect().await;
         let theirs = neighbours.spawn(&agent(&["sleep", "300"])).await;
-        let host =
-            Host::idle("reap_term_ms = 100\nreap_kill_ms = 2000\ncrash_backoff_ms = 0\ncrashes_max = 0");
+        // On R2, whose signals are the points: on R1 one write to `cgroup.kill` may leave nobody to signal.
+        let host = Host::idle(
+            "rung = \"R2\"\nreap_term_ms = 100\nreap_kill_ms = 2000\ncrash_backoff_ms = 0\ncrashes_max = 0",
+        );
         let identity = host.gateway();
         Self { host, identity, supervisor: None, _neighbour: neighbour, theirs, neighbours }
     }
@@ -213,7 +216,7 @@ impl Rig {
     async fn spawn(&self, gateway: &mut Client, spec: &Spawn) -> LeaseInfo {
         let info = gateway.spawn(spec).await;
         // Beside the decoy: wrapper, adapter and its sleep, escapee and its sleep.
-        eventually("the tree is there", || marked(spec.lease_id).len() >= 5);
+        eventually("the tree is there", || marked(spec.lease_id).len() >= 6);
         eventually("the lease is open on disk", || self.host.row(spec.lease_id).0 == "open");
         info
     }
@@ -312,6 +315,51 @@ async fn c71_a12_a15_r_the_wrapper_is_killed_at_each_step_of_a_spawn() {
         let spawned = gateway.reply(id).await;
         println!("{at:?}: {:?}", spawned.map(drop).map_err(|refusal| refusal.message));
         rig.check_the_rest(&spec, &decoys, &at);
+    }
+    rig.end();
+    tracer.finish();
+    rig.check_the_neighbour().await;
+}
+
+/// The adapter dies by itself before the wrapper says that it is there, before it is let go, and in that moment: the
+/// spawn is refused, or its status arrives.
+#[tokio::test]
+async fn c70_r_the_adapter_is_killed_before_the_hello_and_before_go() {
+    possible!(Ability::Ptrace);
+    let mut rig = Rig::new().await;
+    let (mut gateway, tracer) = rig.traced().await;
+    // What is still refused, and what has started: once the hello is out, either may be first.
+    for (what, side, want) in [
+        ("fork", Exit, Some(false)),
+        ("send", Entry, Some(false)),
+        ("send", Exit, None),
+        ("go", Entry, Some(true)),
+        ("go", Exit, Some(true)),
+    ] {
+        let at = Instance { role: Wrapper, what: what.to_owned(), side, nth: 1 };
+        let spec = stubborn();
+        let decoys = rig.decoys(spec.lease_id);
+        tracer.arm(Some((at.clone(), Adapter)));
+        let id = gateway.send(Request::Spawn(spec.clone())).await;
+        assert!(tracer.await_hit(REACH), "{at:?} was not reached: {:?}", tracer.log());
+        let spawned = gateway.reply(id).await;
+        assert!(want.is_none_or(|want| want == spawned.is_ok()), "{at:?}: {spawned:?}");
+        let began = match spawned {
+            Ok(_) => {
+                gateway.attach(spec.lease_id, 0).await;
+                let (status, end, _) = gateway.exited(spec.lease_id).await;
+                assert_eq!((status, end), (ExitStatus::Signaled(Signal::KILL.as_raw()), 0), "{at:?}");
+                true
+            }
+            Err(refusal) => {
+                assert_eq!(refusal.code, RefusalCode::SpawnFailed, "{at:?}: {refusal:?}");
+                false
+            }
+        };
+        rig.check_the_rest(&spec, &decoys, &at);
+        let (state, reason, _) = rig.host.row(spec.lease_id);
+        // Who names an adapter that is not there may be no wrapper of ours: that lease is lost.
+        assert!(state == "closed" || !began, "{at:?}: {state}, {reason}");
     }
     rig.end();
     tracer.finish();

@@ -12,6 +12,7 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -255,6 +256,12 @@ impl Trace {
             // It is traced and was not reaped by its tracer, so the number is its own.
             let handle = acp_testkit::sys::open(process).unwrap();
             rustix::process::pidfd_send_signal(&handle, rustix::process::Signal::KILL).unwrap();
+            if victim == Role::Adapter {
+                // Of one thread, so nothing holds it up: whoever is stopped here goes on when it is dead.
+                let mut dead = [PollFd::new(&handle, PollFlags::IN)];
+                let within = Timespec::try_from(DEADLINE).unwrap();
+                assert_eq!(rustix::event::poll(&mut dead, Some(&within)).unwrap(), 1, "it does not die");
+            }
             self.board.lock().hit = true;
             self.board.changed.notify_all();
         }

@@ -1,7 +1,7 @@
 //! How trees end: orderly closes, orphans, survivors, strays. Cases 37, 44, 65, 66, 72.
 
 use crate::kernel::{ME, OnTerm, State, environ};
-use crate::stage::{REAP_TERM_MS, Stage};
+use crate::stage::{GRACES, REAP_TERM_MS, Stage};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
 use acp_supervisor::lease_task::LeaseCmd;
@@ -311,6 +311,71 @@ async fn c72_s_what_the_same_process_holds_it_keeps_across_an_exec() {
     assert_eq!(lines[0].action, "leave");
     assert_eq!(s.state(&tree), Open);
     assert!(s.untouched(&tree));
+}
+
+/// How far the virtual clock may be off: what is due in a step is done in it or in one of the next.
+const SLACK_MS: u64 = 30;
+
+/// When SIGTERM and SIGKILL reach the wrapper of a tree that ignores everything, in milliseconds since its end was
+/// asked for, with the lease handed over at some time.
+async fn escalation(handed: Option<(u64, u64)>) -> [u64; 2] {
+    let mut s = Stage::new().await;
+    {
+        let mut wrapper = s.sys.wrapper.lock().unwrap();
+        (wrapper.deaf, wrapper.stubborn_adapter) = (true, true);
+    }
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    s.harden(&tree);
+    s.close(id).await;
+    let since = s.kernel().now_ms();
+    if let Some((after_ms, away_ms)) = handed {
+        s.pass(after_ms).await;
+        let before = s.sent();
+        s.hand_over(id, away_ms).await;
+        assert_eq!(s.sent(), before, "nobody drives it meanwhile");
+    }
+    s.reaches(id, Closed).await;
+    assert!(s.kernel().alive(id).is_empty());
+    // SIGKILL comes to its whole group and to itself.
+    let mut sent = s.sent_to(tree.wrapper);
+    sent.dedup();
+    assert_eq!(sent, [Term, Cont, Kill], "each step once: {handed:?}");
+    assert_eq!(s.by_id(id).state_reason, "asked");
+    let at = |signal| {
+        s.sent().iter().find(|sent| sent.pid == tree.wrapper && sent.signal == signal).unwrap().at_ms
+    };
+    [at(Term) - since, at(Kill) - since]
+}
+
+#[tokio::test(start_paused = true)]
+async fn c72_s_a_lease_that_is_handed_over_keeps_the_timers_of_its_end() {
+    let close = |a: u64, b: u64| a.abs_diff(b) <= SLACK_MS;
+    let [term, kill] = escalation(None).await;
+    assert!(close(term, GRACES.eof_ms) && kill > term + GRACES.term_ms, "{term}, {kill}");
+    // In the grace of the end of file, in that of SIGTERM, and over the end of each.
+    for (after_ms, away_ms, want) in [
+        (20, 30, [term, kill]),
+        (term + 60, 60, [term, kill]),
+        (20, 300, [320, 320 + kill - term]),
+        (term + 60, kill, [term, term + 60 + kill]),
+    ] {
+        let got = escalation(Some((after_ms, away_ms))).await;
+        let agrees = got.into_iter().zip(want).all(|(a, b)| close(a, b));
+        assert!(agrees, "handed over after {after_ms} ms for {away_ms} ms: {got:?}, not {want:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c72_s_a_wrapper_that_dies_while_nobody_drives_its_lease_is_noticed() {
+    let mut s = Stage::new().await;
+    let id = s.spawn().await;
+    let tree = s.grow(id);
+    let now = s.kernel().now_ms();
+    s.kernel().at(now + 50, move |k| k.deliver(tree.wrapper, Kill));
+    s.hand_over(id, 100).await;
+    s.reaches(id, Lost).await;
+    assert!(s.kernel().alive(id).is_empty(), "{:?}", s.kernel().alive(id));
 }
 
 #[tokio::test(start_paused = true)]

@@ -179,7 +179,7 @@ impl Kernel {
         kernel.edit(ME, |t| (t.subreaper, t.reaps) = (true, false));
         let init = kernel.task(1);
         let init = NsInit { start_ticks: Some(init.start_ticks), inode: Some(init.inode) };
-        kernel.scope = Some(Scope { boot_id: "boot".into(), pidns: 7, init });
+        kernel.scope = Some(Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init });
         kernel
     }
 

@@ -83,6 +83,85 @@ async fn c13_s_a_shifted_start_time_is_no_proof_against_the_inode() {
     }
 }
 
+/// What a supervisor in another time namespace would have written of the same processes.
+fn by_another_clock(lease: &mut acp_supervisor::core::lease::Lease, shift: i64) {
+    let shifted = |ticks: u64| ticks.saturating_add_signed(shift);
+    lease.scope.timens = Some(9);
+    lease.scope.init.start_ticks = lease.scope.init.start_ticks.map(shifted);
+    let bound = lease.bound.as_mut().unwrap();
+    for process in [&mut bound.wrapper, &mut bound.adapter, &mut lease.supervisor] {
+        process.start_ticks = shifted(process.start_ticks);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c13_s_without_inodes_a_shifted_start_time_proves_nothing() {
+    for shift in [-100, 10_000_000] {
+        for first_has_inode in [true, false] {
+            let mut s = Stage::on(|k| {
+                k.abilities.pidfs_inode = false;
+                let scope = k.scope.as_mut().unwrap();
+                scope.init.inode = scope.init.inode.filter(|_| first_has_inode);
+            })
+            .await;
+            let tree = s.orphan(Open).await;
+            let row = s.lease(&tree).clone();
+            s.rewrite(&tree, |l| by_another_clock(l, shift)).await;
+            s.kernel().ours.clear();
+            s.reap().await;
+            assert_eq!(s.state(&tree), Open, "{shift}: {}", s.lease(&tree).state_reason);
+            assert!(s.untouched(&tree), "{shift}");
+            // By the clock that the row was written by it is the same tree.
+            s.kernel().ours.insert(tree.lease);
+            s.save(row).await;
+            s.reap().await;
+            assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]), "{shift}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c13_c17_s_a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
+    for (inode, why) in [
+        (true, "the supervisor that spawned it lives"),
+        (false, "it cannot be told whether the supervisor that spawned it lives"),
+    ] {
+        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
+        let tree = s.orphan(Open).await;
+        let supervisor = with_its_supervisor(&s);
+        s.rewrite(&tree, |l| {
+            l.supervisor = supervisor;
+            by_another_clock(l, -100);
+        })
+        .await;
+        s.kernel().ours.clear();
+        let lines = s.reap().await;
+        assert_eq!((lines[0].action.as_str(), lines[0].why.as_str()), ("leave", why));
+        assert_eq!(s.state(&tree), Open);
+        assert!(s.untouched(&tree));
+    }
+}
+
+/// Of the tree only what has left its session is there, known by its marker alone. Whether it is as old as the tree
+/// another clock does not say, unless the wrapper itself does.
+#[tokio::test(start_paused = true)]
+async fn c13_c23_s_how_old_a_marked_process_is_another_clock_does_not_say() {
+    for (shift, wrapper_lives) in [(-1_000, true), (1_000, true), (-1_000, false), (1_000, false)] {
+        let mut s = Stage::new().await;
+        let tree = s.orphan(Open).await;
+        s.rewrite(&tree, |l| by_another_clock(l, shift)).await;
+        s.kernel().edit(tree.child, |t| t.ppid = 1);
+        s.kernel().exit(tree.adapter, acp_shared::launch::ExitStatus::Exited(0));
+        if !wrapper_lives {
+            s.kernel().exit(tree.wrapper, acp_shared::launch::ExitStatus::Exited(0));
+            s.kernel().ours.clear();
+        }
+        s.reap().await;
+        let (want, alive) = if wrapper_lives { (Closed, vec![]) } else { (Open, vec![tree.child]) };
+        assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (want, alive), "{shift}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn c14_a19_s_impossible_processes_are_rejected_when_a_row_is_loaded() {
     for (what, columns) in [

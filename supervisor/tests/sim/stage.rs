@@ -16,7 +16,7 @@ use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
 use acp_supervisor::core::load::{self, Own};
 use acp_supervisor::core::retain::{Clocks, Ended, Rest, due_ms, may_be_forgotten};
 use acp_supervisor::launchdir::WrapperRoot;
-use acp_supervisor::lease_task::{self, LeaseCmd};
+use acp_supervisor::lease_task::{self, LeaseCmd, Pause};
 use acp_supervisor::owner::Event;
 use acp_supervisor::reaper::{self, Watch};
 use acp_supervisor::refusals::Refusals;
@@ -505,6 +505,21 @@ impl Stage {
     pub(crate) async fn tell(&self, id: LeaseId, command: LeaseCmd) {
         let commands = self.commands.get(&id).unwrap_or_else(|| panic!("no task of {id}"));
         drop(commands.send(command).await);
+    }
+
+    /// Turns the task of a lease into a value and, after a while in which nothing drives it, goes on with that.
+    pub(crate) async fn hand_over(&mut self, id: LeaseId, away_ms: u64) {
+        let (pause, paused, decide) = Pause::new();
+        self.tell(id, LeaseCmd::Pause(pause)).await;
+        self.drive(paused).await.unwrap();
+        let (to, frozen) = tokio::sync::oneshot::channel();
+        decide.send(to).unwrap_or_else(|_| panic!("{id} has ended"));
+        let value = self.drive(frozen).await.unwrap();
+        self.pass(away_ms).await;
+        let (commands, queue) = mpsc::channel(16);
+        self.commands.insert(id, commands);
+        let relay = self.relays.get(&id).unwrap().clone();
+        tokio::spawn(lease_task::resume(Arc::clone(&self.context), value, relay, queue));
     }
 
     /// Waits until a lease is in a state.

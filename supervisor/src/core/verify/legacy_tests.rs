@@ -12,7 +12,7 @@ fn evidence() -> Evidence {
     Evidence {
         handle: Some(HandleId(1)),
         pid: 70,
-        scope: Some(Scope { boot_id: "boot".into(), pidns: 7, init: NsInit::default() }),
+        scope: Some(Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() }),
         life: Life::Running,
         start_ticks: Some(500),
         ppid: Some(1),
