@@ -35,7 +35,8 @@ pub(crate) struct Made {
     pub(crate) broken: Vec<String>,
 }
 
-/// Writes a backup of the database in `dir` to `to`, mode 0600. A file that is there stays unless `replace`.
+/// Writes a backup of the database in `dir` to `to`, mode 0600. A file that is there stays unless `replace`, and what
+/// is there and no file (a device, a directory, a link) stays in any case.
 ///
 /// # Errors
 /// [`StoreError::Exists`]; [`StoreError::Damaged`] when the original is damaged; [`StoreError::Full`];
@@ -48,8 +49,13 @@ pub(crate) fn backup(
 ) -> Result<Made, StoreError> {
     let from = dir.join(DB_FILE);
     std::fs::metadata(&from).map_err(|error| StoreError::file("look at", &from, error))?;
-    if !replace && std::fs::symlink_metadata(to).is_ok() {
-        return Err(StoreError::Exists { path: to.to_owned() });
+    match std::fs::symlink_metadata(to) {
+        Ok(_) if !replace => return Err(StoreError::Exists { path: to.to_owned() }),
+        Ok(there) if !there.is_file() => {
+            let why = std::io::Error::other("it is there and no regular file; name another place");
+            return Err(StoreError::file("replace", to, why));
+        }
+        Ok(_) | Err(_) => {}
     }
     let part = Part::beside(to)?;
     copy(&from, &part.path, progress)?;

@@ -190,6 +190,11 @@ async fn a_backup_under_load_is_of_one_moment_and_private() {
     writer.await.unwrap();
     assert!(names(dir.path()).iter().all(|name| !name.contains("part")), "{:?}", names(dir.path()));
     assert!(matches!(backup(dir.path(), &to, false, &mut still), Err(StoreError::Exists { .. })));
+    // A device that was named by mistake is not replaced by a file.
+    let device = dir.path().join("device");
+    rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(matches!(backup(dir.path(), &device, true, &mut still), Err(StoreError::File { .. })));
+    assert!(!std::fs::symlink_metadata(&device).unwrap().is_file());
     backup(dir.path(), &to, true, &mut still).unwrap();
     store.close().await;
     let copied = raw(&to);
