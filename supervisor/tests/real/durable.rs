@@ -247,6 +247,8 @@ async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
     let mut gateway = host.gateway().connect().await;
     let info = gateway.spawn(spec).await;
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    // That it is open is posted, not waited for.
+    eventually("the lease is open on disk", || host.row(spec.lease_id).0 == "open");
     if closing {
         gateway.close(spec.lease_id).await;
         gateway.state(spec.lease_id, LeaseState::Closing).await;
