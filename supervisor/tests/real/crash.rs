@@ -129,12 +129,8 @@ async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervi
     gateway.spawn(&spec).await;
     let mut copy = Host::with_config("reap_every_ms = 200");
     copy.crash();
-    for name in ["supervisor.db", "supervisor.db-wal", "supervisor.db-shm", "secret"] {
-        let from = host.state_dir().join(name);
-        if from.exists() {
-            std::fs::copy(from, copy.state_dir().join(name)).unwrap();
-        }
-    }
+    host.settled(spec.lease_id);
+    host.copy_state(&copy);
     copy.start();
     assert_eq!(marked(spec.lease_id).len(), 2);
     let lines = copy.json(&["leases", "reap", "--dry-run"]);

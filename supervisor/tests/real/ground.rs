@@ -85,8 +85,26 @@ impl Host {
 
     /// SIGKILL to the supervisor, with this wrapper stopped before, so that it cleans nothing up.
     pub(crate) fn leave_behind(&mut self, info: &LeaseInfo) {
+        self.settled(info.lease_id);
         kill(info.wrapper_pid.unwrap(), Signal::STOP);
         self.crash();
+    }
+
+    /// Waits until the disk says that a lease is open: the answer to a spawn does not wait for that.
+    pub(crate) fn settled(&self, lease_id: LeaseId) {
+        let begun = ["reserved", "bound"];
+        eventually("the lease is open on disk", || !begun.contains(&self.row(lease_id).0.as_str()));
+    }
+
+    /// Gives another state directory what this one has on disk at one moment, as a snapshot of a volume would.
+    pub(crate) fn copy_state(&self, to: &Self) {
+        std::fs::create_dir_all(to.state_dir()).unwrap();
+        for name in ["supervisor.db", "supervisor.db-wal", "supervisor.db-shm"] {
+            let _ = std::fs::remove_file(to.state_dir().join(name));
+        }
+        let copy = to.state_dir().join("supervisor.db");
+        self.rows().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+        std::fs::copy(self.state_dir().join("secret"), to.state_dir().join("secret")).unwrap();
     }
 
     #[expect(clippy::disallowed_methods, reason = "the test looks at the rows as they are on disk")]

@@ -303,10 +303,8 @@ async fn on_c13_c17_r_a_living_supervisor_is_not_taken_for_dead_by_another_clock
         let spec = agent(&["cat"]);
         let info = identity.connect().await.spawn(&spec).await;
         let mut copy = Host::idle(&format!("rung = {rung:?}"));
-        std::fs::create_dir_all(copy.state_dir()).unwrap();
-        for name in ["supervisor.db", "supervisor.db-wal", "supervisor.db-shm", "secret"] {
-            std::fs::copy(host.state_dir().join(name), copy.state_dir().join(name)).unwrap();
-        }
+        host.settled(spec.lease_id);
+        host.copy_state(&copy);
         copy.edit(spec.lease_id, "wrapper_inode = NULL, adapter_inode = NULL, supervisor_inode = NULL");
         let prefix = ["unshare", "-T", "--boottime", shift, "--fork", "--kill-child"];
         let ready = copy.launch(under(&prefix, &copy.command()));

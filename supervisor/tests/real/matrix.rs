@@ -217,7 +217,7 @@ impl Rig {
         let info = gateway.spawn(spec).await;
         // Beside the decoy: wrapper, adapter and its sleep, escapee and its sleep.
         eventually("the tree is there", || marked(spec.lease_id).len() >= 6);
-        eventually("the lease is open on disk", || self.host.row(spec.lease_id).0 == "open");
+        self.host.settled(spec.lease_id);
         info
     }
 
