@@ -4,8 +4,7 @@
 //! output is a table for people and, as the last line, one JSON object with every figure. A limit that is missed
 //! is said, and only `--check` makes it the exit code. Nothing here is a test: no figure decides a suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`; none means
-//! all), `--check`.
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `plane`, `supervisor`, `wrapper`; none means all), `--check`.
 
 mod api;
 mod cli;
@@ -16,6 +15,7 @@ mod leases;
 mod orphans;
 mod peers;
 mod pipe;
+mod plane;
 mod proc;
 mod report;
 mod stats;
@@ -29,7 +29,7 @@ use report::Report;
 use std::process::ExitCode;
 
 /// The parts, in the order in which they are measured.
-const PARTS: [&str; 5] = ["latency", "throughput", "cost", "supervisor", "wrapper"];
+const PARTS: [&str; 6] = ["latency", "throughput", "cost", "plane", "supervisor", "wrapper"];
 /// Those that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
@@ -67,6 +67,9 @@ fn main() -> ExitCode {
             }
         }
         house.end();
+    }
+    if wanted.contains(&"plane") {
+        plane::measure(&mut report);
     }
     if wanted.contains(&"supervisor") {
         supervisor::measure(&mut report);

@@ -76,6 +76,19 @@ impl Report {
         self.row(name, value, unit, Some(limit));
     }
 
+    /// A figure beside the same of a peer, and the ratio of the two; the limit, if there is one, is the ratio's.
+    pub(crate) fn against(
+        &mut self,
+        name: &str,
+        (ours, unit): (f64, &str),
+        (peer, theirs): (&str, f64),
+        (ratio, limit): (f64, Option<Limit>),
+    ) {
+        self.row(name, ours, unit, None);
+        self.row(&format!("{name}, {peer}"), theirs, unit, None);
+        self.row(&format!("{name}, ratio to {peer}"), ratio, "times", limit);
+    }
+
     fn row(&mut self, name: &str, value: f64, unit: &str, limit: Option<Limit>) {
         let decimals = if value.abs() < 1_000.0 { 3 } else { 0 };
         let judged = match limit {
@@ -83,7 +96,7 @@ impl Report {
             Some(limit) if limit.holds(value) => format!("{:>10}  ok", limit.text()),
             Some(limit) => format!("{:>10}  MISSED", limit.text()),
         };
-        println!("  {name:<46} {value:>12.decimals$} {unit:<8} {judged}");
+        println!("  {name:<58} {value:>12.decimals$} {unit:<8} {judged}");
         let name = format!("{}.{name}", self.part).replace([' ', ',', '-'], "_").replace("__", "_");
         if limit.is_some_and(|limit| !limit.holds(value)) {
             self.missed.push(name.clone());

@@ -1,0 +1,72 @@
+//! Where the control plane is measured: a supervisor, a gateway and the scripted agent, on the defaults that people run
+//! but for caps that would refuse so many sessions.
+
+use acp_tests::house::{AGENT, GATEWAY};
+use acp_tests::scrape::Scrape;
+use acp_tests::service::Service;
+use acp_tests::wait::LONG;
+use acp_tests::world::{Agent, World, bin};
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// Caps only.
+const CAPS: &str = "[limits]\nconnections_max = 1000\n[acp]\nmax_concurrent_sessions = 10000\n";
+
+/// Everything that runs.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// The gateway.
+    pub(crate) gateway: Service,
+    /// The supervisor.
+    pub(crate) supervisor: Service,
+    /// Their directory. Last, so that it goes last.
+    pub(crate) world: World,
+}
+
+impl Ground {
+    /// Starts a supervisor and a gateway.
+    ///
+    /// # Panics
+    /// When they do not become ready.
+    pub(crate) fn build() -> Self {
+        let world = world();
+        let supervisor = world.supervisor();
+        let gateway = world.gateway(GATEWAY, &supervisor.socket());
+        Self { gateway, supervisor, world }
+    }
+
+    /// Commits of the gateway so far, as it counts them.
+    pub(crate) fn commits(&self) -> f64 {
+        let scrape = Scrape::of(&self.gateway.socket());
+        scrape.series.get("acp_store_commits_total").copied().unwrap_or(f64::NAN)
+    }
+
+    /// Ends everything in order.
+    pub(crate) fn end(self) {
+        let _ = self.gateway.terminate(LONG);
+        let _ = self.supervisor.terminate(LONG);
+    }
+}
+
+/// A world with a configuration for the scripted agent.
+pub(crate) fn world() -> World {
+    let world = World::new();
+    configure(&world, "");
+    world
+}
+
+/// Writes the configuration, with more keys of `acp`.
+pub(crate) fn configure(world: &World, more: &str) {
+    let program = bin("fake-agent").to_string_lossy().into_owned();
+    let state = world.path("agent-state").to_string_lossy().into_owned();
+    let mut agent = Agent::new(&[&program, "--state", &state]);
+    agent.permission = "approve-all";
+    world.configure(GATEWAY, &format!("{CAPS}{more}"), &BTreeMap::from([(AGENT, agent)]));
+}
+
+/// The scripted agent by itself.
+pub(crate) fn bare_agent(world: &World) -> Command {
+    let mut command = world.command("fake-agent");
+    command.arg("--state").arg(world.path("bare-state"));
+    command
+}
