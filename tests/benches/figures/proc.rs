@@ -51,3 +51,14 @@ pub(crate) fn cpu_ms(pid: i32) -> f64 {
     let ticks: u32 = after.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
     f64::from(ticks) * TICK_MS
 }
+
+/// Bytes that it asked the kernel for so far, from files and elsewhere, whether the disk was needed or not.
+///
+/// # Panics
+/// When the process is gone.
+pub(crate) fn read_bytes(pid: i32) -> u64 {
+    let path = format!("/proc/{pid}/io");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{path}: {text}"))
+}

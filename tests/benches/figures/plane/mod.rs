@@ -1,11 +1,14 @@
 //! What the control plane holds, each figure as a ratio to what the machine gives without it: issue "Control plane to
 //! completion", "What must be shown" 4.
 
+mod boot;
 mod crowd;
 mod ground;
 mod line;
+mod memory;
 mod plain;
 mod prompts;
+mod seed;
 mod stream;
 
 use crate::report::Report;
@@ -21,4 +24,6 @@ pub(crate) fn measure(report: &mut Report) {
     line::measure(&ground, &mut plain, report);
     drop(plain);
     ground.end();
+    memory::measure(report);
+    boot::measure(report);
 }
