@@ -43,6 +43,9 @@ use tokio_util::sync::CancellationToken;
 /// How often answers under old idempotency keys are forgotten, in milliseconds, and how many at a time.
 const EXPIRE_MS: u64 = 10 * 60_000;
 const EXPIRE_ROWS: u64 = 1_000;
+/// A large database is looked through so long after the start, in milliseconds: whoever waits for the gateway, and what
+/// is taken up again, comes first.
+const LOOK_THROUGH_AFTER_MS: u64 = 60_000;
 
 /// What a gateway is started with.
 #[derive(Debug)]
@@ -143,7 +146,7 @@ fn in_background(
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
     let Local { manager, store, supervisor, metrics, live, .. } = service;
-    tokio::spawn(look_through(store.clone()));
+    tokio::spawn(look_through(store.clone(), stop.clone()));
     tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
     let windows = live.clone();
     let windows = move || windows.windows();
@@ -239,11 +242,15 @@ fn start(
     })
 }
 
-/// A database too large to be looked at before it is used is looked at now.
-async fn look_through(store: Store) {
+/// A database too large to be looked at before it is used is looked at later.
+async fn look_through(store: Store, stop: CancellationToken) {
     let (bytes, _) = levels::sizes(store.dir());
     if bytes <= CHECKED_FIRST_BYTES {
         return;
+    }
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = tokio::time::sleep(Duration::from_millis(LOOK_THROUGH_AFTER_MS)) => {}
     }
     match store.read("look_through", |db| check::pages(db, true)).await {
         Ok(found) if found.is_empty() => tracing::info!(bytes, "the database is sound"),

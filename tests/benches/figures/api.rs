@@ -74,6 +74,11 @@ impl Connections {
         Self { socket: socket.to_owned(), idle: Vec::new() }
     }
 
+    /// Gives up what is open: the gateway may have closed what was silent for long.
+    pub(crate) fn forget(&mut self) {
+        self.idle.clear();
+    }
+
     /// Prompts and returns what the gateway says to that.
     ///
     /// # Panics

@@ -41,6 +41,7 @@ impl Crowd {
 
     /// Each prompts its session `rounds` times, waiting for the end of each turn; how long until all are done.
     pub(crate) fn prompt(&mut self, keys: &[String], text: &str, rounds: usize) -> Duration {
+        self.clients.iter_mut().for_each(Connections::forget);
         let began = Instant::now();
         let turns = self.clients.iter_mut().zip(keys).map(|(client, key)| async move {
             for _ in 0..rounds {
@@ -53,6 +54,7 @@ impl Crowd {
 
     /// Each prompts its session and reads to the end of the turn; `on` is given every line as it comes.
     pub(crate) fn follow(&mut self, keys: &[String], text: &str, on: impl Fn(&str)) {
+        self.clients.iter_mut().for_each(Connections::forget);
         let on = &on;
         let turns = self.clients.iter_mut().zip(keys).map(|(client, key)| client.prompt(key, text, on));
         drop(self.runtime.block_on(join_all(turns)));
@@ -60,12 +62,14 @@ impl Crowd {
 
     /// Each prompts its session; returns when every prompt is accepted.
     pub(crate) fn accept(&mut self, keys: &[String], text: &str) {
+        self.clients.iter_mut().for_each(Connections::forget);
         let accepted = self.clients.iter_mut().zip(keys).map(|(client, key)| client.accept(key, text));
         drop(self.runtime.block_on(join_all(accepted)));
     }
 
     /// Closes the sessions.
     pub(crate) fn close(&mut self, keys: &[String]) {
+        self.clients.iter_mut().for_each(Connections::forget);
         let closed = self.clients.iter_mut().zip(keys).map(|(client, key)| async move {
             client.json("POST", &format!("/v1/sessions/{key}/close"), Some(&json!({}))).await
         });

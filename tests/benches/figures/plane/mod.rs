@@ -15,15 +15,31 @@ use crate::report::Report;
 use ground::Ground;
 use plain::Plain;
 
-/// Measures all of it.
-pub(crate) fn measure(report: &mut Report) {
-    let ground = Ground::build();
-    let mut plain = Plain::beside(&ground.world, "FULL");
-    prompts::measure(&ground, &mut plain, report);
-    stream::measure(&ground, &mut plain, report);
-    line::measure(&ground, &mut plain, report);
-    drop(plain);
-    ground.end();
-    memory::measure(report);
-    boot::measure(report);
+/// What there is to measure, in its order.
+pub(crate) const PARTS: [&str; 5] = ["prompts", "streams", "lines", "idle", "boot"];
+/// Those that share a gateway.
+const TOGETHER: [&str; 3] = ["prompts", "streams", "lines"];
+
+/// Measures what is named.
+pub(crate) fn measure(wanted: &[&str], report: &mut Report) {
+    if wanted.iter().any(|part| TOGETHER.contains(part)) {
+        let ground = Ground::build();
+        let mut plain = Plain::beside(&ground.world);
+        for part in wanted {
+            match *part {
+                "prompts" => prompts::measure(&ground, &mut plain, report),
+                "streams" => stream::measure(&ground, &mut plain, report),
+                "lines" => line::measure(&ground, &mut plain, report),
+                _ => {}
+            }
+        }
+        drop(plain);
+        ground.end();
+    }
+    if wanted.contains(&"idle") {
+        memory::measure(report);
+    }
+    if wanted.contains(&"boot") {
+        boot::measure(report);
+    }
 }

@@ -34,10 +34,10 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// An empty one beside the gateway's, with this `synchronous`. What the gateway's journal holds now is not taken over.
-    pub(crate) fn beside(world: &World, synchronous: &str) -> Self {
+    /// One beside the gateway's, with its settings, that holds what the gateway's journal holds now.
+    pub(crate) fn beside(world: &World) -> Self {
         let live = world.journal(GATEWAY);
-        let db = open(&world.path(GATEWAY).join("plain.db"), synchronous);
+        let db = open(&world.path(GATEWAY).join("plain.db"));
         same_schema(&live, &db).unwrap_or_else(|e| panic!("the schema: {e}"));
         let mut plain = Self { db, live, last: 0 };
         let before = plain.fresh();
@@ -137,11 +137,11 @@ fn same_schema(from: &Connection, to: &Connection) -> rusqlite::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it is what the store is measured beside")]
-fn open(path: &std::path::Path, synchronous: &str) -> Connection {
+fn open(path: &std::path::Path) -> Connection {
     let db = Connection::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let set = db
         .pragma_update(None, "journal_mode", "WAL")
-        .and_then(|()| db.pragma_update(None, "synchronous", synchronous))
+        .and_then(|()| db.pragma_update(None, "synchronous", "FULL"))
         .and_then(|()| db.pragma_update(None, "wal_autocheckpoint", 0))
         .and_then(|()| db.pragma_update(None, "foreign_keys", true));
     set.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
