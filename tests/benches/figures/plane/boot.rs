@@ -102,18 +102,28 @@ impl Starts {
         report.figure("ready, spread", self.ready.spread(), "times");
         report.figure("ready, ratio to a plain count(*)", self.ready.median() / self.count.median(), "times");
         let to_scan = |sample: &Sample| sample.median() / self.scan.median();
-        for (name, sample) in [("first prompt answered", &self.served), ("everything settled", &self.settled)] {
+        for (name, sample) in [("first prompt answered", &self.served), ("everything settled", &self.settled)]
+        {
             report.figure(name, sample.median(), "ms");
             report.figure(&format!("{name}, ratio to plain read of every event"), to_scan(sample), "times");
         }
         for (name, sample) in [("ready", &self.read), ("first prompt answered", &self.read_later)] {
             let limit = Limit::AtMost(READ_SHARE_MAX);
-            report.limited(&format!("{name}, read, share of the file"), sample.median() / bytes, "times", limit);
+            report.limited(
+                &format!("{name}, read, share of the file"),
+                sample.median() / bytes,
+                "times",
+                limit,
+            );
         }
         report.figure("file", bytes / 1_048_576.0, "MiB");
         report.figure("ready, CPU", self.cpu.median(), "ms");
         report.figure("3 s after everything settled, CPU", self.cpu_later.median(), "ms");
-        report.figure("3 s after everything settled, private memory that was written", self.memory.median(), "MiB");
+        report.figure(
+            "3 s after everything settled, private memory that was written",
+            self.memory.median(),
+            "MiB",
+        );
     }
 }
 

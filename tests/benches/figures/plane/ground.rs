@@ -4,7 +4,7 @@
 use acp_tests::house::{AGENT, GATEWAY};
 use acp_tests::scrape::Scrape;
 use acp_tests::service::Service;
-use acp_tests::wait::LONG;
+use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{Agent, World, bin};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -37,8 +37,20 @@ impl Ground {
 
     /// Commits of the gateway so far, as it counts them.
     pub(crate) fn commits(&self) -> f64 {
+        self.count("acp_store_commits_total")
+    }
+
+    /// Waits until the gateway has moved its log into its file, as it does when it has nothing else to do: what is
+    /// measured next has the disk for itself.
+    pub(crate) fn settle(&self) {
+        let checkpoints = || self.count("acp_store_checkpoints_total");
+        let before = checkpoints();
+        until(SOON, "the log is in the file", || checkpoints() > before);
+    }
+
+    fn count(&self, series: &str) -> f64 {
         let scrape = Scrape::of(&self.gateway.socket());
-        scrape.series.get("acp_store_commits_total").copied().unwrap_or(f64::NAN)
+        *scrape.series.get(series).unwrap_or_else(|| panic!("no {series}: {}", scrape.text))
     }
 
     /// Ends everything in order.

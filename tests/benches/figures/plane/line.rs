@@ -39,6 +39,7 @@ fn one(ground: &Ground, plain: &mut Plain, sessions: usize, report: &mut Report)
     for _ in 0..ROUNDS {
         let _ = plain.fresh();
         crowd.follow(&keys, &text, |line| lines.borrow_mut().extend(age_ms(line)));
+        ground.settle();
         let rows = plain.fresh();
         commits.extend(plain.replay(&rows[..rows.len().min(LINES)], 1));
     }

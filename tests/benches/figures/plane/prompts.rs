@@ -14,7 +14,6 @@ const SESSIONS: usize = 100;
 const PROMPTS: usize = 10;
 const ROUNDS: usize = 5;
 const TEXT: &str = "hello";
-const SETTLE_MS: u64 = 700;
 
 /// Measures it.
 pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
@@ -28,16 +27,22 @@ pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
     let mut crowd = Crowd::new(&ground.gateway.socket(), SESSIONS);
     let keys = crowd.spawn(&vec![world.dir("work/prompts"); SESSIONS]);
     let (mut ours, mut bare, mut alone) = (Sample::default(), Sample::default(), Sample::default());
-    let (mut of_bare, mut of_plain, mut of_commits) = (Sample::default(), Sample::default(), Sample::default());
+    let (mut of_bare, mut of_plain, mut of_commits) =
+        (Sample::default(), Sample::default(), Sample::default());
     for round in 0..=ROUNDS {
         let on_pipes: Duration = (0..PROMPTS).map(|_| at_once(&mut pipes, TEXT)).sum();
         let _ = plain.fresh();
         let before = ground.commits();
         let took = crowd.prompt(&keys, TEXT, PROMPTS);
         let commits = ground.commits() - before;
-        std::thread::sleep(Duration::from_millis(SETTLE_MS));
+        ground.settle();
         let rows = plain.fresh();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a small number of rows")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a small number of rows"
+        )]
         let batch = (rows.len() as f64 / commits).round() as usize;
         let times = plain.replay(&rows, batch);
         if round > 0 {

@@ -72,7 +72,10 @@ fn originals(world: &World) -> Originals {
     Originals { resting, running }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a database of this size cannot be made through the gateway in time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a database of this size cannot be made through the gateway in time"
+)]
 fn open(path: &Path) -> Connection {
     let db = Connection::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let set = db
@@ -150,7 +153,9 @@ fn run_on(db: &Connection, original: &str) -> rusqlite::Result<()> {
     let lease = find("SELECT lease_id FROM acp_sessions WHERE session_key = ?1")?;
     let run = find("SELECT run_id FROM acp_runs WHERE session_key = ?1")?;
     let named = |column: &str| {
-        format!("replace(replace(replace(t.{column}, '{original}', {KEY}), '{run}', {RUN}), '{lease}', {LEASE})")
+        format!(
+            "replace(replace(replace(t.{column}, '{original}', {KEY}), '{run}', {RUN}), '{lease}', {LEASE})"
+        )
     };
     let ours = format!("t.session_key = '{original}'");
     let session = [("session_key", KEY), ("owner_session_key", KEY), ("lease_id", LEASE)];

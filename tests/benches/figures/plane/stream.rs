@@ -16,8 +16,6 @@ const SIDES: [(usize, usize); 3] = [(1, 30_000), (10, 4_000), (50, 800)];
 const ROUNDS: usize = 5;
 /// Share of plain batches that must be reached.
 const OF_PLAIN_MIN: f64 = 0.5;
-/// The gateway moves its log into its file when it has nothing to do; that is over by then.
-const SETTLE_MS: u64 = 700;
 /// Between two looks at whether all is committed.
 const LOOK_MS: u64 = 2;
 
@@ -60,7 +58,7 @@ fn one(ground: &Ground, plain: &mut Plain, (sessions, chunks): (usize, usize), r
         until_all_ended(ground);
         let took = began.elapsed();
         let commits = ground.commits() - before;
-        std::thread::sleep(Duration::from_millis(SETTLE_MS));
+        ground.settle();
         let rows = plain.fresh();
         assert!(rows.len() > sessions * chunks, "only {} rows are committed", rows.len());
         let batch = count(rows.len()) / commits;
