@@ -76,7 +76,7 @@ mutants: ## Break what decides about processes, one place at a time: a test must
 	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \
 		--test-tool nextest --output "$(TARGET_DIR)" $(ARGS) -- --lib --test sim --profile mutants
 
-bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="latency --check")
+bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
 	$(CARGO) build --release --locked --workspace --bins
 	@$(MAKE) --no-print-directory wrapper
 	tests/benches/peers.sh "$(TARGET_DIR)/peers"

@@ -54,11 +54,20 @@ impl Pipe {
     /// # Panics
     /// When the agent ends, or the turn fails.
     pub(crate) fn prompt(&mut self, text: &str) -> Turn {
+        self.follow(text, |_| {})
+    }
+
+    /// The same; `on` sees each line as it comes.
+    ///
+    /// # Panics
+    /// As [`Pipe::prompt`].
+    pub(crate) fn follow(&mut self, text: &str, mut on: impl FnMut(&str)) -> Turn {
         let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
         let mut watch = Watch::begin(Dialect::Acp);
         self.request("session/prompt", &params);
         loop {
             self.read();
+            on(&self.line);
             if let Some(turn) = watch.line(&self.line) {
                 return turn;
             }

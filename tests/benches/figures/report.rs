@@ -1,6 +1,7 @@
 //! What was measured, for people and for programs.
 
 use serde_json::{Map, Value, json};
+use std::time::Instant;
 
 /// What a figure must hold.
 #[derive(Debug, Clone, Copy)]
@@ -34,13 +35,19 @@ pub(crate) struct Report {
     figures: Map<String, Value>,
     missed: Vec<String>,
     part: String,
+    began: Instant,
 }
 
 impl Report {
     /// An empty report that says where it is made.
     pub(crate) fn start() -> Self {
-        let mut report =
-            Self { facts: Map::new(), figures: Map::new(), missed: Vec::new(), part: String::new() };
+        let mut report = Self {
+            facts: Map::new(),
+            figures: Map::new(),
+            missed: Vec::new(),
+            part: String::new(),
+            began: Instant::now(),
+        };
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         report.fact("kernel", &read("/proc/sys/kernel/osrelease"));
@@ -106,7 +113,9 @@ impl Report {
     }
 
     /// Prints the line for programs and returns how many limits were missed.
-    pub(crate) fn finish(self) -> usize {
+    pub(crate) fn finish(mut self) -> usize {
+        println!();
+        self.fact("seconds", &self.began.elapsed().as_secs().to_string());
         match self.missed.as_slice() {
             [] => println!("\nEvery limit holds.\n"),
             missed => println!("\nMISSED: {}\n", missed.join(", ")),

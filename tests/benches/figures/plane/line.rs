@@ -1,9 +1,11 @@
 //! How long a line of an agent is on its way until a subscriber has it, beside one plain commit in the same minute.
-//! The agent says the time; what it writes is read by a client of the event stream in this process.
+//! The agent says the time; what it writes is read by a client of the event stream in this process. The same agents on
+//! plain pipes say how long this machine needs to wake a reader at all.
 
 use super::crowd::Crowd;
-use super::ground::Ground;
+use super::ground::{Ground, bare_agent};
 use super::plain::Plain;
+use crate::pipe::Pipe;
 use crate::report::{Limit, Report};
 use crate::stats::Sample;
 use acp_tests::fake_agent::now_ns;
@@ -34,9 +36,12 @@ fn one(ground: &Ground, plain: &mut Plain, sessions: usize, report: &mut Report)
     crowd.prompt(&keys, "hello", 1);
     // The reader is there before the first line.
     let text = format!("sleep 100\nstamps {LINES} {PACE_MS}");
-    let lines = RefCell::new(Sample::default());
+    let mut pipes: Vec<Pipe> =
+        (0..sessions).map(|_| Pipe::of(bare_agent(&ground.world), &ground.world.dir("work/bare"))).collect();
+    let (lines, mut piped) = (RefCell::new(Sample::default()), Sample::default());
     let mut commits = Sample::default();
     for _ in 0..ROUNDS {
+        piped.extend(on_pipes(&mut pipes, &text));
         let _ = plain.fresh();
         crowd.follow(&keys, &text, |line| lines.borrow_mut().extend(age_ms(line)));
         ground.settle();
@@ -46,15 +51,39 @@ fn one(ground: &Ground, plain: &mut Plain, sessions: usize, report: &mut Report)
     crowd.close(&keys);
     let lines = lines.into_inner();
     assert_eq!(lines.len(), ROUNDS * LINES * sessions, "lines are missing");
-    for (name, percent) in [("p50", 50), ("p99", 99)] {
-        let (line, commit) = (lines.percentile(percent), commits.percentile(percent));
-        let beside = ("one plain commit", commit);
-        report.against(&format!("line, {name}"), (line, "ms"), beside, (line / commit, None));
-        let limit = Limit::AtMost(LATER_MS_MAX);
-        report.limited(&format!("line minus commit, {name}"), line - commit, "ms", limit);
+    let limit = Limit::AtMost(LATER_MS_MAX);
+    for (name, percent, limit) in [("p50", 50, None), ("p99", 99, Some(limit))] {
+        let [line, commit, pipe] = [&lines, &commits, &piped].map(|sample| sample.percentile(percent));
+        let ours = (line, "ms");
+        report.against(&format!("line, {name}"), ours, ("one plain commit", commit), (line / commit, None));
+        report.figure(&format!("line, {name}, plain pipe"), pipe, "ms");
+        report.figure(&format!("line, {name}, ratio to plain pipe"), line / pipe, "times");
+        let later = format!("line minus one plain commit, {name}");
+        match limit {
+            Some(limit) => report.limited(&later, line - commit, "ms", limit),
+            None => report.figure(&later, line - commit, "ms"),
+        }
     }
     let strict = lines.percentile(99) - commits.median();
-    report.figure("line, p99, minus commit, p50", strict, "ms");
+    report.figure("line, p99, minus one plain commit, p50", strict, "ms");
+}
+
+/// What the same agents need on plain pipes, all at the same time.
+fn on_pipes(pipes: &mut [Pipe], text: &str) -> Sample {
+    std::thread::scope(|scope| {
+        let start = |pipe| {
+            scope.spawn(move || {
+                let mut ages = Sample::default();
+                let pipe: &mut Pipe = pipe;
+                let _ = pipe.follow(text, |line| ages.extend(age_ms(line)));
+                ages
+            })
+        };
+        let readers: Vec<_> = pipes.iter_mut().map(start).collect();
+        let ended =
+            readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| panic!("a turn failed")));
+        ended.flatten().collect()
+    })
 }
 
 /// How old the time is that a line of the event stream holds, if it is one of those.

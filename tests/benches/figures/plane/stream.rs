@@ -5,6 +5,7 @@ use super::crowd::Crowd;
 use super::ground::{Ground, bare_agent};
 use super::plain::Plain;
 use crate::pipe::Pipe;
+use crate::proc::{cpu_ms, thread_cpu_ms};
 use crate::report::{Limit, Report};
 use crate::stats::{Sample, per_second};
 use acp_tests::house::GATEWAY;
@@ -34,6 +35,8 @@ struct Rates {
     of_plain: Sample,
     of_pipe: Sample,
     batch: Sample,
+    cpu: Sample,
+    cpu_plain: Sample,
 }
 
 fn one(ground: &Ground, plain: &mut Plain, (sessions, chunks): (usize, usize), report: &mut Report) {
@@ -53,17 +56,17 @@ fn one(ground: &Ground, plain: &mut Plain, (sessions, chunks): (usize, usize), r
         let pipe = per_second(sessions * chunks, at_once(&mut pipes, &text));
         let _ = plain.fresh();
         let before = ground.commits();
-        let began = Instant::now();
+        let (began, cpu) = (Instant::now(), cpu_ms(ground.gateway.pid()));
         crowd.accept(&keys, &text);
         until_all_ended(ground);
-        let took = began.elapsed();
+        let (took, cpu) = (began.elapsed(), cpu_ms(ground.gateway.pid()) - cpu);
         let commits = ground.commits() - before;
         ground.settle();
         let rows = plain.fresh();
         assert!(rows.len() > sessions * chunks, "only {} rows are committed", rows.len());
         let batch = count(rows.len()) / commits;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of rows")]
-        let times = plain.replay(&rows, batch.round() as usize);
+        let (times, cpu_plain) = thread_cpu_ms(|| plain.replay(&rows, batch.round() as usize));
         let alone = count(rows.len()) / times.sum() * 1_000.0;
         let ours = per_second(rows.len(), took);
         // The first round warms every side up.
@@ -74,6 +77,9 @@ fn one(ground: &Ground, plain: &mut Plain, (sessions, chunks): (usize, usize), r
             rates.of_plain.push(ours / alone);
             rates.of_pipe.push(ours / pipe);
             rates.batch.push(batch);
+            let thousands = count(rows.len()) / 1_000.0;
+            rates.cpu.push(cpu / thousands);
+            rates.cpu_plain.push(cpu_plain / thousands);
         }
     }
     crowd.close(&keys);
@@ -86,6 +92,10 @@ impl Rates {
         let of_plain = (self.of_plain.median(), Some(Limit::AtLeast(OF_PLAIN_MIN)));
         report.against("committed", ours, ("plain SQLite batches", self.plain.median()), of_plain);
         report.figure("committed, spread of that ratio", self.of_plain.spread(), "times");
+        // How busy the machine is with other things hardly matters to these.
+        let (cpu, cpu_plain) = (self.cpu.median(), self.cpu_plain.median());
+        let peer = ("plain SQLite batches", cpu_plain);
+        report.against("CPU of 1000 events", (cpu, "ms"), peer, (cpu / cpu_plain, None));
         report.figure("rows of a commit", self.batch.median(), "rows");
         report.against("committed", ours, ("plain pipe", self.pipe.median()), (self.of_pipe.median(), None));
     }
