@@ -80,8 +80,20 @@ pub(crate) fn thread_cpu_ms<T>(work: impl FnOnce() -> T) -> (T, f64) {
 /// # Panics
 /// When the process is gone.
 pub(crate) fn read_bytes(pid: i32) -> u64 {
+    io_bytes(pid, "rchar: ")
+}
+
+/// Bytes that it gave to the kernel so far, for files and elsewhere.
+///
+/// # Panics
+/// When the process is gone.
+pub(crate) fn written_bytes(pid: i32) -> u64 {
+    io_bytes(pid, "wchar: ")
+}
+
+fn io_bytes(pid: i32, what: &str) -> u64 {
     let path = format!("/proc/{pid}/io");
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    let line = text.lines().find_map(|line| line.strip_prefix(what));
     line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{path}: {text}"))
 }

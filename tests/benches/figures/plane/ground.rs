@@ -1,6 +1,7 @@
 //! Where the control plane is measured: a supervisor, a gateway and the scripted agent, on the defaults that people run
 //! but for caps that would refuse so many sessions.
 
+use crate::proc::written_bytes;
 use acp_tests::house::{AGENT, GATEWAY};
 use acp_tests::scrape::Scrape;
 use acp_tests::service::Service;
@@ -8,7 +9,10 @@ use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{Agent, World, bin};
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::Duration;
 
+/// Twice the time after which the gateway thinks that it has nothing else to do.
+const QUIET_MS: u64 = 500;
 /// Caps only.
 const CAPS: &str = "[limits]\nconnections_max = 1000\n[acp]\nmax_concurrent_sessions = 10000\n";
 
@@ -40,12 +44,15 @@ impl Ground {
         self.count("acp_store_commits_total")
     }
 
-    /// Waits until the gateway has moved its log into its file, as it does when it has nothing else to do: what is
-    /// measured next has the disk for itself.
+    /// Waits until the gateway has moved its log into its file, as it does when it has nothing else to do, and writes
+    /// no more: what is measured next has the disk for itself.
     pub(crate) fn settle(&self) {
-        let checkpoints = || self.count("acp_store_checkpoints_total");
-        let before = checkpoints();
-        until(SOON, "the log is in the file", || checkpoints() > before);
+        let mut last = None;
+        until(SOON, "the gateway writes no more", || {
+            std::thread::sleep(Duration::from_millis(QUIET_MS));
+            let now = written_bytes(self.gateway.pid());
+            last.replace(now) == Some(now)
+        });
     }
 
     fn count(&self, series: &str) -> f64 {
