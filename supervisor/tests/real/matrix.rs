@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const GRACES: Graces = Graces { eof_ms: 30, term_ms: 100, kill_ms: 2_000 };
 const SYNC: &str = "sync supervisor.db-wal";
 /// How long a point may take to be reached.
-const REACH: Duration = Duration::from_secs(15);
+const REACH: Duration = Duration::from_secs(60);
 
 use Role::{Adapter, Starting, Supervisor, Wrapper};
 use Side::{Entry, Exit};

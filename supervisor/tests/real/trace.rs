@@ -251,7 +251,9 @@ impl Trace {
         drop(seen);
         // The wrapper is the supervisor's child that has called exec, or is about to.
         let is_victim = |role: Role| role == victim || (victim == Role::Wrapper && role == Role::Starting);
-        let found = self.threads.values().find(|thread| is_victim(thread.role)).map(|thread| thread.process);
+        // That an earlier one has ended may not have been seen yet.
+        let victims = self.threads.values().filter(|thread| is_victim(thread.role));
+        let found = victims.map(|thread| thread.process).find(|process| runs(*process));
         if let Some(process) = found {
             // It is traced and was not reaped by its tracer, so the number is its own.
             let handle = acp_testkit::sys::open(process).unwrap();
