@@ -1,13 +1,13 @@
 //! Damage, loss, backups and their return.
 
-use super::fixtures::{open, run, session, spawn_of};
-use crate::core::rows::{ConversationRef, SessionRow};
+use super::fixtures::{binding, open, run, session, spawn_of};
+use crate::core::rows::{BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::store::backup::backup;
 use crate::store::inbox::{self, Inbound};
 use crate::store::restore::{finish, restore};
 use crate::store::schema::DB_FILE;
-use crate::store::{Durability, Health, SpawnTx, Store, StoreError, check, runs};
+use crate::store::{Durability, Health, SpawnTx, Store, StoreError, check, runs, salvage};
 use acp_shared::codes::Code;
 use rusqlite::Connection;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -79,6 +79,60 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
         assert!(backup(dir.path(), &to, false, &mut still).is_err(), "{name}: damage is no backup");
         assert!(!to.exists());
     }
+}
+
+#[tokio::test]
+async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
+    let (dir, store) = open();
+    for n in 0..400 {
+        let row = SessionRow { cwd: format!("/{}", "w".repeat(300)), ..session(&format!("s{n:03}")) };
+        store.spawn_session(spawn_of(row)).await.unwrap();
+    }
+    store.close().await;
+    let whole = salvage::look(dir.path()).unwrap();
+    assert_eq!((whole.sessions.len(), whole.unread.len()), (400, 0));
+    let keys: Vec<&str> = whole.sessions.iter().map(|saved| saved.session_key.as_str()).collect();
+    assert!(keys.is_sorted(), "in the order they were made");
+    // One page in the middle of the table.
+    let path = dir.path().join(DB_FILE);
+    let bytes = std::fs::read(&path).unwrap();
+    let of_s200 = |page: &&[u8]| {
+        page.windows(4).any(|word| word == b"s200") && page.windows(9).any(|w| w == b"/wwwwwwww")
+    };
+    let at = bytes.chunks(4096).position(|page| of_s200(&page)).unwrap() as u64;
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0xee; 4096], at * 4096).unwrap();
+    assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })));
+    let before = std::fs::read(&path).unwrap();
+    let left = salvage::look(dir.path()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), before, "it only reads");
+    assert_eq!(left.unread.len(), 1, "{:?}", left.unread);
+    assert!(left.unread[0].contains("acp_sessions"), "{:?}", left.unread);
+    assert!(left.sessions.len() > 350 && left.sessions.len() < 400, "{}", left.sessions.len());
+    let has = |key: &str| {
+        left.sessions.iter().any(|saved| whole.sessions.contains(saved) && saved.session_key.contains(key))
+    };
+    assert!(has("s000") && has("s399") && !has("s200"), "both sides of the hole");
+    // Nothing at all can be read.
+    std::fs::write(&path, vec![7; 8192]).unwrap();
+    let nothing = salvage::look(dir.path()).unwrap();
+    assert_eq!((nothing.sessions.len(), nothing.unread.len()), (0, 1), "{nothing:?}");
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(salvage::look(dir.path()), Err(StoreError::File { .. })));
+}
+
+#[tokio::test]
+async fn a_list_of_what_can_be_read_refuses_what_is_newer_and_names_conversations() {
+    let (dir, store) = open();
+    let row = session("s");
+    let binding = binding(&row.session_key, "thread", BindingStatus::Active);
+    store.spawn_session(SpawnTx { binding: Some(binding), ..spawn_of(row) }).await.unwrap();
+    store.close().await;
+    let found = salvage::look(dir.path()).unwrap();
+    assert!(found.sessions[0].bound[0].ends_with(" thread"), "{found:?}");
+    let path = dir.path().join(DB_FILE);
+    raw(&path).pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(salvage::look(dir.path()), Err(StoreError::Newer { found: 99, .. })));
 }
 
 #[tokio::test]

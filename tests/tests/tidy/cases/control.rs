@@ -89,7 +89,6 @@ pub(crate) const NOT_YET: &[(List, u32)] = &[
     (List::Sessions, 9),
     (List::Sessions, 16),
     (List::Sessions, 17),
-    (List::Sessions, 20),
     (List::Delivery, 1),
     (List::Delivery, 2),
     (List::Delivery, 3),
