@@ -128,15 +128,20 @@ fn tests(stream: TokenStream, found: &mut Vec<String>) {
     }
 }
 
+/// The names of the tests in a file.
+pub(crate) fn names_of_tests(source: &Source) -> Vec<String> {
+    let mut names = Vec::new();
+    tests(source.tokens.clone(), &mut names);
+    names
+}
+
 type Covered = BTreeMap<(List, u32, Kind), Vec<String>>;
 
 /// What the tests in these files cover, and the names that do not say how.
 fn covered_by(files: &[Source]) -> (Covered, Vec<String>) {
     let (mut all, mut kindless) = (Covered::new(), Vec::new());
     for source in files {
-        let mut names = Vec::new();
-        tests(source.tokens.clone(), &mut names);
-        for name in names {
+        for name in names_of_tests(source) {
             let place = format!("{}::{name}", source.path.trim_end_matches(".rs"));
             let home = Home::of(&source.path);
             let said = said(home, &name);
