@@ -12,6 +12,7 @@ use acp_shared::codes::Code;
 use rusqlite::Connection;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 fn reopen(dir: &Path) -> Result<Store, StoreError> {
     Store::open(dir, Durability::Full)
@@ -119,6 +120,50 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     assert_eq!((nothing.sessions.len(), nothing.unread.len()), (0, 1), "{nothing:?}");
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(salvage::look(dir.path()), Err(StoreError::File { .. })));
+}
+
+#[tokio::test]
+async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads() {
+    let (dir, store) = open();
+    let row = SessionRow { cwd: "/wwwwwwww".to_owned(), ..session("s") };
+    store.spawn_session(spawn_of(row)).await.unwrap();
+    store.close().await;
+    let store = reopen(dir.path()).unwrap();
+    let path = dir.path().join(DB_FILE);
+    let bytes = std::fs::read(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (at, page) in bytes.chunks(4096).enumerate() {
+        if page.windows(9).any(|word| word == b"/wwwwwwww") {
+            file.write_all_at(&[0xee; 4096], at as u64 * 4096).unwrap();
+        }
+    }
+    let touch = |sql: &'static str| {
+        store.write("touch", move |tx| {
+            // What was read at the start is still in memory.
+            tx.execute_batch("PRAGMA shrink_memory")?;
+            Ok(tx.execute(sql, [])?)
+        })
+    };
+    let elsewhere = "INSERT INTO acp_meta (key, value) VALUES (hex(randomblob(8)), 'x')";
+    assert_eq!(touch(elsewhere).await.unwrap(), 1);
+    let met = touch("UPDATE acp_sessions SET updated_at = 0").await;
+    assert!(matches!(met, Err(StoreError::Damaged { .. })), "{met:?}");
+    let mut health = store.health();
+    assert_eq!(*health.borrow_and_update(), Health::Damaged);
+    let well = health.wait_for(|health| *health == Health::Well);
+    let well = tokio::time::timeout(Duration::from_secs(1), well).await;
+    assert!(well.is_err(), "it does not heal by itself");
+    let refused = touch(elsewhere).await;
+    assert!(
+        matches!(refused, Err(StoreError::Damaged { .. })),
+        "what may spread it is not done: {refused:?}"
+    );
+    let rows = store.read("count", |db| {
+        Ok(db.query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
+    });
+    assert!(rows.await.unwrap() > 0, "what can be read is read");
+    store.close().await;
+    assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })), "and the next start says so");
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
         let (mut world, run, id) = asked();
         if before {
             restart(&mut world);
-            assert_eq!(pending(&world), [id.clone()], "the same question");
+            assert_eq!(pending(&world), [id.as_str()], "the same question");
         }
         assert_eq!(answer(&mut world, &id, "no"), Ok(()));
         if between {
@@ -215,7 +215,7 @@ fn h4_an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_ar
     };
     world.input(Input::News(LeaseNews::Attached(attached)));
     world.input(Input::Disconnected);
-    assert_eq!(pending(&world), [id.clone()], "the end is known, and not read to its end yet");
+    assert_eq!(pending(&world), [id.as_str()], "the end is known, and not read to its end yet");
     assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
     world.input(Input::News(LeaseNews::Connected));
     assert_eq!(pending(&world), [] as [String; 0]);
