@@ -140,8 +140,6 @@ fn a_damaged_database_is_refused_looked_at_and_brought_back() {
     assert!(listed.lines()[0]["unread"].as_array().is_some_and(|unread| !unread.is_empty()), "{listed:#?}");
     let doctor = house.cli(&["doctor"]);
     assert!(doctor.stdout.contains("store check"), "{doctor:#?}");
-    // Whatever needs the gateway is refused; nothing falls back to what cannot be trusted.
-    assert_eq!(house.cli(&["prompt", &key, "say no"]).lines().last().unwrap()["type"], "error");
     assert_eq!(std::fs::read(&db).unwrap(), bytes, "nothing was changed");
     let _ = house.verb(&["store", "restore", text(&file)]);
     let listed = house.verb(&["store", "sessions"]);
