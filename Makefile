@@ -69,7 +69,7 @@ nightly: ## Run for ten minutes what `make test` runs for one (ACP_SOAK_SEED=N r
 	$(CARGO) build --locked -p acp-wrapper -p acp-supervisor --bins
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
 
-cases: ## Show which test covers which fault case of the reference, and what is missing
+cases: ## Show which test covers which case of the reference, and what is missing
 	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
 
 mutants: ## Break what decides about processes, one place at a time: a test must notice (needs cargo-mutants)

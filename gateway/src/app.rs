@@ -16,6 +16,7 @@ use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
+use crate::integrity;
 use crate::live::Live;
 use crate::local::Local;
 use crate::manager::Manager;
@@ -25,9 +26,7 @@ use crate::runtime::{Registry, Runtime as _};
 use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
-use crate::store::schema::CHECKED_FIRST_BYTES;
 use crate::store::{Durability, GroupBounds, Store, StoreError, now_ms};
-use crate::store::{check, levels};
 use crate::strays;
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
@@ -43,9 +42,6 @@ use tokio_util::sync::CancellationToken;
 /// How often answers under old idempotency keys are forgotten, in milliseconds, and how many at a time.
 const EXPIRE_MS: u64 = 10 * 60_000;
 const EXPIRE_ROWS: u64 = 1_000;
-/// A large database is looked through so long after the start, in milliseconds: whoever waits for the gateway, and what
-/// is taken up again, comes first.
-const LOOK_THROUGH_AFTER_MS: u64 = 60_000;
 
 /// What a gateway is started with.
 #[derive(Debug)]
@@ -109,7 +105,8 @@ pub(crate) async fn serve(
     let mut tasks = in_background(&service, inlet, channels, clock, &stop);
     tasks.push(("local API", serving));
     if let Some(listener) = listener {
-        tokio::spawn(scrape::serve(listener, scrape, stop.clone()));
+        let bounds = scrape::Bounds::default();
+        tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
@@ -146,7 +143,7 @@ fn in_background(
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
     let Local { manager, store, supervisor, metrics, live, .. } = service;
-    tokio::spawn(look_through(store.clone(), stop.clone()));
+    tokio::spawn(integrity::watch(store.clone(), metrics.clone(), stop.clone()));
     tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
     let windows = live.clone();
     let windows = move || windows.windows();
@@ -240,23 +237,6 @@ fn start(
         live: live.clone(),
         started_at_ms: clock.now_ms(),
     })
-}
-
-/// A database too large to be looked at before it is used is looked at later.
-async fn look_through(store: Store, stop: CancellationToken) {
-    let (bytes, _) = levels::sizes(store.dir());
-    if bytes <= CHECKED_FIRST_BYTES {
-        return;
-    }
-    tokio::select! {
-        () = stop.cancelled() => return,
-        () = tokio::time::sleep(Duration::from_millis(LOOK_THROUGH_AFTER_MS)) => {}
-    }
-    match store.read("look_through", |db| check::pages(db, true)).await {
-        Ok(found) if found.is_empty() => tracing::info!(bytes, "the database is sound"),
-        Ok(found) => tracing::error!(?found, "the database is damaged: `acp-gateway store check` says where"),
-        Err(error) => tracing::error!(%error, "the database cannot be looked through"),
-    }
 }
 
 /// Forgets answers that nobody will ask for again.

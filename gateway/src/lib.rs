@@ -23,6 +23,7 @@ pub(crate) mod error;
 pub(crate) mod expiry;
 pub(crate) mod http;
 pub(crate) mod inbound;
+pub(crate) mod integrity;
 pub(crate) mod live;
 pub(crate) mod local;
 pub(crate) mod manager;

@@ -18,7 +18,7 @@ const DELIVERY: &str = "gateway/src/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
-const METRICS: [(&str, &str); 31] = [
+const METRICS: [(&str, &str); 32] = [
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
@@ -42,6 +42,7 @@ const METRICS: [(&str, &str); 31] = [
     ("acp_supervisor_connected", HERE),
     ("acp_supervisor_connections", HERE),
     ("acp_store_writable", HERE),
+    ("acp_store_sound", HERE),
     ("acp_store_database_bytes", HERE),
     ("acp_store_log_bytes", HERE),
     ("acp_store_commits", HERE),
@@ -140,7 +141,7 @@ fn conversation(house: &House) -> f64 {
 }
 
 #[test]
-fn a_scrape_says_what_happened() {
+fn b20_r_a_scrape_says_what_happened() {
     let mut house = House::new(&[]);
     let key = spawns(&house);
     turns(&house, &key);
@@ -178,6 +179,7 @@ fn a_scrape_says_what_happened() {
             ("acp_supervisor_connected", 1.0),
             ("acp_supervisor_connections_total", 1.0),
             ("acp_store_writable", 1.0),
+            ("acp_store_sound", 1.0),
             ("acp_store_groups_lost_total", 0.0),
         ],
     );

@@ -2,6 +2,7 @@
 //! schema. A key without a row fails here, and so does one whose change changes nothing.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use super::ConfigArgs;
 use crate::agents::Agents;
 use crate::app;
 use crate::cli::serve::supervisor_of;
@@ -165,7 +166,14 @@ const ROWS: &[Row] = &[
         "\"sqlite\"",
         Test("gateway/src/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
     ),
-    ("acp.control_plane.store_path", "\"/db\"", Unused),
+    (
+        "acp.control_plane.store_path",
+        "\"/db\"",
+        Test(
+            "gateway/src/cli/config_tests.rs",
+            "a_place_of_its_own_for_the_database_is_refused_with_the_reason",
+        ),
+    ),
     ("acp.control_plane.durability", "\"normal\"", Seen(commits)),
     (
         "acp.control_plane.durability",
@@ -321,10 +329,6 @@ fn every_key_changes_something_or_says_that_it_does_not() {
             assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: in ROWS as in UNUSED");
         }
         match proof {
-            // What will act on it looks at the policy; the database's place is no matter of policy.
-            Unused if *key == "acp.control_plane.store_path" => {
-                assert_ne!(base.config, changed.config, "{key} = {value} is what it was");
-            }
             Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} is what it was"),
             Seen(look) => assert_ne!(look(&base), look(&changed), "{key} = {value} changes nothing"),
             Test(file, name) => {
@@ -337,5 +341,24 @@ fn every_key_changes_something_or_says_that_it_does_not() {
         let section = format!("{}.", unused.key);
         let is = |key: &String| key == unused.key || key.starts_with(&section);
         assert!(wanted.iter().any(is), "{} is no key", unused.key);
+    }
+}
+
+#[test]
+fn a_place_of_its_own_for_the_database_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let args = ConfigArgs { config: Some(file.clone()) };
+    let set = |path: &Path| {
+        std::fs::write(&file, format!("[acp.control_plane]\nstore_path = \"{}\"\n", path.display())).unwrap();
+        super::read(dir.path(), &args, None)
+    };
+    assert!(set(&dir.path().join("gateway.db")).is_ok(), "where it is, it may be named");
+    let refused = set(&dir.path().join("elsewhere.db")).unwrap_err();
+    assert_eq!(refused.code, Code::ConfigInvalid);
+    for want in
+        ["gateway.toml:2", "acp.control_plane.store_path", "elsewhere.db", "gateway.db", "--state-dir"]
+    {
+        assert!(refused.message.contains(want), "{want:?} is not in {:?}", refused.message);
     }
 }

@@ -81,7 +81,7 @@ enum Verb {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(config::Verb),
-    /// Check, back up or restore the control plane's database
+    /// Check, read, back up or restore the control plane's database
     #[command(subcommand)]
     Store(store::Verb),
     /// Make a restored copy of a state directory a gateway of its own

@@ -185,8 +185,8 @@ pub(crate) enum Durability {
 pub(crate) struct ControlPlane {
     /// What stores it. Default: `sqlite`, the only one; another is refused. Source: `acp.controlPlane.store`.
     pub(crate) store: StoreKind,
-    /// The database file. Not used in this version: it is `gateway.db` in the state directory, beside its lock.
-    /// Default: none. Source: `acp.controlPlane.storePath`.
+    /// The database file. It is `gateway.db` in the state directory, beside its lock, and a gateway that is told
+    /// another place refuses to start. Default: none. Source: `acp.controlPlane.storePath`.
     pub(crate) store_path: Option<PathBuf>,
     /// When a commit counts as durable. Default: `full`. Ours.
     pub(crate) durability: Durability,

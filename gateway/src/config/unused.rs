@@ -21,8 +21,7 @@ const WHOLE: &str = "conversations get whole answers, viewers get every chunk at
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
 /// All of them.
-pub(crate) const UNUSED: [Unused; 13] = [
-    unused("acp.control_plane.store_path", "the database is gateway.db in the state directory"),
+pub(crate) const UNUSED: [Unused; 12] = [
     unused("acp.stream.coalesce_idle_ms", WHOLE),
     unused("acp.stream.delivery_mode", WHOLE),
     unused("acp.stream.hidden_boundary_separator", WHOLE),
@@ -66,17 +65,17 @@ mod tests {
 
     #[test]
     fn whoever_sets_one_is_told() {
-        let source = Source::Env { name: "ACP_HOST_ACP__CONTROL_PLANE__STORE_PATH".to_owned() };
+        let source = Source::Env { name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__ENABLED".to_owned() };
         let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
         let sources = Sources::from([
-            (path("acp.control_plane.store_path"), source),
+            (path("channels.discord.thread_bindings.enabled"), source),
             (path("acp.enabled"), Source::Default),
         ]);
         assert_eq!(
             set(&sources),
             [
-                "ACP_HOST_ACP__CONTROL_PLANE__STORE_PATH: acp.control_plane.store_path is not used in this version: \
-              the database is gateway.db in the state directory"
+                "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__ENABLED: channels.discord.thread_bindings.enabled is \
+                 not used in this version: there is no Discord channel"
             ]
         );
     }

@@ -94,6 +94,8 @@ pub(crate) struct Now {
     pub(crate) connections: Counter,
     /// Whether commits go through.
     pub(crate) writable: Gauge,
+    /// Whether no look through the pages has found damage.
+    pub(crate) sound: Gauge,
     /// Size of the database.
     pub(crate) database_bytes: Gauge,
     /// Size of its log.
@@ -277,6 +279,8 @@ impl Inner {
     fn register_store(&mut self, group_sizes: Histogram, commit_seconds: Histogram) {
         let (all, now) = (&mut self.registry, &self.levels);
         all.register("store_writable", "1 while commits go through", now.writable.clone());
+        now.sound.set(1);
+        all.register("store_sound", "1 until damage is found", now.sound.clone());
         let text = "Size of the database's file";
         all.register_with_unit("store_database", text, Unit::Bytes, now.database_bytes.clone());
         all.register_with_unit("store_log", "Size of its log", Unit::Bytes, now.log_bytes.clone());

@@ -7,6 +7,7 @@ mod attacks;
 mod cases;
 mod letters;
 mod lives;
+mod permissions;
 mod world;
 
 use super::*;
