@@ -9,7 +9,7 @@ pub(crate) use spawn::new_binding;
 
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::core::options::Setting;
-use crate::core::policy::{Bind, BindingWindows, Scope};
+use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
 use crate::core::recovery;
 pub(crate) use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
@@ -17,8 +17,8 @@ pub(crate) use crate::core::request::{
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::session_task::{Deps, Patience};
-use crate::store::StoreError;
+use crate::session_task::{Deps, Patience, replay};
+use crate::store::{AccountCap, StoreError, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use mailbox::Actor;
@@ -98,10 +98,17 @@ impl Manager {
         request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
-        self.deps.live.policy(&Scope::default()).may_prompt()?;
         let keyed = keyed("prompt", session, &key, &request);
         let command = Command::Prompt { run_id: RunId::mint(), request, key };
-        match self.ask(session, command, keyed).await? {
+        let refused = match self.deps.live.policy(&Scope::default()).may_prompt() {
+            Ok(()) => self.room_to_wake(session).await.err(),
+            Err(refusal) => Some(refusal),
+        };
+        let answered = match refused {
+            Some(refusal) => self.answered_before(&command, keyed.as_ref(), refusal).await,
+            None => self.ask(session, command, keyed).await,
+        };
+        match answered? {
             Answered::Prompt(accepted) => Ok(accepted),
             Answered::Cancel(_) | Answered::Now(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
         }
@@ -180,16 +187,59 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
         let keyed = keyed("option", session, &key, &setting);
-        let setting = match setting {
-            Setting::Cwd(asked) => {
-                setting_cwd(&asked)?;
-                let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
-                let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
-                Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?)
-            }
-            other => other,
+        let answered = match self.checked(session, setting.clone()).await {
+            Ok(setting) => self.ask(session, Command::Set(setting), keyed).await,
+            Err(refusal) => self.answered_before(&Command::Set(setting), keyed.as_ref(), refusal).await,
         };
-        self.ask_now(session, Command::Set(setting), keyed).await
+        now_of(answered)
+    }
+
+    /// A setting with what only the file system knows.
+    async fn checked(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
+        let Setting::Cwd(asked) = setting else { return Ok(setting) };
+        setting_cwd(&asked)?;
+        let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
+        let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
+        Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?))
+    }
+
+    /// What would be refused today and was answered under the same key is answered again: whoever repeats a command
+    /// wants to know what became of it (I5).
+    ///
+    /// # Errors
+    /// `refusal` when it was never answered; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
+    async fn answered_before(
+        &self,
+        command: &Command,
+        keyed: Option<&Keyed>,
+        refusal: Failure,
+    ) -> Result<Answered, Failure> {
+        let Some(keyed) = keyed else { return Err(refusal) };
+        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        let (fingerprint, result) = found.map_err(Failure::from)?.ok_or(refusal)?;
+        replay(command, keyed, &fingerprint, &result)
+    }
+
+    /// Whether a prompt may wake the session: one that rests does not count among those in use, and is held to the
+    /// caps when it comes back.
+    ///
+    /// # Errors
+    /// `ACP_LIMIT_REACHED`.
+    async fn room_to_wake(&self, session: &SessionKey) -> Result<(), Failure> {
+        let key = session.clone();
+        let asleep = self.deps.store.read("asleep", move |db| sessions::asleep(db, &key)).await;
+        let Some(account) = asleep.map_err(Failure::from)? else { return Ok(()) };
+        let at = account.map(|(channel, account_id)| ConversationRef {
+            channel,
+            account_id,
+            conversation_id: String::new(),
+            parent_conversation_id: None,
+        });
+        let policy = self.deps.live.policy(&Scope::of(at.as_ref()));
+        let (sessions_max, cap) = (policy.sessions_max.value, cap_of(&policy, at.as_ref()));
+        let checked =
+            self.deps.store.read("caps", move |db| sessions::check_caps(db, sessions_max, cap.as_ref()));
+        checked.await.map_err(|error| over_cap(error, &policy))
     }
 
     /// Answers a pending permission with one of the agent's options. The first valid answer wins.
@@ -219,10 +269,30 @@ impl Manager {
         command: Command,
         keyed: Option<Keyed>,
     ) -> Result<SessionNow, Failure> {
-        match self.ask(session, command, keyed).await? {
-            Answered::Now(now) => Ok(now),
-            Answered::Prompt(_) | Answered::Cancel(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
-        }
+        now_of(self.ask(session, command, keyed).await)
+    }
+}
+
+fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
+    match answered? {
+        Answered::Now(now) => Ok(now),
+        Answered::Prompt(_) | Answered::Cancel(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+    }
+}
+
+/// How many sessions of a conversation's account may be in use.
+fn cap_of(policy: &Policy, at: Option<&ConversationRef>) -> Option<AccountCap> {
+    let (at, sessions_max) = at.zip(policy.account_sessions_max.value)?;
+    let (channel, account_id) = (at.channel.clone(), at.account_id.clone());
+    Some(AccountCap { channel, account_id, sessions_max })
+}
+
+/// A refusal of the store, said with the key that decides.
+fn over_cap(error: StoreError, policy: &Policy) -> Failure {
+    match error {
+        StoreError::LimitReached { account: false, .. } => policy.at_sessions_max(),
+        StoreError::LimitReached { account: true, .. } => policy.at_account_max(),
+        error => Failure::from(error),
     }
 }
 

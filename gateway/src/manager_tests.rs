@@ -139,14 +139,14 @@ async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
         refused(
             result,
             Code::LimitReached,
-            &["5 sessions are open", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"],
+            &["5 sessions are in use", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"],
         );
     }
     let world = over(world.end().await, FIVE);
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are open"]);
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
     world.close(&made[0].as_ref().unwrap().session_key).await;
     world.spawn(None).await.unwrap();
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are open"]);
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
     world.reload("[acp]\nmax_concurrent_sessions = 6\n");
     world.spawn(None).await.unwrap();
     drop(world.end().await);

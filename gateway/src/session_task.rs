@@ -28,6 +28,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+pub(crate) use step::replay;
 use step::{stop_lease, stops};
 use tokio::sync::{oneshot, watch};
 
@@ -79,6 +80,8 @@ struct Task {
     pulse: Pulse,
     /// The lease whose start the log has.
     starting: Option<LeaseId>,
+    /// Since when the opening of the agent's session could not be committed.
+    unopened_ms: Option<u64>,
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
@@ -124,6 +127,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         fresh: true,
         pulse,
         starting: None,
+        unopened_ms: None,
     };
     task.serve_on().await;
 }

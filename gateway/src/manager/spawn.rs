@@ -1,6 +1,6 @@
 //! Making a session: what is asked before anything is made, and the one transaction that makes it.
 
-use super::{Manager, fingerprint};
+use super::{Manager, cap_of, fingerprint, over_cap};
 use crate::core::actor::Keyed;
 use crate::core::event::EventKind;
 use crate::core::options;
@@ -13,7 +13,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use crate::observe;
-use crate::store::{AccountCap, SpawnTx, StoreError};
+use crate::store::{SpawnTx, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, IdempotencyKey, RunId, SessionKey};
 use serde_json::json;
@@ -51,7 +51,15 @@ impl Manager {
             options::check_label(label)?;
         }
         let backend = self.deps.registry.require(&policy.backend.value);
-        backend.map_err(|failure| policy.without_backend(failure))?;
+        let health = backend.map_err(|failure| policy.without_backend(failure))?.health();
+        if !health.ok {
+            tracing::warn!(
+                backend = policy.backend.value,
+                details = health.details,
+                "the backend is not well"
+            );
+            return Err(policy.without_backend(Failure::of(Code::BackendUnavailable).retryable()));
+        }
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
@@ -70,9 +78,7 @@ impl Manager {
                 let before = self.spawned_before(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
-            Err(StoreError::LimitReached { account: false, .. }) => return Err(policy.at_sessions_max()),
-            Err(StoreError::LimitReached { account: true, .. }) => return Err(policy.at_account_max()),
-            Err(error) => return Err(Failure::from(error)),
+            Err(error) => return Err(over_cap(error, policy)),
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
@@ -132,12 +138,7 @@ impl Manager {
             target_kind: kind,
             ..new_binding(to, &session_key, &request.author, windows, now_ms)
         });
-        let account = binding.as_ref().zip(policy.account_sessions_max.value);
-        let account_cap = account.map(|(binding, sessions_max)| AccountCap {
-            channel: binding.conversation.channel.clone(),
-            account_id: binding.conversation.account_id.clone(),
-            sessions_max,
-        });
+        let account_cap = cap_of(policy, binding.as_ref().map(|binding| &binding.conversation));
         let run = request.prompt.map(|text| {
             let told = (text, request.author, request.interactive);
             first_run(told, &session_key, key, now_ms)

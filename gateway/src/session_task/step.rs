@@ -3,6 +3,8 @@
 
 use super::{Ended, Envelope, Task, refuse_waiting};
 use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
+use crate::core::effect::Write;
+use crate::core::rows::LeaseUse;
 use crate::error::Failure;
 use crate::observe;
 use crate::requests::Performer;
@@ -69,14 +71,29 @@ impl Task {
         let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
+            let opens =
+                writes.iter().any(|write| matches!(write, Write::LeaseUse { usage: LeaseUse::Ready, .. }));
             if let Err(error) = self.deps.store.commit(fence, writes).await {
+                let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
                 return self.on_commit_failed(&error, acts, stops).await;
             }
+            self.unopened_ms = None;
         }
         observe::committed(&self.deps.metrics, self.actor.session(), &moves);
         self.follow_lease();
         self.act(acts).await;
         Ended::No
+    }
+
+    /// The agent has opened its session, and that cannot be committed: it is read again from the process, for as long
+    /// as an agent may take to open one. After that the process is ended.
+    fn opens_in_vain(&mut self, now_ms: u64) -> bool {
+        let since_ms = *self.unopened_ms.get_or_insert(now_ms);
+        let in_vain = now_ms.saturating_sub(since_ms) >= self.actor.init_ms();
+        if in_vain {
+            tracing::error!(session_key = %self.key, "the agent's session cannot be committed; its process is ended");
+        }
+        in_vain
     }
 
     /// Nothing of the step is durable: nobody is told otherwise, and the actor starts again from what is.
@@ -207,7 +224,12 @@ fn verb(scope: &str) -> &str {
 }
 
 /// The answer that a repeated command had the first time (I5).
-fn replay(command: &Command, keyed: &Keyed, fingerprint: &str, result: &str) -> Result<Answered, Failure> {
+pub(crate) fn replay(
+    command: &Command,
+    keyed: &Keyed,
+    fingerprint: &str,
+    result: &str,
+) -> Result<Answered, Failure> {
     if keyed.fingerprint != fingerprint {
         return Err(Failure::of(Code::IdempotencyConflict).origin("client"));
     }

@@ -138,9 +138,7 @@ impl Actor {
             self.ask_again(out);
         }
         if due(&mut self.timers.init_ms) {
-            let text = format!("The agent did not open a session within {} ms.", self.profile.init_ms);
-            let failure = Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent");
-            self.fault(&failure, out);
+            self.fault(&self.init_failure(), out);
             self.close_lease("the agent did not open a session in time", out);
         }
         if due(&mut self.timers.cancel_ms) {
@@ -175,6 +173,21 @@ impl Actor {
         }
         self.probe(out);
         self.expire_permissions(out);
+    }
+
+    /// Why the agent is not there although it had its time: it may not even have been started.
+    fn init_failure(&self) -> Failure {
+        let within = span(self.profile.init_ms);
+        if self.lease.as_ref().is_some_and(|lease| lease.row.usage == LeaseUse::Intended) {
+            let text = format!(
+                "The agent was not started within {within}: the supervisor does not answer, or has no room. \
+                 `acp-gateway doctor` says more; send it again once the supervisor is there."
+            );
+            let failure = Failure::new(Code::BackendUnavailable, text).detail("NOT_STARTED");
+            return failure.origin("supervisor").retryable();
+        }
+        let text = format!("The agent did not open a session within {within}.");
+        Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent")
     }
 
     /// The running turn has had its time: it is cancelled, and fails once the agent has stopped.

@@ -221,6 +221,11 @@ impl Actor {
         self.profile.refused.is_some()
     }
 
+    /// How long the agent may take to open a session, in milliseconds.
+    pub(crate) const fn init_ms(&self) -> u64 {
+        self.profile.init_ms
+    }
+
     /// The session as it is now.
     pub(crate) const fn session(&self) -> &SessionRow {
         &self.session

@@ -84,7 +84,7 @@ impl Actor {
         }
         if self.runs.len() >= self.limits.queue_runs_max {
             let max = self.limits.queue_runs_max;
-            let text = format!("{max} prompts wait already. Wait for one to end, or cancel one.");
+            let text = format!("{max} prompts run or wait already. Wait for one to end, or cancel one.");
             return Err(Failure::new(Code::LimitReached, text).retryable());
         }
         if json_len(&request.text) > MESSAGE_BYTES_MAX {
