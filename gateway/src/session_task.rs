@@ -80,8 +80,8 @@ struct Task {
     pulse: Pulse,
     /// The lease whose start the log has.
     starting: Option<LeaseId>,
-    /// Since when the opening of the agent's session could not be committed.
-    unopened_ms: Option<u64>,
+    /// The lease whose opening could not be committed, and since when.
+    unopened: Option<(LeaseId, u64)>,
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
@@ -127,7 +127,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         fresh: true,
         pulse,
         starting: None,
-        unopened_ms: None,
+        unopened: None,
     };
     task.serve_on().await;
 }

@@ -352,7 +352,7 @@ async fn an_actor_that_panics_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_quiet_actor_that_is_dropped_is_counted() {
+async fn b20_a_quiet_actor_that_is_dropped_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     let idle = crate::core::rows::SessionRow {

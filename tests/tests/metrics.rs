@@ -113,6 +113,9 @@ fn turns(house: &House, key: &str) {
     let listed = house.verb(&["sessions", "list"]);
     assert!(listed[0]["active_run"].is_string(), "{listed}");
     assert_eq!(listed[0]["queued_runs"], 1, "{listed}");
+    let shown = house.verb(&["sessions", "show", key]);
+    let last = shown["runs"].as_array().and_then(|runs| runs.last());
+    assert_eq!(last.map(|run| (&run["state"], &run["position"])), Some((&"queued".into(), &1.into())), "{shown}");
     let _ = house.cli(&["sessions", "cancel", key]).ok();
     drop(waiting);
     until(LONG, "the queue is done", || state(house, key) == "idle");
@@ -140,7 +143,7 @@ fn conversation(house: &House) -> f64 {
 }
 
 #[test]
-fn a_scrape_says_what_happened() {
+fn b20_r_a_scrape_says_what_happened() {
     let mut house = House::new(&[]);
     let key = spawns(&house);
     turns(&house, &key);

@@ -77,7 +77,6 @@ impl Task {
                 let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
                 return self.on_commit_failed(&error, acts, stops).await;
             }
-            self.unopened_ms = None;
         }
         observe::committed(&self.deps.metrics, self.actor.session(), &moves);
         self.follow_lease();
@@ -88,7 +87,12 @@ impl Task {
     /// The agent has opened its session, and that cannot be committed: it is read again from the process, for as long
     /// as an agent may take to open one. After that the process is ended.
     fn opens_in_vain(&mut self, now_ms: u64) -> bool {
-        let since_ms = *self.unopened_ms.get_or_insert(now_ms);
+        let Some(lease_id) = self.actor.session().lease_id else { return false };
+        let since_ms = match self.unopened {
+            Some((of, since_ms)) if of == lease_id => since_ms,
+            _ => now_ms,
+        };
+        self.unopened = Some((lease_id, since_ms));
         let in_vain = now_ms.saturating_sub(since_ms) >= self.actor.init_ms();
         if in_vain {
             tracing::error!(session_key = %self.key, "the agent's session cannot be committed; its process is ended");
