@@ -14,6 +14,7 @@ const MAILBOX_MAX: usize = 64;
 /// Cancels, closes and permission answers that may wait for one session.
 const URGENT_MAX: usize = 16;
 
+/// The ways into a session's task.
 #[derive(Clone)]
 pub(super) struct Actor {
     mailbox: mpsc::Sender<Envelope>,
@@ -67,6 +68,7 @@ impl Manager {
         self.actor_with(key, Patience::Once)
     }
 
+    /// The same, with what becomes of it when it cannot be made.
     pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {

@@ -26,12 +26,14 @@ pub(super) const fn stops(command: &Command) -> bool {
     matches!(command, Command::Cancel(_) | Command::Close(_))
 }
 
+/// Has the supervisor end a process, whatever the database says.
 pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
     let reason = "stopped while the control plane cannot be written".to_owned();
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
 impl Task {
+    /// A command: answered as before when its key was used, else one step.
     pub(super) async fn on_command(&mut self, envelope: Envelope) -> Ended {
         let Envelope { command, keyed, reply } = envelope;
         if let Some(keyed) = &keyed {
@@ -60,6 +62,7 @@ impl Task {
         self.step_stopping(Input::Command { ticket, command, keyed }, stop).await
     }
 
+    /// One step that need not act when it cannot be committed.
     pub(super) async fn step(&mut self, input: Input) -> Ended {
         self.step_stopping(input, false).await
     }
@@ -129,6 +132,7 @@ impl Task {
         }
     }
 
+    /// Makes the actor again from what is committed, once the database lets it.
     pub(super) async fn rebuild(&mut self) -> Ended {
         let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
         loop {

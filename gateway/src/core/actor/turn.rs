@@ -176,7 +176,7 @@ impl Actor {
         self.on_steps(steps, out);
     }
 
-    fn next_prompt(&self) -> Option<usize> {
+    pub(super) fn next_prompt(&self) -> Option<usize> {
         self.runs.iter().position(|run| run.state == RunState::Queued && run.mode == RunMode::Prompt)
     }
 

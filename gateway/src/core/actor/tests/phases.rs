@@ -276,3 +276,27 @@ fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
         assert_eq!(prompts, 1);
     }
 }
+
+/// B12: who waits for an agent that is out of reach is told so in bounded time, once; what waits goes on by itself.
+#[test]
+fn b12_who_waits_for_an_agent_out_of_reach_is_told() {
+    let told =
+        |world: &World| world.rows.events.iter().filter(|event| event.payload.contains("agent_away")).count();
+    let mut world = ready();
+    for round in 0..2 {
+        world.input(Input::Disconnected);
+        world.now_ms += 100_000;
+        world.input(Input::Tick);
+        assert_eq!(told(&world), round, "nobody waits");
+        let run = prompt(&mut world, "prompt a").unwrap();
+        let deadline = world.now_ms + world.limits.reconcile_ms;
+        assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), Some(deadline));
+        wait(&mut world);
+        assert_eq!((told(&world), run_state(&world, run)), (round + 1, RunState::Queued));
+        world.now_ms += 50_000;
+        world.input(Input::Tick);
+        assert_eq!(told(&world), round + 1);
+        world.input(Input::News(LeaseNews::Connected));
+        assert_eq!(run_state(&world, run), RunState::Completed);
+    }
+}
