@@ -145,7 +145,7 @@ const ROWS: &[Row] = &[
     (
         "acp.max_concurrent_sessions",
         "3",
-        Test(MANAGER, "the_cap_holds_for_spawns_at_once_and_after_a_restart"),
+        Test(MANAGER, "b09_the_cap_holds_for_spawns_at_once_and_after_a_restart"),
     ),
     ("acp.max_concurrent_sessions_per_account", "3", Seen(caps)),
     ("acp.max_concurrent_sessions_per_account", "3", Test(MANAGER, "an_account_has_a_cap_of_its_own")),

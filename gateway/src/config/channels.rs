@@ -72,7 +72,7 @@ pub(crate) struct Channel {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Account {
-    /// Open sessions of this account. 0: no cap of its own. Default: none,
+    /// Sessions of this account in use. 0: no cap of its own. Default: none,
     /// `acp.max_concurrent_sessions_per_account`. Ours.
     pub(crate) max_concurrent_sessions: Option<u64>,
     /// `channels.NAME.accounts.ID.thread_bindings.*`.

@@ -97,7 +97,7 @@ pub(crate) struct Acp {
     /// Variables of the gateway that every agent may see beside the usual ones; `NAME*` names all that begin so.
     /// Default: none. Source: "env allowlist passthrough".
     pub(crate) env_allow: Vec<String>,
-    /// Sessions that are open at one time: closed ones and those in error without a process do not count.
+    /// Sessions that are in use at one time: closed ones do not count, nor those at rest or in error without a process.
     /// Default: 64. Source: `acp.maxConcurrentSessions`.
     pub(crate) max_concurrent_sessions: u64,
     /// The same for each account of a channel; a session belongs to the account it was first bound in. 0: no cap

@@ -7,6 +7,8 @@ mod attacks;
 mod cases;
 mod letters;
 mod lives;
+mod machines;
+mod phases;
 mod permissions;
 mod world;
 

@@ -99,15 +99,15 @@ impl Policy {
         Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"))
     }
 
-    /// As many sessions are open as may be in all.
+    /// As many sessions are in use as may be in all.
     pub(crate) fn at_sessions_max(&self) -> Failure {
-        full("sessions are open", &self.sessions_max, "SESSIONS_MAX")
+        full("sessions are in use", &self.sessions_max, "SESSIONS_MAX")
     }
 
-    /// As many sessions are open as may be in the scope's account.
+    /// As many sessions are in use as may be in the scope's account.
     pub(crate) fn at_account_max(&self) -> Failure {
         let max = self.account_sessions_max.clone().map(Option::unwrap_or_default);
-        full("sessions of this account are open", &max, "ACCOUNT_SESSIONS_MAX")
+        full("sessions of this account are in use", &max, "ACCOUNT_SESSIONS_MAX")
     }
 
     /// The backend of new sessions is not there.
@@ -121,7 +121,8 @@ impl Policy {
 
 fn full(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
     let text = format!(
-        "{} {what}, as many as may be: {}. Close one that is not needed; /acp sessions lists them.",
+        "{} {what}, as many as may be: {}. Close one that is not needed, or wait until one rests; /acp sessions lists \
+         them.",
         max.value,
         max.said()
     );

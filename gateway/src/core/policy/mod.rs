@@ -99,9 +99,9 @@ pub(crate) struct Policy {
     pub(crate) cwd_roots: Effective<Vec<PathBuf>>,
     /// Variables of the gateway that the agent may see beside the usual ones: of all levels together.
     pub(crate) env_allow: Effective<Vec<String>>,
-    /// Open sessions in all.
+    /// Sessions in use in all.
     pub(crate) sessions_max: Effective<u64>,
-    /// Open sessions of the account; `None` is no cap of its own.
+    /// Sessions in use of the account; `None` is no cap of its own.
     pub(crate) account_sessions_max: Effective<Option<u64>>,
     /// Runs of one session that have not ended.
     pub(crate) queue_runs_max: Effective<u64>,
