@@ -13,8 +13,8 @@ pub(crate) use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
 use crate::core::rows::{
-    BindingRow, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow,
-    SessionOptions, SessionRow, TargetKind,
+    BindingRow, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionOptions, SessionRow,
+    TargetKind,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;

@@ -38,6 +38,16 @@ impl BoundDeliveryRouter {
     /// # Errors
     /// As [`Store::read`].
     pub(crate) async fn arrival(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
+        let arrival = self.look(at).await?;
+        self.note("inbound", &arrival.route, Some(at));
+        Ok(arrival)
+    }
+
+    /// Where a message of a conversation would go, for those who only look.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) async fn look(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
         let binding = super::resolve_by_conversation(&self.store, at).await?;
         let route = match self.channels.get(at) {
             Ok(channel) => {
@@ -46,7 +56,6 @@ impl BoundDeliveryRouter {
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };
-        self.note("inbound", &route, Some(at));
         Ok(Arrival { route, binding })
     }
 
@@ -60,9 +69,9 @@ impl BoundDeliveryRouter {
         requester: Option<&ConversationRef>,
     ) -> Result<Route, StoreError> {
         let key = session_key.clone();
-        let read = self.store.read("route", move |db| {
-            Ok((bindings::target(db, &key)?, bindings::of_session(db, &key)?))
-        });
+        let read = self
+            .store
+            .read("route", move |db| Ok((bindings::target(db, &key)?, bindings::of_session(db, &key)?)));
         let (session, bindings) = read.await?;
         let question = Question { session_key: Some(session_key), session, bindings: &bindings, requester };
         let route = route::resolve(question, |at| self.channels.serves(at));

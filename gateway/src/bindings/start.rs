@@ -139,6 +139,9 @@ impl SessionBindingService {
                 self.give_up(&binding, &why).await?;
                 Err(BindingError::NotMade { why })
             }
+            Err(StoreError::UsedMeanwhile) => {
+                Err(BindingError::NotMade { why: "it was unbound meanwhile".to_owned() })
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -149,9 +152,9 @@ impl SessionBindingService {
             let session = sessions::get(db, &binding.session_key)?;
             Ok(session.map(|session| (binding, session)))
         });
-        let found = read.await?.filter(|(binding, _)| {
-            matches!(binding.status, BindingStatus::Pending | BindingStatus::Active)
-        });
+        let found = read
+            .await?
+            .filter(|(binding, _)| matches!(binding.status, BindingStatus::Pending | BindingStatus::Active));
         found.ok_or(BindingError::NotBound)
     }
 

@@ -101,8 +101,7 @@ impl Channel for Hall {
             let mut made = self.made.lock().unwrap();
             let name = format!("{}/{}", parent.conversation_id, made.len() + 1);
             let entry = made.entry(starter.nonce.clone());
-            let (_, child, _) =
-                entry.or_insert((parent.conversation_id.clone(), name, starter.text.clone()));
+            let (_, child, _) = entry.or_insert((parent.conversation_id.clone(), name, starter.text.clone()));
             match fate {
                 Fate::Lost => Opened::Uncertain { why },
                 _ => Opened::Made { conversation_id: child.clone() },
@@ -308,7 +307,6 @@ async fn d08_a_touch_survives_a_stop() {
 fn damage(dir: &std::path::Path, sql: &str) {
     let db = rusqlite::Connection::open(dir.join("gateway.db")).unwrap();
     db.pragma_update(None, "foreign_keys", false).unwrap();
-    db.pragma_update(None, "ignore_check_constraints", true).unwrap();
     db.execute_batch(sql).unwrap();
 }
 
@@ -326,7 +324,7 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
         dir.path(),
         "UPDATE acp_sessions SET state = 'closed' WHERE session_key IN ('agent:demo:acp:closed','agent:demo:acp:due');
          UPDATE acp_sessions SET state = 'error' WHERE session_key = 'agent:demo:acp:error';
-         UPDATE acp_sessions SET state = 'puzzled' WHERE session_key = 'agent:demo:acp:odd';
+         UPDATE acp_bindings SET bound_at = -1 WHERE session_key = 'agent:demo:acp:odd';
          UPDATE acp_bindings SET session_key = 'agent:demo:acp:nowhere' WHERE session_key = 'agent:demo:acp:gone';",
     );
     let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
@@ -338,7 +336,6 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
         ("gone", "nowhere", Some("stale: session-missing")),
         ("closed", "closed", Some("stale: session-closed")),
         ("due", "due", None),
-        ("odd", "odd", None),
         ("error", "error", None),
         ("idle", "idle", None),
     ] {
@@ -346,6 +343,9 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
         let want = if reason.is_some() { BindingStatus::Ended } else { BindingStatus::Active };
         assert_eq!((row.status, row.end_reason.as_deref()), (want, reason), "{name}");
     }
+    let odd = "SELECT status FROM acp_bindings WHERE bound_at = -1";
+    let status = store.read("odd", move |db| Ok(db.query_row(odd, [], |row| row.get::<_, String>(0))?)).await;
+    assert_eq!(status.unwrap(), "active", "what cannot be read stays");
     let text = service.metrics.render();
     let series = "acp_stale_binding_removals_total{channel=\"hall\",when=\"start\"} 2";
     assert!(text.contains(series), "{text}");
@@ -358,12 +358,7 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
 /// H13: whatever the crash came between, there is one conversation in the end, and it is the bound one.
 #[tokio::test]
 async fn h13_a_conversation_is_made_once_whatever_happens_meanwhile() {
-    for fates in [
-        vec![],
-        vec![Fate::NotNow],
-        vec![Fate::Lost],
-        vec![Fate::Lost, Fate::Lost, Fate::NotNow],
-    ] {
+    for fates in [vec![], vec![Fate::NotNow], vec![Fate::Lost], vec![Fate::Lost, Fate::Lost, Fate::NotNow]] {
         let (_dir, store) = open();
         sessions_of(&store, &["1"]).await;
         let hall = Hall::new("a", BELOW);
@@ -427,6 +422,35 @@ async fn h13_what_cannot_be_made_is_over_and_said() {
     crate::tests::Scribe::claim(&store, &key("2")).await.close().await;
     assert_eq!(service.reconcile().await.unwrap(), Reconciled::default());
     assert_eq!(hall.children(), []);
+}
+
+/// The built-in channel makes conversations too: named after the starter, which both of them show, once.
+#[tokio::test]
+async fn h13_the_console_makes_conversations_below_others() {
+    let (_dir, store) = open();
+    sessions_of(&store, &["1"]).await;
+    let console = Arc::new(crate::channel::console::Console::new(store.clone())) as Arc<dyn Channel>;
+    let service = SessionBindingService::new(store.clone(), Channels::new([console]), Metrics::default());
+    let request =
+        BindRequest { placement: Some(Placement::Child), ..asked("1", conversation("room"), "ann") };
+    let bound = service.bind(request.clone()).await.unwrap();
+    assert_eq!(service.bind(request).await.unwrap().binding.binding_id, bound.binding.binding_id);
+    execute(&store, "UPDATE acp_bindings SET status = 'pending', thread_id = 'pending:x'").await;
+    assert_eq!(service.reconcile().await.unwrap().finished, 1);
+    let child = &rows(&store, "1").await[0].conversation;
+    assert_eq!(*child, bound.binding.conversation);
+    assert_eq!(child.parent_conversation_id.as_deref(), Some("room"));
+    let name = child.conversation_id.clone();
+    assert!(name.starts_with("room/") && name.len() == "room/".len() + 8, "{name}");
+    let shown = async |id: &str| {
+        let id = id.to_owned();
+        let read = move |db: &rusqlite::Connection| crate::store::console::after(db, &id, 0, 10);
+        let rows = store.read("shown", read).await.unwrap();
+        rows.into_iter().map(|row| row.text).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("room").await, [format!("agent:demo:acp:1 is bound to the conversation {name}.")]);
+    let told = shown(&name).await;
+    assert!(told.len() == 1 && told[0].starts_with("demo works here now"), "{told:?}");
 }
 
 #[tokio::test]

@@ -143,7 +143,10 @@ mod tests {
         let channels = Channels::default();
         let missing = channels.get(&at).map(drop).unwrap_err();
         let text = Failure::from(missing.clone()).message;
-        assert!(text.contains("\"default\" of channel \"console\"") && text.contains("configuration"), "{text}");
+        assert!(
+            text.contains("\"default\" of channel \"console\"") && text.contains("configuration"),
+            "{text}"
+        );
         assert!(!channels.serves(&at));
         channels.register(Arc::clone(&first)).unwrap();
         let taken = channels.register(Arc::clone(&second)).unwrap_err();

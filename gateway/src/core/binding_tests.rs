@@ -59,9 +59,12 @@ fn session() -> SessionRow {
 #[test]
 fn a_binding_goes_where_the_channel_can() {
     use Placement::{Child, Here};
-    for (here, child, usual) in
-        [(true, true, Some(Here)), (true, false, Some(Here)), (false, true, Some(Child)), (false, false, None)]
-    {
+    for (here, child, usual) in [
+        (true, true, Some(Here)),
+        (true, false, Some(Here)),
+        (false, true, Some(Child)),
+        (false, false, None),
+    ] {
         let can = Capabilities { here, child };
         assert_eq!((can.allow(Here), can.allow(Child), can.usual()), (here, child, usual));
     }
@@ -72,7 +75,8 @@ fn d10_a_start_over_the_whole_space() {
     let mut table = String::new();
     let mut targets = vec![None, Some(Target::Missing)];
     targets.extend(SessionState::ALL.map(|state| Some(Target::Known(state))));
-    for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended] {
+    for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended]
+    {
         for target in &targets {
             let does = [0, 1].map(|runs| format!("{:?}", at_start(status, *target, runs)));
             let what = match target {

@@ -62,7 +62,10 @@ impl Route {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// Inbound: the message is none of ours, and nothing is said.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for channels where people also talk about other things"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for channels where people also talk about other things")
+    )]
     Ignore,
     /// Inbound: the person is told how to bind the conversation.
     Hint,

@@ -117,10 +117,10 @@ fn c12_outbound_over_the_whole_space() {
         ("ended", vec![of_status("c", None, BindingStatus::Ended)]),
         ("ending", vec![of_status("c", None, BindingStatus::Ending)]),
         ("pending child", vec![of_status("pending:1", Some("c"), BindingStatus::Pending)]),
-        ("one and a pending child", vec![
-            active("d", None),
-            of_status("pending:1", Some("c"), BindingStatus::Pending),
-        ]),
+        (
+            "one and a pending child",
+            vec![active("d", None), of_status("pending:1", Some("c"), BindingStatus::Pending)],
+        ),
         ("one", vec![active("c", None)]),
         ("one, other account", vec![elsewhere.clone()]),
         ("child", vec![active("t", Some("c"))]),
@@ -135,23 +135,77 @@ fn c12_outbound_over_the_whole_space() {
     for (what, bindings) in &sets {
         for requester in &requesters {
             let from = requester.as_ref().map_or("-", |it| it.conversation_id.as_str());
-            table.push_str(&format!("{what}, asked from {from:?}:"));
-            for (session, served) in [
-                (Target::Known(SessionState::Running), true),
-                (Target::Known(SessionState::Error), true),
-                (Target::Known(SessionState::Closed), true),
-                (Target::Missing, true),
-                (Target::Known(SessionState::Idle), false),
-            ] {
+            let ask = |session, served: bool| {
                 let question =
                     Question { session_key: Some(&key), session, bindings, requester: requester.as_ref() };
-                let route = resolve(question, |_| served);
-                table.push_str(&format!(" {} ({});", shown(&route, bindings), route.reason()));
-            }
-            table.push('\n');
+                resolve(question, |_| served)
+            };
+            let at_work = ask(Target::Known(SessionState::Running), true);
+            // A session in error is one that can be gone on with.
+            assert_eq!(ask(Target::Known(SessionState::Error), true), at_work);
+            let others = [
+                ask(Target::Known(SessionState::Closed), true),
+                ask(Target::Missing, true),
+                ask(Target::Known(SessionState::Idle), false),
+            ];
+            let [closed, missing, unserved] = others.each_ref().map(Route::reason);
+            let (to, why) = (shown(&at_work, bindings), at_work.reason());
+            table.push_str(&format!(
+                "{what}, asked from {from:?}: {to} ({why}) | {closed} | {missing} | {unserved}\n"
+            ));
         }
     }
-    insta::assert_snapshot!(table);
+    // At work | closed | missing | without an adapter.
+    insta::assert_snapshot!(table, @r#"
+    none, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
+    none, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    none, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    none, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    another session's, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
+    another session's, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    another session's, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    another session's, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    ended, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
+    ended, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    ended, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    ended, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    ending, asked from "-": unbound Journal (no-active-binding) | session-closed | session-missing | no-active-binding
+    ending, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    ending, asked from "c": unbound c (no-active-binding) | session-closed | session-missing | adapter-unavailable
+    ending, asked from "x": unbound x (no-active-binding) | session-closed | session-missing | adapter-unavailable
+    pending child, asked from "-": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
+    pending child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    pending child, asked from "c": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
+    pending child, asked from "x": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
+    one and a pending child, asked from "-": bound default/d (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    one and a pending child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    one and a pending child, asked from "c": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one and a pending child, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one, asked from "-": bound default/c (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    one, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    one, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
+    one, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one, other account, asked from "-": bound second/c (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    one, other account, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    one, other account, asked from "c": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one, other account, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    child, asked from "-": bound default/t (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    child, asked from "c": bound default/t (requester-parent-match) | session-closed | session-missing | adapter-unavailable
+    child, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    two children, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
+    two children, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    two children, asked from "c": refused ACP_NOT_BOUND (ambiguous-below-requester) | session-closed | session-missing | ambiguous-below-requester
+    two children, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    two, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
+    two, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    two, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
+    two, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    two accounts, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
+    two accounts, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    two accounts, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
+    two accounts, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    "#);
 }
 
 /// Where it goes, in short.
@@ -218,7 +272,8 @@ fn d06_accounts_do_not_see_each_other() {
         // What is not served for one account may be for the other.
         let only = |at: &ConversationRef| at.account_id == "second";
         let served = resolve(ask(&key, &both, Some(&row.conversation)), only).reason();
-        let want = if row.conversation.account_id == "second" { "requester-match" } else { "adapter-unavailable" };
+        let want =
+            if row.conversation.account_id == "second" { "requester-match" } else { "adapter-unavailable" };
         assert_eq!(served, want);
     }
 }
@@ -229,7 +284,10 @@ fn every_refusal_says_what_to_do() {
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
     for (route, parts) in [
         (resolve(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
-        (resolve(ask(&key, &two[..1], None), |_| false), ["\"default\" of channel \"console\"", "configuration"]),
+        (
+            resolve(ask(&key, &two[..1], None), |_| false),
+            ["\"default\" of channel \"console\"", "configuration"],
+        ),
     ] {
         let Route::Refused { failure, .. } = route else { panic!("{route:?}") };
         for part in parts {

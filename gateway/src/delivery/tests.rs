@@ -482,7 +482,8 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     let (_dir, store) = written().await;
     let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
     let task = tokio::spawn(run(store.clone(), channels.clone(), metrics.clone(), stop.clone()));
-    let waits = "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
+    let waits =
+        "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
     eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
     let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
     channels.register(Arc::clone(&second) as Arc<dyn Channel>).unwrap();

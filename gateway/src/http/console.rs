@@ -5,9 +5,9 @@ use crate::core::route::Route;
 use crate::http::answer::{Caller, Input, Json, Once, Refused};
 use crate::http::{Api, no_such_method};
 use crate::inbound::Inlet;
+use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
-use crate::store::Store;
 use acp_shared::ids::SessionKey;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -117,7 +117,7 @@ async fn show(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ConversationView>, Refused> {
     let at = conversation(&name(path)?);
-    let route = console.inlet.router().arrival(&at).await.map_err(crate::error::Failure::from)?.route;
+    let route = console.inlet.router().look(&at).await.map_err(crate::error::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),

@@ -403,7 +403,10 @@ async fn commands_are_carried_out_and_never_reach_the_agent() {
     );
     assert_eq!(say("hello").await.text(), Code::NotBound.text());
     let focused = say(&format!("/focus {first}")).await;
-    assert!(focused.text().starts_with(&format!("demo works here now, in /tmp: session {first}")), "{focused:?}");
+    assert!(
+        focused.text().starts_with(&format!("demo works here now, in /tmp: session {first}")),
+        "{focused:?}"
+    );
     assert!(focused.text().ends_with("The binding does not end by itself."), "{focused:?}");
     assert_eq!(
         say(&format!("/focus {first}")).await.text(),
@@ -593,5 +596,9 @@ async fn d01_a_conversation_is_told_what_was_bound() {
     let Outcome::Command { session_key: Some(key), .. } = &spawned else { panic!("{spawned:?}") };
     let want = format!("demo works here now, in /tmp: session {key}, agent's id with its first answer.");
     assert!(spawned.text().starts_with(&want), "{spawned:?}");
-    assert_eq!(shown(&store).await.last().unwrap(), &line("notice", spawned.text()), "once, in the conversation");
+    assert_eq!(
+        shown(&store).await.last().unwrap(),
+        &line("notice", spawned.text()),
+        "once, in the conversation"
+    );
 }

@@ -138,7 +138,8 @@ pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreE
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn end_stale(db: &Connection, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
-    const RUNS: &str = "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
+    const RUNS: &str =
+        "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
     let Some(row) = get(db, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
         return Ok(None);
     };
@@ -181,13 +182,8 @@ pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), Store
     const SQL: &str = "UPDATE acp_bindings SET idle_ms = ?2, max_age_ms = ?3, bound_at = ?4, last_activity_at = ?5 \
         WHERE binding_key = ?1 AND status <> 'ended'";
     let (idle, age) = (row.idle_ms.map(Int), row.max_age_ms.map(Int));
-    let at = params![
-        row.binding_id.to_string(),
-        idle,
-        age,
-        Int(row.bound_at_ms),
-        Int(row.last_activity_at_ms)
-    ];
+    let at =
+        params![row.binding_id.to_string(), idle, age, Int(row.bound_at_ms), Int(row.last_activity_at_ms)];
     run(db, SQL, at)?;
     Ok(())
 }
