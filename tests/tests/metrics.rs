@@ -14,6 +14,7 @@ use std::net::TcpStream;
 /// Where each metric's numbers are held against what really happened: here, or in a test of the gateway itself.
 const HERE: &str = "tests/tests/metrics.rs";
 const INBOUND: &str = "gateway/src/inbound/tests.rs";
+const BINDINGS: &str = "gateway/src/inbound/tests/bindings.rs";
 const DELIVERY: &str = "gateway/src/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
@@ -27,8 +28,8 @@ const METRICS: [(&str, &str); 33] = [
     ("acp_actor_restarts", SESSIONS),
     ("acp_actor_evictions", SESSIONS),
     ("acp_stale_binding_detections", INBOUND),
-    ("acp_stale_binding_removals", INBOUND),
-    ("acp_routes", INBOUND),
+    ("acp_stale_binding_removals", BINDINGS),
+    ("acp_routes", BINDINGS),
     ("acp_idempotency_lookups", HERE),
     ("acp_delivery_attempts", HERE),
     ("acp_delivery_retries", DELIVERY),
