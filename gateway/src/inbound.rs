@@ -121,8 +121,7 @@ impl Inlet {
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
         let inner = Arc::clone(&self.inner);
-        let at = &inbound.conversation;
-        let around = tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id);
+        let around = span(&inbound);
         let taking = async move {
             let _place = place;
             let taken = inner.take(inbound).await;
@@ -151,7 +150,8 @@ impl Inlet {
             let mut settled = 0;
             for row in rows {
                 let message_id = row.inbound.message_id.clone();
-                match self.inner.take(row.inbound).await {
+                let around = span(&row.inbound);
+                match self.inner.take(row.inbound).instrument(around).await {
                     Ok(_) => settled += 1,
                     Err(failure) => {
                         tracing::warn!(message_id, %failure, "a message of before the restart waits on");
@@ -199,6 +199,13 @@ impl Inlet {
             }
         }
     }
+}
+
+/// What every log line about a message carries.
+fn span(inbound: &Inbound) -> tracing::Span {
+    let at = &inbound.conversation;
+    let message_id = &inbound.message_id;
+    tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id, message_id)
 }
 
 /// Waits until what could not be committed can be again.

@@ -28,7 +28,8 @@ fn say(house: &House, conversation: &str, id: &str, text: &str) -> Value {
 
 /// A session that was begun in a conversation.
 fn spawn(house: &House, conversation: &str) -> String {
-    let text = format!("/acp spawn {AGENT} --cwd {}", house.cwd().display());
+    let cwd = house.world.dir("work/project");
+    let text = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
     let spawned = say(house, conversation, "spawn", &text);
     let told = spawned["text"].as_str().unwrap_or_default();
     assert!(told.contains("works here now") && told.contains("The binding ends after 1d"), "{spawned}");

@@ -4,11 +4,16 @@
 //! Source: seed 003 "one core delivery router", seed 000 "Duplicate delivery arbitration".
 
 use crate::channel::Channels;
-use crate::core::route::{self, Destination, Question, Route, Target};
+use crate::core::route::{self, Question, Route, Target};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError, bindings, now_ms};
 use acp_shared::ids::SessionKey;
+
+/// From a conversation to a session.
+const INBOUND: &str = "inbound";
+/// From a session to a conversation.
+const OUTBOUND: &str = "outbound";
 
 /// Finds destinations. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,7 +44,7 @@ impl BoundDeliveryRouter {
     /// As [`Store::read`].
     pub(crate) async fn arrival(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
         let arrival = self.look(at).await?;
-        self.note("inbound", &arrival.route, Some(at));
+        self.note(INBOUND, &arrival.route);
         Ok(arrival)
     }
 
@@ -75,29 +80,23 @@ impl BoundDeliveryRouter {
         let (session, bindings) = read.await?;
         let question = Question { session_key: Some(session_key), session, bindings: &bindings, requester };
         let route = route::resolve(question, |at| self.channels.serves(at));
-        self.note("outbound", &route, requester);
+        self.note(OUTBOUND, &route);
         Ok(route)
     }
 
-    fn note(&self, direction: &'static str, route: &Route, at: Option<&ConversationRef>) {
+    /// Which conversation it was is in the span of the message that asks.
+    fn note(&self, direction: &'static str, route: &Route) {
         let (outcome, reason) = (route.outcome(), route.reason());
         self.metrics.route(direction, outcome, reason);
         let session_key = match route {
             Route::Bound { session_key, .. } => Some(session_key),
             Route::Unbound { .. } | Route::Refused { .. } => None,
         };
-        let to = match route {
-            Route::Unbound { destination: Destination::Conversation(to), .. } => Some(&to.conversation_id),
-            _ => None,
-        };
-        tracing::info!(
-            direction,
-            outcome,
-            reason,
-            session_key = session_key.map(tracing::field::display),
-            thread_id = at.map(|at| at.conversation_id.as_str()),
-            to = to.map(String::as_str),
-            "a destination was looked for"
-        );
+        let session_key = session_key.map(tracing::field::display);
+        if direction == INBOUND {
+            tracing::info!(session_key, outcome, reason, "a message was routed");
+        } else {
+            tracing::info!(session_key, outcome, reason, "an answer was routed");
+        }
     }
 }
