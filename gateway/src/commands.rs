@@ -1,17 +1,18 @@
 //! Carries out what people type at the gateway, and answers in words for people.
 
+use crate::bindings::{BindRequest, BindingError, Bound, BoundDeliveryRouter, SessionBindingService, Unbind};
+use crate::core::binding::intro;
 use crate::core::command::{AnswerArgs, Command, HELP, SpawnArgs, Verdict, pick_session};
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::options::Setting;
-use crate::core::route::{self, Destination, Route};
-use crate::core::rows::{BindingRow, BindingStatus, PermissionRow, RunMode, SessionMode, SessionRow};
+use crate::core::route::Route;
+use crate::core::rows::{BindingRow, PermissionRow, RunMode, SessionMode, SessionRow};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::inbound::{bound, root_key, submit};
-use crate::manager::{CloseRequest, SpawnRequest, new_binding};
+use crate::inbound::{root_key, submit};
+use crate::manager::{CloseRequest, SpawnRequest};
 use crate::store::inbox::{Inbound, Outcome};
-use crate::store::{Store, StoreError, Tx, bindings, now_ms};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use std::fmt::Write as _;
@@ -25,14 +26,19 @@ const FOCUS_MAX: u32 = 1_000;
 /// Carries out commands.
 #[derive(Clone)]
 pub(crate) struct Commands {
-    store: Store,
+    bindings: SessionBindingService,
+    router: BoundDeliveryRouter,
     service: Arc<dyn Service>,
 }
 
 impl Commands {
     /// Over this control plane.
-    pub(crate) fn new(store: Store, service: Arc<dyn Service>) -> Self {
-        Self { store, service }
+    pub(crate) fn new(
+        bindings: SessionBindingService,
+        router: BoundDeliveryRouter,
+        service: Arc<dyn Service>,
+    ) -> Self {
+        Self { bindings, router, service }
     }
 
     /// Carries out one command of `inbound`.
@@ -64,9 +70,7 @@ impl Commands {
 
     /// The session of the conversation: through an active binding and in no other way.
     async fn session_of(&self, inbound: &Inbound) -> Result<SessionKey, Failure> {
-        let (binding, target) = bound(&self.store, &inbound.conversation).await?;
-        let known = binding.as_ref().map(|binding| (binding, target));
-        match route::inbound(known, Destination::Hint, now_ms()) {
+        match self.router.arrival(&inbound.conversation).await?.route {
             Route::Bound { session_key, .. } => Ok(session_key),
             Route::Unbound { .. } => Err(Failure::of(Code::NotBound)),
             Route::Refused { failure, .. } => Err(failure),
@@ -132,6 +136,7 @@ impl Commands {
     }
 
     async fn spawn(&self, inbound: &Inbound, args: SpawnArgs) -> Result<Outcome, Failure> {
+        let placement = self.bindings.placement(&inbound.conversation, None)?;
         let request = SpawnRequest {
             agent: args.agent,
             cwd: args.cwd,
@@ -140,6 +145,7 @@ impl Commands {
             permission: args.permission,
             non_interactive: None,
             bind: Some(inbound.conversation.clone()),
+            placement,
             prompt: None,
             author: inbound.author.clone(),
             interactive: true,
@@ -149,18 +155,36 @@ impl Commands {
             Ok(spawned) => spawned,
             Err(failure) => return Err(self.explain(inbound, failure).await),
         };
-        let row = self.service.session(&spawned.session_key).await?;
-        let text = format!(
-            "{} runs in {} as {}. This conversation is bound to it: what you type goes to the agent.",
-            row.agent, row.cwd, row.session_key
-        );
-        Ok(said(Some(spawned.session_key), text))
+        let key = spawned.session_key;
+        let text = match self.bindings.of_spawn(&key).await {
+            Ok(Some(bound)) => self.begun(inbound, &bound),
+            // Unbound meanwhile, by somebody else or by a window.
+            Ok(None) => format!("{key} runs. This conversation is not bound to it; /focus {key} binds it."),
+            Err(error @ BindingError::NotMade { .. }) => {
+                // Nobody would see what it says: nothing of the spawn stays.
+                let request = CloseRequest::new("spawn-failed: its conversation could not be made");
+                self.service.close(&key, request, root_key(inbound)?).await?;
+                return Err(error.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(said(Some(key), text))
+    }
+
+    /// What is said where a binding was asked for: the intro, or where it stands.
+    fn begun(&self, inbound: &Inbound, bound: &Bound) -> String {
+        let at = &bound.binding.conversation;
+        if at.conversation_id == inbound.conversation.conversation_id {
+            intro(&bound.session, &bound.binding)
+        } else {
+            format!("{} is bound to the conversation {}.", bound.session.session_key, at.conversation_id)
+        }
     }
 
     /// Says what to do when a spawn failed because the conversation is taken.
     async fn explain(&self, inbound: &Inbound, failure: Failure) -> Failure {
-        match bound(&self.store, &inbound.conversation).await {
-            Ok((Some(binding), _)) if failure.code == Code::Usage => {
+        match self.bindings.resolve_by_conversation(&inbound.conversation).await {
+            Ok(Some((binding, _))) if failure.code == Code::Usage => {
                 let text = format!(
                     "This conversation is bound to {}. End that with /acp close, or keep it and say /unfocus first.",
                     binding.session_key
@@ -223,40 +247,33 @@ impl Commands {
         if self.service.session(&key).await?.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));
         }
-        let windows = self.service.may_focus(&inbound.conversation)?;
-        let binding = new_binding(inbound.conversation.clone(), &key, &inbound.author, windows, now_ms());
-        let bound = self.store.write("focus", move |tx| focus(tx, &binding)).await?;
-        let text =
-            if bound { "This conversation is bound to" } else { "This conversation was bound already to" };
-        Ok(said(Some(key.clone()), format!("{text} {key}.")))
+        let request = BindRequest {
+            session_key: key.clone(),
+            at: inbound.conversation.clone(),
+            placement: None,
+            by: inbound.author.clone(),
+            windows: self.service.may_focus(&inbound.conversation)?,
+        };
+        let bound = self.bindings.bind(request).await?;
+        let text = match bound.fresh {
+            true => self.begun(inbound, &bound),
+            false => format!("This conversation was bound already to {key}."),
+        };
+        Ok(said(Some(key), text))
     }
 
     async fn unfocus(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
-        let at = inbound.conversation.clone();
         let reason = format!("unbound by {}", name_of(inbound));
-        let ended = self.store.write("unfocus", move |tx| {
-            let Some(binding) = bindings::of_conversation(tx, &at)? else { return Ok(None) };
-            bindings::end(tx, binding.binding_id, &reason)?;
-            Ok(Some(binding.session_key))
-        });
-        let text = match ended.await? {
-            Some(key) => format!("Unbound. The session goes on; /focus {key} binds it again."),
+        let which = Unbind::Conversation(inbound.conversation.clone());
+        let ended = self.bindings.unbind(which, &reason).await?;
+        let text = match ended.first() {
+            Some(BindingRow { session_key: key, .. }) => {
+                format!("Unbound. The session goes on; /focus {key} binds it again.")
+            }
             None => "This conversation is bound to nothing.".to_owned(),
         };
         Ok(said(None, text))
     }
-}
-
-/// Binds a conversation in place of what it was bound to. False when it was bound to that session already.
-fn focus(tx: &Tx<'_>, binding: &BindingRow) -> Result<bool, StoreError> {
-    if let Some(before) = bindings::of_conversation(tx, &binding.conversation)? {
-        if before.session_key == binding.session_key && before.status == BindingStatus::Active {
-            return Ok(false);
-        }
-        bindings::end(tx, before.binding_id, "bound to another session")?;
-    }
-    bindings::bind(tx, binding)?;
-    Ok(true)
 }
 
 fn said(session_key: Option<SessionKey>, text: impl Into<String>) -> Outcome {

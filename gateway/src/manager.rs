@@ -5,8 +5,6 @@
 mod mailbox;
 mod spawn;
 
-pub(crate) use spawn::new_binding;
-
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::core::options::Setting;
 use crate::core::policy::{Bind, BindingWindows, Policy, Scope};

@@ -14,11 +14,12 @@ use std::net::TcpStream;
 /// Where each metric's numbers are held against what really happened: here, or in a test of the gateway itself.
 const HERE: &str = "tests/tests/metrics.rs";
 const INBOUND: &str = "gateway/src/inbound/tests.rs";
+const BINDINGS: &str = "gateway/src/inbound/tests/bindings.rs";
 const DELIVERY: &str = "gateway/src/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
-const METRICS: [(&str, &str); 32] = [
+const METRICS: [(&str, &str); 34] = [
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
@@ -27,6 +28,8 @@ const METRICS: [(&str, &str); 32] = [
     ("acp_actor_restarts", SESSIONS),
     ("acp_actor_evictions", SESSIONS),
     ("acp_stale_binding_detections", INBOUND),
+    ("acp_stale_binding_removals", BINDINGS),
+    ("acp_routes", BINDINGS),
     ("acp_idempotency_lookups", HERE),
     ("acp_delivery_attempts", HERE),
     ("acp_delivery_retries", DELIVERY),

@@ -20,11 +20,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 use tokio::sync::watch;
 
+mod bindings;
+
 /// Acts as the manager does towards its callers: durable spawns, and one answer per key.
 struct Fake {
     store: Store,
     prompts: StdMutex<BTreeMap<String, (PromptRequest, PromptAccepted)>>,
     cancels: StdMutex<Vec<SessionKey>>,
+    unbinds_stale: std::sync::atomic::AtomicBool,
     fails: StdMutex<Option<Failure>>,
 }
 
@@ -34,6 +37,7 @@ impl Fake {
             store: store.clone(),
             prompts: StdMutex::default(),
             cancels: StdMutex::default(),
+            unbinds_stale: std::sync::atomic::AtomicBool::default(),
             fails: StdMutex::default(),
         })
     }
@@ -171,6 +175,10 @@ impl Service for Fake {
         Ok(BindingWindows::default())
     }
 
+    fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
+        self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     fn status(&self) -> Reply<'_, StatusView> {
         unused()
     }
@@ -216,7 +224,7 @@ async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
 }
 
 #[tokio::test]
-async fn a_message_is_one_prompt_however_often_it_comes() {
+async fn c14_a_message_is_one_prompt_however_often_it_comes() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
@@ -233,7 +241,7 @@ async fn a_message_is_one_prompt_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
+async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
     let whole = [
         line("person", "hello"),
         line("person", "queued"),
@@ -265,7 +273,7 @@ async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
 }
 
 #[tokio::test]
-async fn what_goes_nowhere_is_said() {
+async fn b01_what_goes_nowhere_is_said() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -283,17 +291,16 @@ async fn what_goes_nowhere_is_said() {
         .await
         .unwrap();
     let refused = inlet.accept(message("m2", "hello")).await.unwrap();
-    assert_eq!(
-        refused,
-        Outcome::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-closed".to_owned() }
-    );
+    let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
+    assert_eq!((failure.code, reason.as_str()), (Code::StaleBinding, "session-closed"));
+    assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
     assert_eq!(fake.said(), Vec::<String>::new());
     let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    assert_eq!(errors, [line("error", Code::NotBound.text()), line("error", Code::StaleBinding.text())]);
+    assert_eq!(errors, [line("error", Code::NotBound.text()), line("error", refused.text())]);
 }
 
 #[tokio::test]
-async fn a_store_that_fails_leaves_the_message_to_be_taken_up_again() {
+async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
@@ -351,10 +358,12 @@ async fn commands_are_carried_out_and_never_reach_the_agent() {
         format!("Unbound. The session goes on; /focus {first} binds it again.")
     );
     assert_eq!(say("hello").await.text(), Code::NotBound.text());
-    assert_eq!(
-        say(&format!("/focus {first}")).await.text(),
-        format!("This conversation is bound to {first}.")
+    let focused = say(&format!("/focus {first}")).await;
+    assert!(
+        focused.text().starts_with(&format!("demo works here now, in /tmp: session {first}")),
+        "{focused:?}"
     );
+    assert!(focused.text().ends_with("The binding does not end by itself."), "{focused:?}");
     assert_eq!(
         say(&format!("/focus {first}")).await.text(),
         format!("This conversation was bound already to {first}.")

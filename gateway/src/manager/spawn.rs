@@ -1,21 +1,21 @@
 //! Making a session: what is asked before anything is made, and the one transaction that makes it.
 
 use super::{Manager, cap_of, fingerprint, over_cap};
+use crate::bindings::{new_binding, to_be_made};
 use crate::core::actor::Keyed;
+use crate::core::binding::Placement;
 use crate::core::event::EventKind;
 use crate::core::options;
 use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
 use crate::core::request::{SpawnRequest, Spawned};
-use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, RunMode, RunRow, SessionOptions, SessionRow, TargetKind,
-};
+use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use crate::observe;
 use crate::store::{SpawnTx, StoreError};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use serde_json::json;
 
 impl Manager {
@@ -134,9 +134,13 @@ impl Manager {
         let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
         let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
-        let binding = request.bind.map(|to| BindingRow {
-            target_kind: kind,
-            ..new_binding(to, &session_key, &request.author, windows, now_ms)
+        let binding = request.bind.map(|to| {
+            let new = new_binding(to, &session_key, &request.author, windows, now_ms);
+            let new = BindingRow { target_kind: kind, ..new };
+            match request.placement {
+                Placement::Here => new,
+                Placement::Child => to_be_made(new),
+            }
         });
         let account_cap = cap_of(policy, binding.as_ref().map(|binding| &binding.conversation));
         let run = request.prompt.map(|text| {
@@ -184,30 +188,6 @@ impl Manager {
             updated_at_ms: now_ms,
             last_activity_at_ms: now_ms,
         }
-    }
-}
-
-/// A new binding of a conversation to a session.
-pub(crate) fn new_binding(
-    conversation: ConversationRef,
-    session: &SessionKey,
-    by: &str,
-    windows: BindingWindows,
-    now_ms: u64,
-) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation,
-        session_key: session.clone(),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: by.to_owned(),
-        bound_at_ms: now_ms,
-        last_activity_at_ms: now_ms,
-        idle_ms: windows.idle_ms,
-        max_age_ms: windows.max_age_ms,
-        metadata: "{}".to_owned(),
-        end_reason: None,
     }
 }
 

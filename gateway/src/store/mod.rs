@@ -27,6 +27,7 @@ pub(crate) mod readers;
 pub(crate) mod requests;
 pub(crate) mod restore;
 pub(crate) mod runs;
+pub(crate) mod said;
 pub(crate) mod salvage;
 pub(crate) mod schema;
 pub(crate) mod sessions;

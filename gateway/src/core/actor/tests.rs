@@ -8,8 +8,8 @@ mod cases;
 mod letters;
 mod lives;
 mod machines;
-mod phases;
 mod permissions;
+mod phases;
 mod world;
 
 use super::*;
