@@ -7,6 +7,7 @@
 use crate::channel::{Channels, Lookup, Outgoing, SendOutcome};
 use crate::commands::Commands;
 use crate::core::command;
+use crate::core::command::gate::Standing;
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::route::{self, Destination, Route, Target};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
@@ -287,7 +288,7 @@ impl Inner {
     /// Does what the message asks for. An error means that it is to be tried again.
     async fn act(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
         let acted = match command::parse(&inbound.text) {
-            Some(command) => self.commands.run(inbound, command).await,
+            Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
             None => self.prompt(inbound).await,
         };
         match acted {
@@ -299,6 +300,12 @@ impl Inner {
             }
             Ok(outcome) => Ok(outcome),
         }
+    }
+
+    /// What the author may do beyond what is theirs, as their channel says.
+    fn standing(&self, inbound: &Inbound) -> Standing {
+        let channel = self.channels.get(&inbound.conversation.channel);
+        channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author))
     }
 
     async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
@@ -337,7 +344,7 @@ impl Inner {
             Outcome::Command { session_key, .. } => session_key.clone(),
             Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
         };
-        for (number, text) in split(outcome.text(), channel.limit()).into_iter().enumerate() {
+        for (number, text) in split(&outcome.text(), channel.limit()).into_iter().enumerate() {
             let message = Outgoing {
                 kind,
                 text,

@@ -4,6 +4,7 @@
 //! rows. So nothing is ever uncertain here, and the same nonce gives the same row.
 
 use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::core::command::gate::Standing;
 use crate::core::route::Destination;
 use crate::core::rows::ConversationRef;
 use crate::core::split::{Limit, Unit};
@@ -49,6 +50,11 @@ impl Channel for Console {
 
     fn normal(&self) -> Destination {
         Destination::Hint
+    }
+
+    /// Only the gateway's own user gets to its socket, and that is who runs it.
+    fn standing(&self, _author: &str) -> Standing {
+        Standing::Operator
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
