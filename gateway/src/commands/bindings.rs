@@ -25,7 +25,7 @@ impl Commands {
             if self.service.session(&session_key).await?.state == SessionState::Closed {
                 return Err(Failure::of(Code::SessionClosed));
             }
-            Ok(Meant { session_key, answer: None })
+            Ok(Meant { session_key, answer: None, elsewhere: false })
         };
         let key = self.meant(asked, decide).await?.session_key;
         let at = asked.inbound.conversation.clone();
@@ -83,7 +83,7 @@ impl Commands {
         };
         let decide = async {
             let session_key = self.named(asked, target, Who::Binder).await?;
-            Ok(Meant { session_key, answer: None })
+            Ok(Meant { session_key, answer: None, elsewhere: false })
         };
         let session = self.meant(asked, decide).await?.session_key;
         let root = root_key(asked.inbound)?;

@@ -274,13 +274,12 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
                 "ask whoever runs this gateway to look at the disk and at `acp-gateway store check`",
             );
             let stale = store.stale_bindings;
-            check(stale == 0, format!("{stale} bindings lead nowhere"), "/unfocus in those conversations");
+            let text =
+                if stale == 0 { "no binding leads".to_owned() } else { format!("{stale} bindings lead") };
+            check(stale == 0, text + " nowhere", "/unfocus in those conversations");
             let stuck = store.actors_stuck;
-            check(
-                stuck == 0,
-                format!("{stuck} sessions are stuck"),
-                "ask for a look at the log, which names them",
-            );
+            let text = if stuck == 0 { "no session is".to_owned() } else { format!("{stuck} sessions are") };
+            check(stuck == 0, text + " stuck", "ask for a look at the log, which names them");
         }
     }
     let healthy = if checks.iter().all(|(ok, _)| *ok) { "healthy" } else { "not healthy" };

@@ -1,6 +1,6 @@
 //! Sessions from their spawn to their end, and what runs in them.
 
-use super::{Asked, Commands};
+use super::{Asked, Commands, Meant};
 use crate::core::command::{Place, SpawnArgs};
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::session::Ending;
@@ -94,15 +94,16 @@ impl Commands {
     pub(super) async fn steer(
         &self,
         asked: Asked<'_>,
-        session: &SessionKey,
+        meant: &Meant,
         text: String,
     ) -> Result<Outcome, Failure> {
+        let session = &meant.session_key;
         let outcome = submit(self.service.as_ref(), asked.inbound, session, RunMode::Steer, text).await?;
-        let here = self.here(asked.inbound).await?;
         Ok(match outcome {
-            Outcome::Prompted { run_id, text, .. } if here.as_ref() != Some(session) => {
+            Outcome::Prompted { run_id, text, .. } if meant.elsewhere => {
                 let text = format!("{text} The answer goes to the conversations of {session}.");
-                Outcome::Command { session_key: here, run_id: Some(run_id), text }
+                let session_key = self.here(asked.inbound).await?;
+                Outcome::Command { session_key, run_id: Some(run_id), text }
             }
             other => other,
         })

@@ -56,6 +56,9 @@ struct Meant {
     /// For an answer to the agent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     answer: Option<permissions::Choice>,
+    /// Whether that is another session than this conversation's.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    elsewhere: bool,
 }
 
 impl Commands {
@@ -109,12 +112,14 @@ impl Commands {
                 Some(args) => Some(self.choose(&session_key, args).await?),
                 None => None,
             };
-            Ok(Meant { session_key, answer })
+            let elsewhere =
+                target.is_some() && self.here(asked.inbound).await?.as_ref() != Some(&session_key);
+            Ok(Meant { session_key, answer, elsewhere })
         };
         let meant = if act.changes() { self.meant(asked, decide).await? } else { decide.await? };
         let session = &meant.session_key;
         let text = match act {
-            Act::Steer(text) => return self.steer(asked, session, text).await,
+            Act::Steer(text) => return self.steer(asked, &meant, text).await,
             Act::Cancel => self.cancel(asked, session).await?,
             Act::Close { ending, discard } => self.close(asked, session, (ending, discard)).await?,
             Act::New => self.new_conversation(asked, session).await?,

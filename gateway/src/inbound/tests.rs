@@ -87,7 +87,9 @@ impl Service for Fake {
         Box::pin(async move {
             let session_key = SessionKey::parse(&format!("agent:demo:acp:{}", key.as_str())).unwrap();
             if self.store.session(session_key.clone()).await?.is_none() {
-                let binding = request.bind.as_ref().map(|at| binding_row(&session_key, at));
+                let bound_by = request.author.clone();
+                let bind = |at| crate::core::rows::BindingRow { bound_by, ..binding_row(&session_key, at) };
+                let binding = request.bind.as_ref().map(bind);
                 let spawn = crate::store::SpawnTx {
                     session: session_row(&session_key),
                     binding,
