@@ -319,6 +319,7 @@ fn name(role: Role, tid: i32, call: libc::c_long, args: [u64; 6]) -> Option<Stri
         (Role::Supervisor, libc::SYS_unlinkat) if text(tid, args[1]) == "launch.json" => "remove".into(),
         (Role::Supervisor, libc::SYS_pidfd_open) => "open".into(),
         (Role::Supervisor, libc::SYS_pidfd_send_signal) if args[1] != 0 => format!("signal {}", args[1]),
+        (Role::Supervisor, libc::SYS_write) if file(args[0]) == "cgroup.kill" => "end group".into(),
         (Role::Supervisor, libc::SYS_close) if kind(args[0]) == "pipe" => "close pipe".into(),
         (Role::Starting | Role::Adapter, libc::SYS_execve) => "exec".into(),
         (Role::Wrapper, libc::SYS_setsid) => "setsid".into(),
