@@ -224,6 +224,9 @@ pub(crate) struct StoreView {
     pub(crate) inbox_waiting: u64,
     /// Active bindings that lead nowhere.
     pub(crate) stale_bindings: u64,
+    /// Where they are, at most 20: `console/default/room -> KEY (session-closed)`.
+    #[serde(default)]
+    pub(crate) stale: Vec<String>,
     /// Actors that have been at one thing for too long.
     pub(crate) actors_stuck: u64,
 }

@@ -88,22 +88,27 @@ pub(crate) async fn serve(
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
-    let channels = Channels::new([console]);
+    let channels = Channels::new([Arc::clone(&console)]);
     let metrics = service.metrics.clone();
     let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _, metrics.clone());
     let scrape = Scrape { metrics, store: store.clone(), supervisor: service.supervisor.clone() };
-    let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
+    let bindings = inlet.bindings().clone();
+    let api_console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
+    let routes = router(api.clone()).merge(console::router(api, api_console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
         Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
     let manager = &service.manager;
     let resumed = manager.resume().await?;
+    match bindings.reconcile().await {
+        Ok(found) => tracing::info!(?found, "bindings after a start"),
+        Err(error) => tracing::warn!(%error, "bindings cannot be looked at: all of them stay"),
+    }
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
-    let mut tasks = in_background(&service, inlet, channels, clock, &stop);
+    let mut tasks = in_background(&service, inlet, channels.clone(), clock, &stop);
     tasks.push(("local API", serving));
     if let Some(listener) = listener {
         tokio::spawn(scrape::serve(listener, scrape, stop.clone()));
@@ -122,6 +127,7 @@ pub(crate) async fn serve(
     }
     tracing::info!("gateway is ending");
     service.registry.unregister(DirectRuntime.id());
+    channels.unregister(&console);
     stop.cancel();
     manager.stopped().await;
     for (what, task) in tasks {
@@ -153,6 +159,7 @@ fn in_background(
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
         ("answers", tokio::spawn(expire(store.clone(), live.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
+        ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
         ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]

@@ -9,11 +9,10 @@ use crate::core::project::{self, Digest, Need, Part};
 use crate::core::rows::{BindingRow, BindingStatus};
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
-use crate::store::{Store, StoreError, now_ms};
+use crate::store::{Store, StoreError, now_ms, said};
 use acp_shared::ids::BindingId;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -181,9 +180,17 @@ struct Pass {
 impl Pass {
     async fn run(&self, due: Due, cursor: Option<u64>) -> Left {
         let binding = due.binding;
-        let Some(channel) = self.channels.get(&binding.conversation.channel).map(Arc::clone) else {
-            tracing::warn!(channel = binding.conversation.channel, "delivery has no such channel");
-            return Left::At(due.end);
+        let channel = match self.channels.get(&binding.conversation) {
+            Ok(channel) => channel,
+            Err(error) => {
+                self.metrics.route("outbound", "refused", "adapter-unavailable");
+                tracing::warn!(session_key = %binding.session_key, %error, "delivery waits for an adapter");
+                tokio::select! {
+                    () = self.stop.cancelled() => {}
+                    () = self.channels.served(&binding.conversation) => {}
+                }
+                return Left::Unknown;
+            }
         };
         match self.deliver(&binding, channel.as_ref(), cursor).await {
             Ok(left) => left,
@@ -291,7 +298,7 @@ impl Pass {
             match outcome {
                 SendOutcome::Sent { message_id } => {
                     let journaled_at_ms =
-                        self.settle(binding, &part, PartState::Sent, Some(message_id)).await?;
+                        self.settle(binding, &part, PartState::Sent, Some(message_id), channel).await?;
                     if let Some(at_ms) = journaled_at_ms {
                         self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
                     }
@@ -299,24 +306,24 @@ impl Pass {
                 }
                 SendOutcome::Rejected { why, again: false } => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was rejected");
-                    self.settle(binding, &part, PartState::Rejected, None).await?;
+                    self.settle(binding, &part, PartState::Rejected, None, channel).await?;
                     return Ok(true);
                 }
                 SendOutcome::Rejected { why, again: true } => {
                     tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
                     is_unknown = false;
-                    self.settle(binding, &part, PartState::Planned, None).await?;
+                    self.settle(binding, &part, PartState::Planned, None, channel).await?;
                 }
                 SendOutcome::Limited { retry_after_ms } => {
                     tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
                     is_unknown = false;
-                    self.settle(binding, &part, PartState::Planned, None).await?;
+                    self.settle(binding, &part, PartState::Planned, None, channel).await?;
                     self.pause(retry_after_ms).await;
                     continue;
                 }
                 SendOutcome::Uncertain { why } if attempts >= UNCERTAIN_ATTEMPTS_MAX => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
-                    self.settle(binding, &part, PartState::Uncertain, None).await?;
+                    self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
                     return Ok(true);
                 }
                 SendOutcome::Uncertain { why } => {
@@ -356,9 +363,14 @@ impl Pass {
         part: &Part,
         state: PartState,
         message_id: Option<String>,
+        channel: &dyn Channel,
     ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
+        let echo = message_id.clone().filter(|_| channel.hears_itself());
         let settle = move |tx: &crate::store::Tx<'_>| {
+            if let Some(message_id) = &echo {
+                said::remember(tx, &binding.conversation, message_id)?;
+            }
             if state == PartState::Uncertain
                 && let Some(notice) = project::unsure(binding.binding_id, &part)
             {

@@ -4,12 +4,15 @@
 //! then the person is told, then the row is settled. The message id is the root of every key that follows, so a
 //! crash between any two steps is gone on from without a second effect.
 
+use crate::bindings::router::Arrival;
+use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
 use crate::channel::{Channels, Lookup, Outgoing, SendOutcome};
 use crate::commands::Commands;
+use crate::core::binding::Stale;
 use crate::core::command;
 use crate::core::command::gate::Standing;
 use crate::core::project::{PartKind, nonce_of};
-use crate::core::route::{self, Destination, Route, Target};
+use crate::core::route::{Destination, Route};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
 use crate::core::split::split;
 use crate::error::Failure;
@@ -17,7 +20,7 @@ use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, Store, StoreError, bindings, console, now_ms, sessions};
+use crate::store::{Health, Store, StoreError, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
@@ -51,6 +54,8 @@ struct Inner {
     channels: Channels,
     service: Arc<dyn Service>,
     metrics: Metrics,
+    bindings: SessionBindingService,
+    router: BoundDeliveryRouter,
     commands: Commands,
     /// One message of a conversation at a time, in the order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -68,7 +73,9 @@ impl std::fmt::Debug for Inlet {
 impl Inlet {
     /// Over this control plane, answering through these channels.
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
-        let commands = Commands::new(store.clone(), Arc::clone(&service));
+        let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
+        let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
+        let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
             inner: Arc::new(Inner {
@@ -76,12 +83,24 @@ impl Inlet {
                 channels,
                 service,
                 metrics,
+                bindings,
+                router,
                 commands,
                 lanes: std::sync::Mutex::default(),
                 places,
                 left: tokio::sync::Notify::new(),
             }),
         }
+    }
+
+    /// The bindings of these conversations.
+    pub(crate) fn bindings(&self) -> &SessionBindingService {
+        &self.inner.bindings
+    }
+
+    /// Finds where messages of these conversations go.
+    pub(crate) fn router(&self) -> &BoundDeliveryRouter {
+        &self.inner.router
     }
 
     /// Takes a message: commits it, does what it asks for, tells the person. A caller that goes away stops
@@ -92,6 +111,10 @@ impl Inlet {
     /// `ACP_STORE_UNAVAILABLE`: the message was not taken, or is taken up again later.
     pub(crate) async fn accept(&self, inbound: Inbound) -> Result<Outcome, Failure> {
         check(&inbound)?;
+        if self.inner.is_echo(&inbound).await? {
+            tracing::debug!(message_id = inbound.message_id, "an echo of the gateway's own message");
+            return Ok(Outcome::Ignored { reason: "own-echo".to_owned() });
+        }
         let place = Arc::clone(&self.inner.places).try_acquire_owned();
         let place = place.map_err(|_| {
             self.inner.metrics.mailbox_full("inbox");
@@ -254,11 +277,28 @@ impl Inner {
                 outcome
             }
         };
-        self.tell(&row.inbound, &outcome).await?;
+        let replies = self.tell(&row.inbound, &outcome).await?;
+        let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
-        let settle = move |tx: &crate::store::Tx<'_>| inbox::settle(tx, &said, &kept);
+        let settle = move |tx: &crate::store::Tx<'_>| {
+            for message_id in replies.iter().filter(|_| hears_itself) {
+                said::remember(tx, &said.conversation, message_id)?;
+            }
+            inbox::settle(tx, &said, &kept)
+        };
         self.store.write("inbox_settle", settle).await?;
         Ok(outcome)
+    }
+
+    /// Whether the gateway said that itself: then it is dropped before anything is routed, also after an unbind and
+    /// after a restart (C13).
+    async fn is_echo(&self, inbound: &Inbound) -> Result<bool, Failure> {
+        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.hears_itself()) {
+            return Ok(false);
+        }
+        let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
+        let look = self.store.read("said", move |db| said::is_own(db, &at, &message_id));
+        look.await.map_err(Failure::from)
     }
 
     /// Commits the message; on the console also as a line of the conversation.
@@ -304,20 +344,21 @@ impl Inner {
 
     /// What the author may do beyond what is theirs, as their channel says.
     fn standing(&self, inbound: &Inbound) -> Standing {
-        let channel = self.channels.get(&inbound.conversation.channel);
+        let channel = self.channels.get(&inbound.conversation);
         channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author))
     }
 
     async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
-        let normal = self.channels.get(&inbound.conversation.channel).map(|channel| channel.normal());
-        let (binding, target) = bound(&self.store, &inbound.conversation).await?;
-        let known = binding.as_ref().map(|binding| (binding, target));
-        let route = route::inbound(known, normal.unwrap_or(Destination::Ignore), now_ms());
-        tracing::info!(message_id = inbound.message_id, reason = route.reason(), "a message was routed");
+        let at = &inbound.conversation;
+        let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
-                let touch = move |tx: &crate::store::Tx<'_>| bindings::touch(tx, binding_id, now_ms());
-                self.store.write("binding_touch", touch).await?;
+                // An answer that would have nowhere to go is not asked for.
+                let answer = self.router.resolve(&session_key, Some(at)).await?;
+                if let Route::Refused { failure, reason } = answer {
+                    return Ok(Outcome::Refused { failure, reason: reason.to_owned() });
+                }
+                self.bindings.touch(binding_id, now_ms()).await?;
                 submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, inbound.text.clone())
                     .await
             }
@@ -326,17 +367,43 @@ impl Inner {
             }
             Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
             Route::Refused { failure, reason } => {
-                if failure.code == Code::StaleBinding {
-                    self.metrics.stale_binding(&inbound.conversation.channel);
+                let refused = Outcome::Refused { failure, reason: reason.to_owned() };
+                let stale = binding.and_then(|(row, target)| Some((row, Stale::of(target)?)));
+                let Some((row, _)) = stale else { return Ok(refused) };
+                self.metrics.stale_binding(&at.channel);
+                if !self.service.may_unbind_stale(at) {
+                    return Ok(refused);
                 }
-                Ok(Outcome::Refused { failure, reason: reason.to_owned() })
+                Ok(self.remove_stale(inbound, row).await?.unwrap_or(refused))
             }
         }
     }
 
-    /// Tells the person what came of it, once: the reply's nonce follows from the message id.
-    async fn tell(&self, inbound: &Inbound, outcome: &Outcome) -> Result<(), Failure> {
-        let Some(channel) = self.channels.get(&inbound.conversation.channel) else { return Ok(()) };
+    /// Removes a stale binding and records what the person is told, in one transaction: a crash leaves both or neither.
+    /// `None` when it is not stale any more, or something of its session still waits.
+    async fn remove_stale(&self, inbound: &Inbound, row: BindingRow) -> Result<Option<Outcome>, Failure> {
+        let binding = row.clone();
+        let told = move |stale: Stale| Outcome::Refused {
+            failure: stale.failure(&row, true),
+            reason: stale.as_str().to_owned(),
+        };
+        let (said, outcome) = (inbound.clone(), told.clone());
+        let record = move |tx: &crate::store::Tx<'_>, stale| inbox::record(tx, &said, &outcome(stale));
+        let removed = self.bindings.remove_stale(&binding, record).await?;
+        if removed.is_some() {
+            self.metrics.stale_removed(&inbound.conversation.channel, "inbound");
+        }
+        Ok(removed.map(told))
+    }
+
+    /// Tells the person what came of it, once: the reply's nonce follows from the message id. The channel's ids of
+    /// what was said.
+    async fn tell(&self, inbound: &Inbound, outcome: &Outcome) -> Result<Vec<String>, Failure> {
+        let mut said = Vec::new();
+        let Ok(channel) = self.channels.get(&inbound.conversation) else {
+            tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
+            return Ok(said);
+        };
         let kind =
             if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
         let session_key = match outcome {
@@ -355,11 +422,15 @@ impl Inner {
             let mut attempt = 0;
             loop {
                 attempt += 1;
-                if let Lookup::Found { .. } = channel.lookup(&inbound.conversation, &message).await {
+                if let Lookup::Found { message_id } = channel.lookup(&inbound.conversation, &message).await {
+                    said.push(message_id);
                     break;
                 }
                 match channel.send(&inbound.conversation, &message).await {
-                    SendOutcome::Sent { .. } => break,
+                    SendOutcome::Sent { message_id } => {
+                        said.push(message_id);
+                        break;
+                    }
                     SendOutcome::Rejected { again: false, why } => {
                         tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
                         break;
@@ -379,25 +450,8 @@ impl Inner {
                 }
             }
         }
-        Ok(())
+        Ok(said)
     }
-}
-
-/// The binding of a conversation, with what is known of its session.
-///
-/// # Errors
-/// `ACP_STORE_UNAVAILABLE`.
-pub(crate) async fn bound(
-    store: &Store,
-    at: &ConversationRef,
-) -> Result<(Option<BindingRow>, Target), Failure> {
-    let at = at.clone();
-    let read = store.read("binding_of_conversation", move |db| {
-        let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok((None, Target::Missing)) };
-        let session = sessions::get(db, &binding.session_key)?;
-        Ok((Some(binding), session.map_or(Target::Missing, |session| Target::Known(session.state))))
-    });
-    read.await.map_err(Failure::from)
 }
 
 /// Gives a message to a session.

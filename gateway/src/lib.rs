@@ -11,6 +11,7 @@ pub(crate) mod agent_terminal;
 pub(crate) mod agents;
 pub(crate) mod api;
 pub(crate) mod app;
+pub(crate) mod bindings;
 pub(crate) mod channel;
 pub(crate) mod client;
 pub(crate) mod clock;

@@ -2,7 +2,9 @@
 //! Each acting method takes an idempotency key: the same key gives the first answer again and has no second
 //! effect.
 
+use crate::bindings::{new_binding, to_be_made};
 use crate::core::actor::{Answered, Command, Keyed};
+use crate::core::binding::Placement;
 use crate::core::event::EventKind;
 use crate::core::options::{self, Setting};
 use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
@@ -11,8 +13,8 @@ pub(crate) use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
 use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow,
-    SessionOptions, SessionRow, TargetKind,
+    BindingRow, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionOptions, SessionRow,
+    TargetKind,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
@@ -22,7 +24,7 @@ use crate::observe;
 use crate::session_task::{Deps, Envelope, Lanes, Patience, run};
 use crate::store::{AccountCap, SpawnTx, StoreError};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -210,9 +212,13 @@ impl Manager {
         let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
         let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
-        let binding = request.bind.map(|to| BindingRow {
-            target_kind: kind,
-            ..new_binding(to, &session_key, &request.author, windows, now_ms)
+        let binding = request.bind.map(|to| {
+            let new = new_binding(to, &session_key, &request.author, windows, now_ms);
+            let new = BindingRow { target_kind: kind, ..new };
+            match request.placement {
+                Placement::Here => new,
+                Placement::Child => to_be_made(new),
+            }
         });
         let account = binding.as_ref().zip(policy.account_sessions_max.value);
         let account_cap = account.map(|(binding, sessions_max)| AccountCap {
@@ -478,30 +484,6 @@ impl Manager {
 fn setting_cwd(asked: &str) -> Result<(), Failure> {
     let none = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
     Setting::Cwd(asked.to_owned()).check(&none)
-}
-
-/// A new binding of a conversation to a session.
-pub(crate) fn new_binding(
-    conversation: ConversationRef,
-    session: &SessionKey,
-    by: &str,
-    windows: BindingWindows,
-    now_ms: u64,
-) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation,
-        session_key: session.clone(),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: by.to_owned(),
-        bound_at_ms: now_ms,
-        last_activity_at_ms: now_ms,
-        idle_ms: windows.idle_ms,
-        max_age_ms: windows.max_age_ms,
-        metadata: "{}".to_owned(),
-        end_reason: None,
-    }
 }
 
 /// The first run: what is said, by whom, and whether they can be asked.

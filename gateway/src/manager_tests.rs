@@ -5,6 +5,7 @@ use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
+use crate::core::binding::Placement;
 use crate::core::rows::SessionMode;
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -75,6 +76,7 @@ fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
         permission: None,
         non_interactive: None,
         bind,
+        placement: Placement::Here,
         prompt: prompt.map(str::to_owned),
         author: "ann".to_owned(),
         interactive: true,

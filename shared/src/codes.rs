@@ -81,6 +81,9 @@ codes! {
         "This conversation is bound to a session that no longer exists. Unbind it or start a new session.";
     /// The conversation is bound to nothing.
     NotBound = "ACP_NOT_BOUND", exit 1, "This conversation is not bound to a session. Start one with /acp spawn.";
+    /// Nothing serves the channel's account that a conversation is in.
+    ChannelUnavailable = "ACP_CHANNEL_UNAVAILABLE", exit 1,
+        "No adapter serves this channel and account. Turn it on in the configuration and restart the gateway.";
     /// It belongs to somebody else.
     NotOwner = "ACP_NOT_OWNER", exit 1,
         "This belongs to somebody else: only who started or bound it, or who runs this gateway, may do that.";

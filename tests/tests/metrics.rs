@@ -18,7 +18,7 @@ const DELIVERY: &str = "gateway/src/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
-const METRICS: [(&str, &str); 31] = [
+const METRICS: [(&str, &str); 33] = [
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
@@ -27,6 +27,8 @@ const METRICS: [(&str, &str); 31] = [
     ("acp_actor_restarts", SESSIONS),
     ("acp_actor_evictions", SESSIONS),
     ("acp_stale_binding_detections", INBOUND),
+    ("acp_stale_binding_removals", INBOUND),
+    ("acp_routes", INBOUND),
     ("acp_idempotency_lookups", HERE),
     ("acp_delivery_attempts", HERE),
     ("acp_delivery_retries", DELIVERY),

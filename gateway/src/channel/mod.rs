@@ -1,17 +1,19 @@
 //! The channel port: where conversations live.
 
+pub(crate) mod adapters;
 pub(crate) mod console;
 
+pub(crate) use adapters::{Channels, NoAdapter};
+
+use crate::core::binding::Capabilities;
 use crate::core::command::gate::Standing;
 use crate::core::project::PartKind;
 use crate::core::route::Destination;
 use crate::core::rows::ConversationRef;
 use crate::core::split::Limit;
 use acp_shared::ids::{RunId, SessionKey};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 /// An answer of a channel on its way.
 pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -21,6 +23,23 @@ pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) trait Channel: Send + Sync + 'static {
     /// Its name in conversations, e.g. `console`.
     fn id(&self) -> &'static str;
+
+    /// The account of the channel that it serves, as conversations name it: `default` where there is only one.
+    fn account_id(&self) -> &str {
+        "default"
+    }
+
+    /// What can be done about bindings in one of its conversations.
+    fn capabilities(&self, at: &ConversationRef) -> Capabilities {
+        let _ = at;
+        Capabilities { here: true, child: false }
+    }
+
+    /// Whether what it sends comes back to it under the same message ids. Then the gateway drops what it knows to be
+    /// its own; an adapter that sees who wrote a message drops its own account's by itself.
+    fn hears_itself(&self) -> bool {
+        true
+    }
 
     /// The most that one message may hold.
     fn limit(&self) -> Limit;
@@ -38,6 +57,37 @@ pub(crate) trait Channel: Send + Sync + 'static {
 
     /// Looks for a message whose sending had an uncertain end.
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
+
+    /// Makes a conversation below `parent` that begins with `starter`. The starter's nonce names it for ever: asked
+    /// again with the same one, it is found again and no second is made (H13).
+    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+        let _ = (parent, starter);
+        let why = format!("{} has no conversations below others", self.id());
+        Box::pin(async move { Opened::Rejected { why, again: false } })
+    }
+}
+
+/// What became of a conversation that was to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// It is there, and shows its starter.
+    Made {
+        /// Its name in the channel.
+        conversation_id: String,
+    },
+    /// It was provably not made.
+    Rejected {
+        /// Why, for the log.
+        why: String,
+        /// Whether it may be made later.
+        again: bool,
+    },
+    /// Nobody knows: the answer was lost.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the console always knows"))]
+    Uncertain {
+        /// Why, for the log.
+        why: String,
+    },
 }
 
 /// A message on its way out.
@@ -111,28 +161,4 @@ pub(crate) enum Lookup {
         /// Why, for the log.
         why: String,
     },
-}
-
-/// The channels by name.
-#[derive(Clone, Default)]
-pub(crate) struct Channels {
-    by_id: BTreeMap<&'static str, Arc<dyn Channel>>,
-}
-
-impl std::fmt::Debug for Channels {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.by_id.keys()).finish()
-    }
-}
-
-impl Channels {
-    /// With these channels; a later one of the same name takes the place of an earlier one.
-    pub(crate) fn new(channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
-        Self { by_id: channels.into_iter().map(|channel| (channel.id(), channel)).collect() }
-    }
-
-    /// The channel of that name, if there is one.
-    pub(crate) fn get(&self, id: &str) -> Option<&Arc<dyn Channel>> {
-        self.by_id.get(id)
-    }
 }

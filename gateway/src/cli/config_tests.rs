@@ -37,6 +37,7 @@ type Row = (&'static str, &'static str, Proof);
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
 const MANAGER: &str = "gateway/src/manager_tests.rs";
 const LIVES: &str = "tests/tests/lives.rs";
+const BINDINGS: &str = "tests/tests/bindings.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
 
@@ -110,6 +111,11 @@ fn console(loaded: &Loaded) -> String {
 
 fn discord(loaded: &Loaded) -> String {
     gates(loaded, "discord")
+}
+
+/// Whether the gateway removes what leads nowhere by itself.
+fn removes_stale(loaded: &Loaded) -> String {
+    ["console", "discord"].map(|channel| policy(loaded, channel).may_unbind_stale().to_string()).join(" ")
 }
 
 fn caps(loaded: &Loaded) -> String {
@@ -202,6 +208,16 @@ const ROWS: &[Row] = &[
     ("session.thread_bindings.idle_hours", "1", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Test(MANAGER, "bindings_get_the_windows_of_their_account")),
     ("session.thread_bindings.max_age_hours", "1", Seen(console)),
+    ("session.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    (
+        "session.thread_bindings.auto_unbind_stale",
+        "true",
+        Test(BINDINGS, "b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed"),
+    ),
+    ("channels.console.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    ("channels.console.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    ("channels.discord.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    ("channels.discord.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
     ("channels.console.thread_bindings.enabled", "false", Seen(console)),
     ("channels.console.thread_bindings.idle_hours", "1", Seen(console)),
     ("channels.console.thread_bindings.max_age_hours", "1", Seen(console)),

@@ -207,7 +207,10 @@ fn stored(store: &StoreView) -> Vec<Check> {
     checks.push(match store.stale_bindings {
         0 => check("bindings", Verdict::Ok, "none is stale"),
         count => {
-            let text = format!("{count} lead nowhere: say `/unfocus` there, or bind the conversation anew");
+            let text = format!(
+                "{count} lead nowhere: say `/unfocus` there, or bind the conversation anew. {}",
+                store.stale.join("; ")
+            );
             check("bindings", Verdict::Failed, text)
         }
     });

@@ -1,21 +1,18 @@
 //! Which conversation belongs to which session, and for how long.
 
 use super::{Asked, Commands, Meant};
+use crate::bindings::{BindRequest, Bound, DONE, Unbind};
+use crate::core::binding::{Window, intro};
 use crate::core::command::gate::{Belongs, Who};
-use crate::core::command::window::Window;
-use crate::core::rows::{BindingRow, BindingStatus};
+use crate::core::rows::BindingRow;
 use crate::core::session::SessionState;
 use crate::core::ttl::span;
 use crate::core::when::utc;
 use crate::error::Failure;
 use crate::inbound::root_key;
-use crate::manager::new_binding;
-use crate::store::{StoreError, Tx, bindings, commands, now_ms};
+use crate::store::{bindings, commands};
 use acp_shared::codes::Code;
-use acp_shared::ids::SessionKey;
-
-/// Under which what was done about bindings is kept.
-const DONE: &str = "binding";
+use acp_shared::ids::{BindingId, SessionKey};
 
 impl Commands {
     /// `/focus`
@@ -29,14 +26,19 @@ impl Commands {
         };
         let key = self.meant(asked, decide).await?.session_key;
         let at = asked.inbound.conversation.clone();
-        let windows = self.service.may_focus(&at)?;
-        let binding = new_binding(at, &key, asked.by.name, windows, now_ms());
-        let root = root_key(asked.inbound)?;
-        let done =
-            self.store.write("focus", move |tx| commands::once(tx, DONE, &root, || focus(tx, &binding)));
-        let is_new = done.await?;
-        let how = if is_new { "is bound" } else { "was bound already" };
-        Ok(format!("This conversation {how} to {key}: what you type goes to its agent."))
+        let request = BindRequest {
+            session_key: key.clone(),
+            windows: self.service.may_focus(&at)?,
+            at,
+            placement: None,
+            by: asked.by.name.to_owned(),
+            key: root_key(asked.inbound)?,
+        };
+        let bound = self.bindings.bind(request).await?;
+        Ok(match bound.fresh {
+            true => begun(asked, &bound),
+            false => format!("This conversation was bound already to {key}."),
+        })
     }
 
     /// `/unfocus`
@@ -46,7 +48,7 @@ impl Commands {
         let root = root_key(asked.inbound)?;
         let of = root.clone();
         let before = self.store.read("unfocus_before", move |db| {
-            let done = commands::before::<Option<SessionKey>>(db, DONE, &of)?;
+            let done = commands::before::<Vec<BindingId>>(db, DONE, &of)?;
             Ok((done.is_some(), bindings::of_conversation(db, &here)?))
         });
         let (is_done, binding) = before.await?;
@@ -55,15 +57,11 @@ impl Commands {
             asked.by.may(Who::Binder, &belongs)?;
         }
         let reason = format!("unbound by {}", asked.name());
-        let ended = self.store.write("unfocus", move |tx| {
-            commands::once(tx, DONE, &root, || {
-                let Some(binding) = bindings::of_conversation(tx, &at)? else { return Ok(None) };
-                bindings::end(tx, binding.binding_id, &reason)?;
-                Ok(Some(binding.session_key))
-            })
-        });
-        Ok(match ended.await? {
-            Some(key) => format!("Unbound. The session goes on; /focus {key} binds it again."),
+        let ended = self.bindings.unbind(Unbind::Conversation(at), &reason, root).await?;
+        Ok(match ended.first() {
+            Some(BindingRow { session_key: key, .. }) => {
+                format!("Unbound. The session goes on; /focus {key} binds it again.")
+            }
             None => "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one."
                 .to_owned(),
         })
@@ -90,8 +88,8 @@ impl Commands {
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {
             commands::once(tx, DONE, &root, || {
-                let count = commands::set_window(tx, &key, &at, (window, ms))?;
-                let shown = commands::bindings_near(tx, &key, &at)?;
+                let shown = commands::set_window(tx, &key, &at, (window, ms))?;
+                let count = shown.len();
                 let text = shown.first().map(|binding| window_text(binding, window));
                 let all = if count > 1 {
                     format!(" This holds for its {count} conversations here.")
@@ -118,6 +116,16 @@ fn unbound(session: &SessionKey) -> Failure {
     Failure::new(Code::NotBound, text).origin("gateway")
 }
 
+/// What is said where a binding was asked for: what works here now, or where it is bound.
+pub(super) fn begun(asked: Asked<'_>, bound: &Bound) -> String {
+    let at = &bound.binding.conversation;
+    if at.conversation_id == asked.inbound.conversation.conversation_id {
+        intro(&bound.session, &bound.binding)
+    } else {
+        format!("{} is bound to the conversation {}.", bound.session.session_key, at.conversation_id)
+    }
+}
+
 /// What a window of a binding is, and when it ends.
 fn window_text(binding: &BindingRow, window: Window) -> String {
     let (ms, since_ms, after) = match window {
@@ -133,16 +141,4 @@ fn window_text(binding: &BindingRow, window: Window) -> String {
             utc(since_ms.saturating_add(ms))
         ),
     }
-}
-
-/// Binds a conversation in place of what it was bound to. False when it was bound to that session already.
-fn focus(tx: &Tx<'_>, binding: &BindingRow) -> Result<bool, StoreError> {
-    if let Some(before) = bindings::of_conversation(tx, &binding.conversation)? {
-        if before.session_key == binding.session_key && before.status == BindingStatus::Active {
-            return Ok(false);
-        }
-        bindings::end(tx, before.binding_id, "bound to another session")?;
-    }
-    bindings::bind(tx, binding)?;
-    Ok(true)
 }

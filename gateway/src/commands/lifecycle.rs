@@ -1,11 +1,14 @@
 //! Sessions from their spawn to their end, and what runs in them.
 
+use super::bindings::begun;
 use super::{Asked, Commands, Meant};
+use crate::bindings::BindingError;
+use crate::core::binding::Placement;
 use crate::core::command::{Place, SpawnArgs};
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::session::Ending;
 use crate::error::Failure;
-use crate::inbound::{bound, root_key, submit};
+use crate::inbound::{root_key, submit};
 use crate::manager::{CloseRequest, SpawnRequest};
 use crate::store::codec::Word as _;
 use crate::store::inbox::Outcome;
@@ -16,6 +19,11 @@ impl Commands {
     pub(super) async fn spawn(&self, asked: Asked<'_>, args: SpawnArgs) -> Result<Outcome, Failure> {
         asked.by.may_spawn()?;
         let at = &asked.inbound.conversation;
+        let placement = match args.place {
+            Place::Auto => Some(self.bindings.placement(at, None)?),
+            Place::Here => Some(self.bindings.placement(at, Some(Placement::Here))?),
+            Place::Off => None,
+        };
         let request = SpawnRequest {
             agent: args.agent,
             cwd: args.cwd,
@@ -23,10 +31,8 @@ impl Commands {
             mode: args.mode.unwrap_or(SessionMode::Persistent),
             permission: args.permission,
             non_interactive: None,
-            bind: match args.place {
-                Place::Auto | Place::Here => Some(at.clone()),
-                Place::Off => None,
-            },
+            bind: placement.map(|_| at.clone()),
+            placement: placement.unwrap_or_default(),
             prompt: None,
             author: asked.inbound.author.clone(),
             interactive: true,
@@ -36,35 +42,45 @@ impl Commands {
             Ok(spawned) => spawned,
             Err(failure) => return Err(self.explain(asked, failure).await),
         };
-        let row = self.service.session(&spawned.session_key).await?;
-        let mut text = format!(
-            "{} runs in {} as {} ({}, {}). ",
-            row.agent,
-            row.cwd,
-            row.session_key,
-            row.mode.word(),
-            row.backend
-        );
-        match args.place {
-            Place::Auto | Place::Here => {
-                text.push_str("This conversation is bound to it: what you type goes to the agent.");
-            }
-            Place::Off => {
-                text.push_str(&format!(
-                    "It is bound to nothing: /focus {} binds a conversation to it.",
-                    row.session_key
-                ));
-            }
-        }
+        let mut text = self.begun_by_spawn(asked, &spawned.session_key, placement.is_some()).await?;
         if let Err(failure) = self.service.policy(at).may_prompt() {
             text.push_str("\nNote: ");
             text.push_str(&failure.message);
         }
-        let session_key = match args.place {
-            Place::Auto | Place::Here => Some(spawned.session_key),
-            Place::Off => self.here(asked.inbound).await?,
-        };
+        // Not bound yet to a client that follows it: what it was bound to by this very command.
+        let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);
+        let session_key = if here.is_some() { here } else { self.here(asked.inbound).await? };
         Ok(Outcome::Command { session_key, run_id: None, text })
+    }
+
+    /// What is said of a session that was spawned, once the conversation of its binding is there.
+    async fn begun_by_spawn(
+        &self,
+        asked: Asked<'_>,
+        key: &SessionKey,
+        is_bound: bool,
+    ) -> Result<String, Failure> {
+        if !is_bound {
+            let row = self.service.session(key).await?;
+            let (agent, cwd, mode) = (&row.agent, &row.cwd, row.mode.word());
+            return Ok(format!(
+                "{agent} works in {cwd}: session {key}, {mode}. It is bound to nothing; /focus {key} binds a conversation to it."
+            ));
+        }
+        match self.bindings.of_spawn(key).await {
+            Ok(Some(bound)) => Ok(begun(asked, &bound)),
+            // Unbound meanwhile, by somebody else or by a window.
+            Ok(None) => {
+                Ok(format!("{key} runs. This conversation is not bound to it; /focus {key} binds it."))
+            }
+            Err(error @ BindingError::NotMade { .. }) => {
+                // Nobody would see what it says: nothing of the spawn stays.
+                let request = CloseRequest::new("spawn-failed: its conversation could not be made");
+                self.service.close(key, request, root_key(asked.inbound)?).await?;
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Says which session is in the way when a spawn failed because the conversation is taken.
@@ -72,8 +88,8 @@ impl Commands {
         if failure.detail_code.as_deref() != Some("CONVERSATION_BOUND") {
             return failure;
         }
-        match bound(&self.store, &asked.inbound.conversation).await {
-            Ok((Some(binding), _)) => {
+        match self.bindings.resolve_by_conversation(&asked.inbound.conversation).await {
+            Ok(Some((binding, _))) => {
                 let text = format!("This conversation is bound to {}.", binding.session_key);
                 Failure { message: text, ..failure }
             }

@@ -11,14 +11,15 @@ mod lifecycle;
 mod options;
 mod permissions;
 
+use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
 use crate::core::command::gate::{Belongs, Requester, Standing, Who};
 use crate::core::command::{Act, Command, target, verbs};
-use crate::core::route::{self, Destination, Route};
+use crate::core::route::Route;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::inbound::{bound, root_key};
+use crate::inbound::root_key;
 use crate::store::inbox::{Inbound, Outcome};
-use crate::store::{Store, commands, now_ms};
+use crate::store::{Store, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ const MEANT: &str = "command";
 #[derive(Clone)]
 pub(crate) struct Commands {
     store: Store,
+    bindings: SessionBindingService,
+    router: BoundDeliveryRouter,
     service: Arc<dyn Service>,
 }
 
@@ -63,8 +66,12 @@ struct Meant {
 
 impl Commands {
     /// Over this control plane.
-    pub(crate) fn new(store: Store, service: Arc<dyn Service>) -> Self {
-        Self { store, service }
+    pub(crate) fn new(
+        store: Store,
+        (bindings, router): (SessionBindingService, BoundDeliveryRouter),
+        service: Arc<dyn Service>,
+    ) -> Self {
+        Self { store, bindings, router, service }
     }
 
     /// Carries out one command of `inbound`; `standing` is what its author may do beyond what is theirs.
@@ -186,9 +193,7 @@ impl Commands {
 
     /// Where a message of this conversation goes.
     async fn route(&self, inbound: &Inbound) -> Result<Route, Failure> {
-        let (binding, target) = bound(&self.store, &inbound.conversation).await?;
-        let known = binding.as_ref().map(|binding| (binding, target));
-        Ok(route::inbound(known, Destination::Hint, now_ms()))
+        Ok(self.router.look(&inbound.conversation).await?.route)
     }
 
     /// The session that this conversation is bound to now, if any.

@@ -7,7 +7,10 @@ use acp_shared::codes::Code;
 
 /// A failure as a conversation sees it.
 pub(crate) fn told(failure: &Failure) -> String {
-    format!("{} ({})\nNext: {}", failure.message.trim_end(), failure.code, next(failure))
+    let message = failure.message.trim_end();
+    let code =
+        if message.contains(failure.code.as_str()) { String::new() } else { format!(" ({})", failure.code) };
+    format!("{message}{code}\nNext: {}", next(failure))
 }
 
 /// What to do next: by the detail where that says more than the code.
@@ -50,9 +53,8 @@ const fn of_code(code: Code) -> &'static str {
         }
         Code::LimitReached => "wait for running work to end, or /acp close a session that is not needed.",
         Code::SessionClosed => "/acp spawn starts another one.",
-        Code::StaleBinding => {
-            "/unfocus, then /acp spawn another session, or /focus one that /acp sessions lists."
-        }
+        Code::StaleBinding => "/acp sessions lists those that you can /focus instead.",
+        Code::ChannelUnavailable => "ask whoever runs this gateway to turn that account on.",
         Code::NotBound => "/acp spawn starts a session here; /acp sessions lists those that you can /focus.",
         Code::NotOwner => "ask who started or bound it, or who runs this gateway.",
         Code::IdempotencyConflict => "send it as a new message.",

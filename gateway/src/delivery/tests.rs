@@ -10,7 +10,7 @@ use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_
 use acp_shared::ids::SessionKey;
 use serde_json::json;
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
@@ -159,6 +159,7 @@ struct Faulty {
     faults: Mutex<VecDeque<Fault>>,
     blind: bool,
     hanging: tokio::sync::Notify,
+    account: &'static str,
 }
 
 impl Faulty {
@@ -181,6 +182,10 @@ impl Faulty {
 impl Channel for Faulty {
     fn id(&self) -> &'static str {
         "console"
+    }
+
+    fn account_id(&self) -> &str {
+        if self.account.is_empty() { "default" } else { self.account }
     }
 
     fn limit(&self) -> Limit {
@@ -436,4 +441,61 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }
+}
+
+/// A turn of a session is shown where the session is bound and nowhere else: not above that conversation, where its
+/// owner is bound, and not where it was asked for. A prompt from the command line makes no difference.
+#[tokio::test]
+async fn c12_only_the_bound_conversation_is_told() {
+    let (_dir, store) = open();
+    let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
+    spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
+    let thread = ConversationRef { parent_conversation_id: Some("c".to_owned()), ..conversation("c/thread") };
+    let child = crate::core::rows::SessionRow {
+        owner_session_key: parent.clone(),
+        spawned_by: Some(parent.clone()),
+        parent_session_key: Some(parent),
+        ..session_row(&key())
+    };
+    spawn(&store, child, Some(binding_row(&key(), &thread))).await;
+    let stop = CancellationToken::new();
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    let task = tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()));
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    for text in ["asked for in the thread", "asked for at the command line"] {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say(text).await;
+        scribe.done().await;
+    }
+    let want = ["asked for in the thread", "asked for at the command line"];
+    assert_eq!(caught_up(&store, "c/thread", 2).await, want);
+    settled(&store, 2).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c/thread").await, want);
+    assert_eq!(shown(&store, "c").await, [] as [&str; 0]);
+}
+
+/// Without an adapter nothing is lost and nothing goes elsewhere: it waits until the account is served.
+#[tokio::test]
+async fn what_nobody_serves_waits_for_its_adapter() {
+    let (_dir, store) = written().await;
+    let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
+    let task = tokio::spawn(run(store.clone(), channels.clone(), metrics.clone(), stop.clone()));
+    let waits =
+        "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
+    eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
+    let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
+    channels.register(Arc::clone(&second) as Arc<dyn Channel>).unwrap();
+    let channel = Arc::new(Faulty::default());
+    channels.register(Arc::clone(&channel) as Arc<dyn Channel>).unwrap();
+    settled(&store, 8).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(channel.texts(), undisturbed().await);
+    assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
+    // What was sent is known as the gateway's own from then on (C13).
+    let at = conversation("c");
+    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "8")).await.unwrap();
+    assert!(own);
 }

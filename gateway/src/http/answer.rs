@@ -74,6 +74,7 @@ fn status_of(code: Code) -> StatusCode {
         Code::StoreUnavailable
         | Code::BackendUnavailable
         | Code::BackendMissing
+        | Code::ChannelUnavailable
         | Code::GatewayUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Code::ProtocolError | Code::TurnFailed | Code::SessionInitFailed => StatusCode::BAD_GATEWAY,

@@ -1,13 +1,13 @@
 //! Conversations of the built-in channel over the local API. Whoever looks is a cursor over committed rows.
 
 use crate::channel::console::conversation;
-use crate::core::route::{self, Destination, Route};
+use crate::core::route::Route;
 use crate::http::answer::{Caller, Input, Json, Once, Refused};
 use crate::http::{Api, no_such_method};
-use crate::inbound::{Inlet, bound};
+use crate::inbound::Inlet;
+use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
-use crate::store::{Store, now_ms};
 use acp_shared::ids::SessionKey;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -116,9 +116,8 @@ async fn show(
     Extension(console): Extension<ConsoleApi>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ConversationView>, Refused> {
-    let (binding, target) = bound(&console.store, &conversation(&name(path)?)).await?;
-    let known = binding.as_ref().map(|binding| (binding, target));
-    let route = route::inbound(known, Destination::Hint, now_ms());
+    let at = conversation(&name(path)?);
+    let route = console.inlet.router().look(&at).await.map_err(crate::error::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),

@@ -99,6 +99,12 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// What is effective for a conversation.
     fn policy(&self, at: &ConversationRef) -> Policy;
 
+    /// Whether a binding of a conversation that leads nowhere may be removed without a person.
+    fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
+        let _ = at;
+        false
+    }
+
     /// How the gateway is.
     fn status(&self) -> Reply<'_, StatusView>;
     /// Every agent, built-in and configured.

@@ -4,6 +4,7 @@ use crate::api::{
     AgentView, AnswerBody, CancelBody, CloseBody, Done, HealthView, NewBody, OptionBody, PermissionView,
     PromptBody, RunView, SessionView, SpawnBody, StatusView,
 };
+use crate::core::binding::Placement;
 use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
@@ -74,6 +75,7 @@ pub(crate) async fn spawn(
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
         bind: None,
+        placement: Placement::Here,
         prompt: body.prompt,
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,

@@ -35,6 +35,7 @@ struct Fake {
     agents: Vec<AgentView>,
     prompts: StdMutex<BTreeMap<String, (PromptRequest, PromptAccepted)>>,
     cancels: StdMutex<Vec<SessionKey>>,
+    unbinds_stale: std::sync::atomic::AtomicBool,
     fails: StdMutex<Option<Failure>>,
 }
 
@@ -48,6 +49,7 @@ impl Fake {
             agents: Vec::new(),
             prompts: StdMutex::default(),
             cancels: StdMutex::default(),
+            unbinds_stale: std::sync::atomic::AtomicBool::default(),
             fails: StdMutex::default(),
         })
     }
@@ -226,6 +228,10 @@ impl Service for Fake {
         effective(&load(Inputs::default()).unwrap(), &Scope::of(Some(at)))
     }
 
+    fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
+        self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     fn status(&self) -> Reply<'_, StatusView> {
         match self.status.lock().unwrap().clone() {
             Some(status) => Box::pin(async { Ok(status) }),
@@ -237,6 +243,52 @@ impl Service for Fake {
         let agents = self.agents.clone();
         Box::pin(async { Ok(agents) })
     }
+}
+
+/// A channel where people talk about other things too, and that hears what it says itself.
+#[derive(Default)]
+struct Party {
+    said: StdMutex<Vec<String>>,
+}
+
+impl Channel for Party {
+    fn id(&self) -> &'static str {
+        "party"
+    }
+
+    fn limit(&self) -> crate::core::split::Limit {
+        crate::core::split::Limit::new(crate::core::split::Unit::Bytes, 4_096)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Ignore
+    }
+
+    fn send<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, SendOutcome> {
+        Box::pin(async {
+            let mut said = self.said.lock().unwrap();
+            said.push(message.text.clone());
+            SendOutcome::Sent { message_id: format!("party-{}", said.len()) }
+        })
+    }
+
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> crate::channel::Reply<'a, Lookup> {
+        Box::pin(async { Lookup::Absent })
+    }
+}
+
+fn party(id: &str, text: &str) -> Inbound {
+    let conversation = ConversationRef { channel: "party".to_owned(), ..conversation("c") };
+    Inbound { conversation, ..message(id, text) }
+}
+
+fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn Channel>) -> Inlet {
+    let channels = Channels::new([channel]);
+    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
 
 fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
@@ -275,7 +327,7 @@ async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
 }
 
 #[tokio::test]
-async fn a_message_is_one_prompt_however_often_it_comes() {
+async fn c14_a_message_is_one_prompt_however_often_it_comes() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
@@ -292,7 +344,7 @@ async fn a_message_is_one_prompt_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
+async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
     let whole = [
         line("person", "hello"),
         line("person", "queued"),
@@ -324,7 +376,7 @@ async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
 }
 
 #[tokio::test]
-async fn what_goes_nowhere_is_said() {
+async fn b01_what_goes_nowhere_is_said() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -342,18 +394,16 @@ async fn what_goes_nowhere_is_said() {
         .await
         .unwrap();
     let refused = inlet.accept(message("m2", "hello")).await.unwrap();
-    assert_eq!(
-        refused,
-        Outcome::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-closed".to_owned() }
-    );
+    let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
+    assert_eq!((failure.code, reason.as_str()), (Code::StaleBinding, "session-closed"));
+    assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
     assert_eq!(fake.said(), Vec::<String>::new());
     let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    let told = |code| line("error", &told(&Failure::of(code)));
-    assert_eq!(errors, [told(Code::NotBound), told(Code::StaleBinding)]);
+    assert_eq!(errors, [line("error", &told(&Failure::of(Code::NotBound))), line("error", &refused.text())]);
 }
 
 #[tokio::test]
-async fn a_store_that_fails_leaves_the_message_to_be_taken_up_again() {
+async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
@@ -427,4 +477,148 @@ async fn stale_bindings_and_full_queues_are_counted() {
     }
     let levels = store.read("levels", crate::store::levels::look).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
+}
+
+/// What no transaction of ours would leave behind.
+async fn close_behind_the_back(store: &Store) {
+    let close = "UPDATE acp_sessions SET state = 'closed'";
+    store.write("close", move |tx| Ok(tx.execute_batch(close)?)).await.unwrap();
+}
+
+async fn ended(store: &Store) -> Option<String> {
+    let key = key();
+    let read = store.read("ended", move |db| {
+        crate::store::codec::first(
+            db,
+            "SELECT end_reason FROM acp_bindings WHERE session_key = ?1",
+            [key.as_str()],
+            |row| Ok(row.get::<_, Option<String>>("end_reason")?),
+        )
+    });
+    read.await.unwrap().flatten()
+}
+
+/// A stale binding stays where nobody allowed more, and goes where it may: together with what is told, once.
+#[tokio::test]
+async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    close_behind_the_back(&store).await;
+    let stays = inlet.accept(message("m1", "hello")).await.unwrap();
+    assert!(stays.text().contains("Say /unfocus"), "{stays:?}");
+    assert_eq!(ended(&store).await, None);
+    fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
+    // A command says the same and removes nothing: a person is at it.
+    let command = inlet.accept(message("m2", "/acp status")).await.unwrap();
+    assert!(command.text().contains("Say /unfocus"), "{command:?}");
+    let goes = inlet.accept(message("m3", "hello")).await.unwrap();
+    assert!(goes.text().contains("the binding was removed"), "{goes:?}");
+    assert_eq!(ended(&store).await.as_deref(), Some("stale: session-closed"));
+    assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
+    assert_eq!(
+        inlet.accept(message("m4", "hello")).await.unwrap().text(),
+        told(&Failure::of(Code::NotBound))
+    );
+    assert_eq!(fake.said(), Vec::<String>::new());
+    let text = inlet.inner.metrics.render();
+    for series in [
+        "acp_stale_binding_detections_total{channel=\"console\"} 2",
+        "acp_stale_binding_removals_total{channel=\"console\",when=\"inbound\"} 1",
+        "acp_routes_total{direction=\"inbound\",outcome=\"refused\",reason=\"session-closed\"} 3",
+        "acp_routes_total{direction=\"inbound\",outcome=\"unbound\",reason=\"no-binding\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+}
+
+/// A run that has not ended is looked at by a person first.
+#[tokio::test]
+async fn b01_a_stale_binding_with_a_run_that_is_due_stays() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    Scribe::claim(&store, &key()).await.start(RunMode::Prompt).await;
+    close_behind_the_back(&store).await;
+    fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
+    let stays = inlet.accept(message("m1", "hello")).await.unwrap();
+    assert!(stays.text().contains("Say /unfocus"), "{stays:?}");
+    assert_eq!(ended(&store).await, None);
+}
+
+/// A crash after the removal and before the reply: the person is told what was done, and not what is then.
+#[tokio::test]
+async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    close_behind_the_back(&store).await;
+    fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
+    let said = message("m1", "hello");
+    inlet.inner.commit(&said).await.unwrap();
+    let removed = inlet.inner.act(&said).await.unwrap();
+    let again = super::tests::inlet(&store, &fake);
+    assert_eq!(again.resume().await.unwrap(), 1);
+    assert_eq!(again.accept(said).await.unwrap(), removed);
+    let told: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
+    assert_eq!(told, [line("error", &removed.text())]);
+}
+
+/// What the gateway said comes back in: it is dropped before anything is routed, also once the conversation is unbound
+/// and after a restart.
+#[tokio::test]
+async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &party("", "").conversation))).await;
+    let fake = Fake::new(&store);
+    let channel = Arc::new(Party::default());
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let echo = Outcome::Ignored { reason: "own-echo".to_owned() };
+    inlet.accept(party("m1", "/acp permissions")).await.unwrap();
+    assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for nothing."]);
+    assert_eq!(inlet.accept(party("party-1", "The agent waits for nothing.")).await.unwrap(), echo);
+    inlet.accept(party("m2", "/unfocus")).await.unwrap();
+    assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
+    store.close().await;
+    let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
+    let fake = Fake::new(&store);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
+    // The same id elsewhere is a person's, and what is none of ours is left alone.
+    let mut elsewhere = party("party-1", "hello");
+    elsewhere.conversation.conversation_id = "d".to_owned();
+    let ignored = inlet.accept(elsewhere).await.unwrap();
+    assert_eq!(ignored, Outcome::Ignored { reason: "no-binding".to_owned() });
+    assert_eq!(channel.said.lock().unwrap().len(), 2);
+}
+
+/// An account that nobody serves: no turn is begun whose answer would have nowhere to go.
+#[tokio::test]
+async fn d06_an_account_without_an_adapter_gets_no_turn() {
+    let (_dir, store) = open();
+    let mut elsewhere = message("m1", "hello");
+    elsewhere.conversation.account_id = "second".to_owned();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &elsewhere.conversation))).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let refused = inlet.accept(elsewhere).await.unwrap();
+    let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
+    assert_eq!((failure.code, reason.as_str()), (Code::ChannelUnavailable, "adapter-unavailable"));
+    assert_eq!(fake.said(), Vec::<String>::new());
+    // The other account's conversation of that name is bound to nothing.
+    assert_eq!(
+        inlet.accept(message("m2", "hello")).await.unwrap().text(),
+        told(&Failure::of(Code::NotBound))
+    );
+}
+
+/// D1: a session that is begun or brought into a conversation says who it is, where, and how long it stays bound.
+#[tokio::test]
+async fn d01_a_conversation_is_told_what_was_bound() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let spawned = inlet.accept(message("m1", "/acp spawn demo")).await.unwrap();
+    let Outcome::Command { session_key: Some(key), .. } = &spawned else { panic!("{spawned:?}") };
+    let want = format!("demo works here now, in /tmp: session {key}, agent's id with its first answer.");
+    assert!(spawned.text().starts_with(&want), "{spawned:?}");
+    assert_eq!(
+        shown(&store).await.last().unwrap(),
+        &line("notice", &spawned.text()),
+        "once, in the conversation"
+    );
 }

@@ -1,11 +1,11 @@
 //! What commands ask of the store: which session a name means, whom things belong to, the windows of bindings, and
 //! that each command is done once.
 
+use crate::core::binding::{Window, with_window};
 use crate::core::command::target::Candidate;
-use crate::core::command::window::Window;
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings::{self, COLUMNS};
-use crate::store::codec::{Int, all, id, run, to_json};
+use crate::store::codec::{Int, all, id, to_json};
 use crate::store::error::StoreError;
 use crate::store::{idempotency, now_ms};
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -63,26 +63,25 @@ pub(crate) fn bindings_near(
     all(db, &sql, keys, bindings::from_row)
 }
 
-/// Gives the bindings of a session in one account another window, `None` for none; how many they are. That somebody
-/// did so counts as a word, and a maximum age begins now.
+/// Gives the bindings of a session in one account another window, `None` for none; those bindings as they are now, that
+/// of the conversation itself first. The window begins now (D4).
 ///
 /// # Errors
-/// What SQLite says.
+/// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn set_window(
     db: &Connection,
     key: &SessionKey,
     at: &ConversationRef,
     (window, ms): (Window, Option<u64>),
-) -> Result<usize, StoreError> {
-    let set = match window {
-        Window::Idle => "idle_ms = ?5",
-        Window::MaxAge => "max_age_ms = ?5, bound_at = ?4",
-    };
-    let sql = format!(
-        "UPDATE acp_bindings SET {set}, last_activity_at = max(last_activity_at, ?4) WHERE session_key = ?1 \
-         AND status <> 'ended' AND channel = ?2 AND account_id = ?3"
-    );
-    run(db, &sql, params![key.as_str(), at.channel, at.account_id, Int(now_ms()), ms.map(Int)])
+) -> Result<Vec<BindingRow>, StoreError> {
+    let now = now_ms();
+    let mut changed = Vec::new();
+    for row in bindings_near(db, key, at)? {
+        let row = with_window(row, window, ms, now);
+        bindings::set_windows(db, &row)?;
+        changed.push(row);
+    }
+    Ok(changed)
 }
 
 /// What was answered before under a key, if it was.

@@ -146,13 +146,15 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
     get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
 }
 
-/// Records what was done about a message. The person is not told yet.
+/// Records what was done about a message. The person is not told yet. Recorded again, it is the same.
 ///
 /// # Errors
-/// What SQLite says; [`StoreError::Refused`] when the message has another outcome already.
+/// What SQLite says; [`StoreError::Refused`] when the message has another outcome.
 pub(crate) fn record(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
     let at = &inbound.conversation;
-    let sql = format!("UPDATE acp_inbox SET outcome_json = ?5 WHERE {KEY} AND outcome_json IS NULL");
+    let sql = format!(
+        "UPDATE acp_inbox SET outcome_json = ?5 WHERE {KEY} AND (outcome_json IS NULL OR outcome_json = ?5)"
+    );
     let keys = params![at.channel, at.account_id, at.conversation_id, inbound.message_id, to_json(outcome)?];
     if run(db, &sql, keys)? == 1 {
         Ok(())

@@ -28,6 +28,7 @@ pub(crate) mod readers;
 pub(crate) mod requests;
 pub(crate) mod restore;
 pub(crate) mod runs;
+pub(crate) mod said;
 pub(crate) mod schema;
 pub(crate) mod sessions;
 #[cfg(test)]

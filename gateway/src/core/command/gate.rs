@@ -9,7 +9,7 @@ use super::{Act, Command};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 
-/// Whom a binding belongs to that no person made; everybody may take its place.
+/// Whom a binding belongs to that no person made; everybody may change it and take its place.
 pub(crate) const SYSTEM: &str = "system";
 
 /// What somebody may do beyond what is theirs.
@@ -123,15 +123,14 @@ impl Requester<'_> {
     /// `ACP_NOT_OWNER`; with the detail `BOUND_BY_OTHER` where it is the binding that is not theirs.
     pub(crate) fn may(&self, who: Who, belongs: &Belongs) -> Result<(), Failure> {
         let of_session = self.owns(&belongs.session);
-        let own_bindings = |system: bool| {
-            let all = belongs.bindings.iter().all(|by| self.is(by) || (system && by == SYSTEM));
-            self.standing == Standing::Operator || all
-        };
+        let of_others = belongs.bindings.iter().any(|by| !self.is(by) && by != SYSTEM);
+        let bound_by_others = of_others && self.standing != Standing::Operator;
         let refused = match who {
             Who::Anyone => false,
             Who::Owner => !of_session,
-            Who::Binder => return if own_bindings(false) { Ok(()) } else { Err(bound_by_other()) },
-            Who::Focus if of_session && !own_bindings(true) => return Err(bound_by_other()),
+            Who::Binder if bound_by_others => return Err(bound_by_other()),
+            Who::Binder => false,
+            Who::Focus if of_session && bound_by_others => return Err(bound_by_other()),
             Who::Focus => !of_session,
         };
         if refused { Err(Failure::of(Code::NotOwner).origin("gateway")) } else { Ok(()) }
@@ -167,7 +166,7 @@ mod tests {
         let table = [
             ("own", &own, [(Anyone, yes), (Owner, yes), (Binder, yes), (Focus, yes)]),
             ("another's", &other, [(Anyone, yes), (Owner, no), (Binder, bound), (Focus, no)]),
-            ("the system's", &system, [(Anyone, yes), (Owner, no), (Binder, bound), (Focus, no)]),
+            ("the system's", &system, [(Anyone, yes), (Owner, no), (Binder, yes), (Focus, no)]),
             (
                 "own, bound by another",
                 &mine_bound_by_bob,
@@ -176,7 +175,7 @@ mod tests {
             (
                 "own, bound by the system",
                 &mine_bound_by_system,
-                [(Anyone, yes), (Owner, yes), (Binder, bound), (Focus, yes)],
+                [(Anyone, yes), (Owner, yes), (Binder, yes), (Focus, yes)],
             ),
             ("shared", &shared, [(Anyone, yes), (Owner, yes), (Binder, bound), (Focus, bound)]),
             ("own, bound nowhere", &free, [(Anyone, yes), (Owner, yes), (Binder, yes), (Focus, yes)]),

@@ -14,11 +14,11 @@ pub(crate) mod verbs;
 pub(crate) mod window;
 pub(crate) mod words;
 
+use crate::core::binding::Window;
 use crate::core::options::Setting;
 use crate::core::rows::{PermissionMode, SessionMode};
 use crate::core::session::Ending;
 use acp_shared::ids::AgentName;
-use window::Window;
 
 /// What a person wants of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,25 +8,6 @@ const LONGEST_MS: u64 = 365 * 86_400_000;
 const OFF: [&str; 5] = ["off", "disable", "disabled", "none", "0"];
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Which window of a binding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Window {
-    /// It ends after this long without a word.
-    Idle,
-    /// It ends this long after it was made.
-    MaxAge,
-}
-
-impl Window {
-    /// Its name in commands.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::MaxAge => "max-age",
-        }
-    }
-}
-
 /// A time span in milliseconds: `90m`, `1h30m`, `2d`, a bare number of hours; `None` for `off` and the like.
 ///
 /// # Errors

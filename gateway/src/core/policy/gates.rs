@@ -80,6 +80,12 @@ impl Policy {
         Ok(BindingWindows { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
     }
 
+    /// Whether a binding that leads nowhere may be removed without a person: only while prompts are routed at all, so
+    /// that a switch that is off takes no binding along.
+    pub(crate) fn may_unbind_stale(&self) -> bool {
+        self.may_prompt().is_ok() && self.bindings.auto_unbind_stale.value
+    }
+
     /// Whether an agent may be spawned and started.
     ///
     /// # Errors

@@ -130,6 +130,8 @@ pub(crate) struct Bindings {
     pub(crate) idle_ms: Effective<Option<u64>>,
     /// A binding ends this long after it was made.
     pub(crate) max_age_ms: Effective<Option<u64>>,
+    /// Whether a binding that leads nowhere is removed when somebody speaks there.
+    pub(crate) auto_unbind_stale: Effective<bool>,
     /// Whether `/acp spawn` may bind.
     pub(crate) spawn_acp_sessions: Effective<bool>,
     /// Whether an agent's own spawn may bind.

@@ -96,6 +96,10 @@ impl Resolver<'_> {
             enabled: self.pick(self.bindings_of("enabled", |it| it.enabled), enabled),
             idle_ms: window("idle_hours", |it| it.idle_hours, session.idle_hours),
             max_age_ms: window("max_age_hours", |it| it.max_age_hours, session.max_age_hours),
+            auto_unbind_stale: self.pick(
+                self.bindings_of("auto_unbind_stale", |it| it.auto_unbind_stale),
+                self.plain("session.thread_bindings.auto_unbind_stale", session.auto_unbind_stale),
+            ),
             spawn_acp_sessions: spawn("spawn_acp_sessions", |it| it.spawn_acp_sessions),
             spawn_subagent_sessions: spawn("spawn_subagent_sessions", |it| it.spawn_subagent_sessions),
         }

@@ -5,6 +5,7 @@ use crate::channel::{Lookup, Reply as ChannelReply};
 use crate::core::link::{Ask, PermissionOption, Wanted};
 use crate::core::rows::{BindingRow, PermissionState};
 use crate::core::split::{Limit, Unit};
+use crate::store::bindings;
 use acp_shared::ids::{AgentName, LeaseId};
 
 fn keyed(id: u32) -> SessionKey {
@@ -183,7 +184,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
     let want = format!(
-        "demo runs in /tmp as {first} (persistent, direct). This conversation is bound to it: what you type goes to the agent."
+        "demo works here now, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
     assert_eq!(spawned.text(), want);
     let taken = answer(&inlet, "/acp spawn demo").await;
@@ -195,16 +196,21 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let off = say(&inlet, "/acp spawn demo --thread off").await;
     let Outcome::Command { session_key: Some(here), text, .. } = off else { panic!("{off:?}") };
     assert_eq!(here, first);
-    assert!(text.contains("It is bound to nothing: /focus agent:demo:acp:"), "{text}");
+    assert!(text.contains("It is bound to nothing; /focus agent:demo:acp:"), "{text}");
     let unbound = format!("Unbound. The session goes on; /focus {first} binds it again.");
     assert_eq!(answer(&inlet, "/unfocus").await, unbound);
     let nothing =
         "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
     assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
-    let bound = |how: &str| format!("This conversation {how} to {first}: what you type goes to its agent.");
-    assert_eq!(answer(&inlet, &format!("/focus {first}")).await, bound("is bound"));
-    assert_eq!(answer(&inlet, &format!("/focus {first}")).await, bound("was bound already"));
+    let intro = format!(
+        "demo works here now, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+    );
+    assert_eq!(answer(&inlet, &format!("/focus {first}")).await, intro);
+    assert_eq!(
+        answer(&inlet, &format!("/focus {first}")).await,
+        format!("This conversation was bound already to {first}.")
+    );
     assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
     let closed = say(&inlet, "/acp close").await;
     assert!(matches!(closed, Outcome::Command { session_key: None, .. }), "{closed:?}");
@@ -520,11 +526,11 @@ async fn e02_others_may_neither_look_nor_touch() {
     assert!(says("ann", "c", "/session idle 1h").await.starts_with("/session idle is 1h"));
     assert_eq!(
         says("ann", "d", "/focus anns").await,
-        "This conversation is bound to agent:demo:acp:1: what you type goes to its agent."
+        "anns works here now, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
     assert_eq!(says("ann", "c", "/acp status nobodys").await, "ACP_NOT_OWNER");
     // Bob has one of his own; Ann cannot take his conversation away, nor he hers.
-    assert!(says("bob", "e", "/acp spawn demo").await.starts_with("demo runs in /tmp as "));
+    assert!(says("bob", "e", "/acp spawn demo").await.starts_with("demo works here now, in /tmp: session "));
     assert_eq!(says("ann", "e", "/focus anns").await, "BOUND_BY_OTHER");
     assert!(says("bob", "e", "/acp close").await.contains(" is being closed"));
 }
@@ -554,6 +560,7 @@ fn status() -> StatusView {
             runs_queued: 0,
             inbox_waiting: 0,
             stale_bindings: 0,
+            stale: Vec::new(),
             actors_stuck: 0,
         }),
     }

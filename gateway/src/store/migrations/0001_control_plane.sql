@@ -195,6 +195,15 @@ CREATE TABLE acp_inbox (
 
 CREATE INDEX acp_inbox_received ON acp_inbox (created_at) WHERE state = 'received';
 
+-- What the gateway said itself, by the channel's ids: such a message that comes back in is an echo.
+CREATE TABLE acp_said (
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  PRIMARY KEY (channel, account_id, conversation_id, message_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE acp_leases (
   lease_id TEXT PRIMARY KEY,
   session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
