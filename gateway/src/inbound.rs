@@ -20,7 +20,7 @@ use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, Store, StoreError, console, now_ms, said};
+use crate::store::{Health, Store, StoreError, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
@@ -30,6 +30,8 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+/// Under which the session that a message goes to is kept.
+const ROUTED: &str = "routed";
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
 /// Longest message, in bytes.
@@ -350,6 +352,13 @@ impl Inner {
 
     async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
+        let key = root_key(inbound)?;
+        let of = key.clone();
+        let before = self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
+        if let Some(session_key) = before {
+            let text = inbound.text.clone();
+            return submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, text).await;
+        }
         let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
@@ -358,7 +367,11 @@ impl Inner {
                 if let Route::Refused { failure, reason } = answer {
                     return Ok(Outcome::Refused { failure, reason: reason.to_owned() });
                 }
-                self.bindings.touch(binding_id, now_ms()).await?;
+                // It goes there even if the conversation is bound elsewhere before this is settled.
+                let to = session_key.clone();
+                let keep =
+                    move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
+                self.bindings.touch(binding_id, now_ms(), keep).await?;
                 submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, inbound.text.clone())
                     .await
             }

@@ -145,12 +145,22 @@ impl SessionBindingService {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
-    /// Somebody spoke through a binding. Durable when this returns, so that no stop loses it (D8).
+    /// Somebody spoke through a binding. Durable when this returns, so that no stop loses it (D8), together with what
+    /// `also` writes about it.
     ///
     /// # Errors
     /// [`BindingError::Store`].
-    pub(crate) async fn touch(&self, binding_id: BindingId, at_ms: u64) -> Result<(), BindingError> {
-        Ok(self.store.write("binding_touch", move |tx| bindings::touch(tx, binding_id, at_ms)).await?)
+    pub(crate) async fn touch(
+        &self,
+        binding_id: BindingId,
+        at_ms: u64,
+        also: impl FnOnce(&Tx<'_>) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), BindingError> {
+        let touch = move |tx: &Tx<'_>| {
+            bindings::touch(tx, binding_id, at_ms)?;
+            also(tx)
+        };
+        Ok(self.store.write("binding_touch", touch).await?)
     }
 
     /// Ends bindings, once under this key. Those that it ended.

@@ -326,7 +326,7 @@ async fn d08_a_touch_survives_a_stop() {
     spawn(&store, session_row(&key("1")), Some(row.clone())).await;
     let service = service(&store, &[]);
     for at_ms in [5_000, 9_000, 7_000] {
-        service.touch(row.binding_id, at_ms).await.unwrap();
+        service.touch(row.binding_id, at_ms, |_| Ok(())).await.unwrap();
     }
     store.close().await;
     let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();

@@ -125,8 +125,8 @@ fn place(binding: &BindingRow) -> String {
     format!("{}/{} {status}", at.channel, at.conversation_id).trim_end().to_owned()
 }
 
-fn places(bindings: Option<&Vec<BindingRow>>) -> String {
-    let all: Vec<String> = bindings.into_iter().flatten().map(place).collect();
+fn places(bindings: &[BindingRow]) -> String {
+    let all: Vec<String> = bindings.iter().map(place).collect();
     if all.is_empty() { "unbound".to_owned() } else { format!("bound to {}", all.join(", ")) }
 }
 
@@ -141,7 +141,7 @@ fn session_line(row: &SessionRow, around: &Circumstances) -> String {
         row.mode.word(),
         row.state,
         row.backend,
-        places(around.bindings.get(&row.session_key)),
+        places(around.bindings.get(&row.session_key).map_or(&[], Vec::as_slice)),
         row.session_key
     );
     if around.running.contains_key(&row.session_key) {
@@ -156,13 +156,13 @@ fn session_line(row: &SessionRow, around: &Circumstances) -> String {
     text
 }
 
-fn status_text(row: &SessionRow, bindings: &Vec<BindingRow>, expiry: Option<&Expiry>) -> String {
+fn status_text(row: &SessionRow, bindings: &[BindingRow], expiry: Option<&Expiry>) -> String {
     let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
     if let Some(label) = &row.label {
         let _ = write!(text, ", called {label}");
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
-    let _ = write!(text, "\n{}", places(Some(bindings)));
+    let _ = write!(text, "\n{}", places(bindings));
     let agent_session = row.agent_session_id.as_deref().unwrap_or("pending until its first answer");
     let resumable = if row.agent_session_id.is_none() || row.resumable { "" } else { " (cannot be resumed)" };
     let _ = write!(text, "\nagent's conversation: {agent_session}{resumable}");

@@ -13,9 +13,13 @@ pub(crate) fn told(failure: &Failure) -> String {
     format!("{message}{code}\nNext: {}", next(failure))
 }
 
+fn next(failure: &Failure) -> &'static str {
+    step(failure.code, failure.detail_code.as_deref())
+}
+
 /// What to do next: by the detail where that says more than the code.
-pub(crate) fn next(failure: &Failure) -> &'static str {
-    let by_detail = failure.detail_code.as_deref().and_then(|detail| {
+pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
+    let by_detail = detail.and_then(|detail| {
         Some(match detail {
             "BINDING_EXPIRED" => "/focus the session named above again, or /acp spawn another one.",
             "BINDING_PENDING" | "MAILBOX_FULL" => "send it again in a moment.",
@@ -29,7 +33,7 @@ pub(crate) fn next(failure: &Failure) -> &'static str {
             _ => return None,
         })
     });
-    by_detail.unwrap_or_else(|| of_code(failure.code))
+    by_detail.unwrap_or_else(|| of_code(code))
 }
 
 const fn of_code(code: Code) -> &'static str {

@@ -204,10 +204,7 @@ fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
             panic!("{text}: {:?}", parse(text))
         };
         assert_eq!(why, want, "{text}");
-        assert!(
-            text.starts_with(&format!("{} {}", row.head, row.verb).trim_end().to_owned()),
-            "{text}: {row:?}"
-        );
+        assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
         let said = verbs::misuse(&why, Some(row));
         assert_eq!(said, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
     }
