@@ -26,7 +26,7 @@ mod commands;
 mod diagnostics;
 mod fake;
 
-use fake::Fake;
+use fake::{Fake, Party, inlet_of, party};
 
 fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);

@@ -224,8 +224,8 @@ impl Service for Fake {
 
 /// A channel where people talk about other things too, and that hears what it says itself.
 #[derive(Default)]
-struct Party {
-    said: StdMutex<Vec<String>>,
+pub(super) struct Party {
+    pub(super) said: StdMutex<Vec<String>>,
 }
 
 impl Channel for Party {
@@ -258,12 +258,12 @@ impl Channel for Party {
     }
 }
 
-fn party(id: &str, text: &str) -> Inbound {
+pub(super) fn party(id: &str, text: &str) -> Inbound {
     let conversation = ConversationRef { channel: "party".to_owned(), ..conversation("c") };
     Inbound { conversation, ..message(id, text) }
 }
 
-fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn Channel>) -> Inlet {
+pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn Channel>) -> Inlet {
     let channels = Channels::new([channel]);
     Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
