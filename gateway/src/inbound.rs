@@ -10,6 +10,7 @@ use crate::channel::{Channels, Lookup, Outgoing, SendOutcome};
 use crate::commands::Commands;
 use crate::core::binding::Stale;
 use crate::core::command;
+use crate::core::command::gate::Standing;
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::route::{Destination, Route};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
@@ -19,7 +20,7 @@ use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, Store, StoreError, console, now_ms, said};
+use crate::store::{Health, Store, StoreError, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
@@ -29,6 +30,8 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+/// Under which the session that a message goes to is kept.
+const ROUTED: &str = "routed";
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
 /// Longest message, in bytes.
@@ -74,7 +77,7 @@ impl Inlet {
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
-        let commands = Commands::new(bindings.clone(), router.clone(), Arc::clone(&service));
+        let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
             inner: Arc::new(Inner {
@@ -334,7 +337,7 @@ impl Inner {
     /// Does what the message asks for. An error means that it is to be tried again.
     async fn act(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
         let acted = match command::parse(&inbound.text) {
-            Some(command) => self.commands.run(inbound, command).await,
+            Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
             None => self.prompt(inbound).await,
         };
         match acted {
@@ -348,8 +351,21 @@ impl Inner {
         }
     }
 
+    /// What the author may do beyond what is theirs, as their channel says.
+    fn standing(&self, inbound: &Inbound) -> Standing {
+        let channel = self.channels.get(&inbound.conversation);
+        channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author))
+    }
+
     async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
+        let key = root_key(inbound)?;
+        let of = key.clone();
+        let before = self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
+        if let Some(session_key) = before {
+            let text = inbound.text.clone();
+            return submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, text).await;
+        }
         let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
@@ -358,7 +374,11 @@ impl Inner {
                 if let Route::Refused { failure, reason } = answer {
                     return Ok(Outcome::Refused { failure, reason: reason.to_owned() });
                 }
-                self.bindings.touch(binding_id, now_ms()).await?;
+                // It goes there even if the conversation is bound elsewhere before this is settled.
+                let to = session_key.clone();
+                let keep =
+                    move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
+                self.bindings.touch(binding_id, now_ms(), keep).await?;
                 submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, inbound.text.clone())
                     .await
             }
@@ -411,7 +431,7 @@ impl Inner {
             Outcome::Command { session_key, .. } => session_key.clone(),
             Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
         };
-        for (number, text) in split(outcome.text(), channel.limit()).into_iter().enumerate() {
+        for (number, text) in split(&outcome.text(), channel.limit()).into_iter().enumerate() {
             let message = Outgoing {
                 kind,
                 text,

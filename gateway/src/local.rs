@@ -4,7 +4,7 @@ use crate::agents::Agents;
 use crate::api::{AgentView, BackendView, StatusView, StoreView, SupervisorView};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Scope};
+use crate::core::policy::{BindingWindows, Policy, Scope};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
@@ -166,6 +166,10 @@ impl Service for Local {
 
     fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure> {
         self.manager.may_focus(at)
+    }
+
+    fn policy(&self, at: &ConversationRef) -> Policy {
+        self.live.policy(&Scope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {

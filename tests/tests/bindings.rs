@@ -69,7 +69,8 @@ fn b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed(
             assert_eq!((&refused["outcome"], &refused["failure"]["code"]), (&"refused".into(), &code.into()));
             let text = refused["failure"]["message"].as_str().unwrap().to_owned();
             assert_eq!(text.contains("the binding was removed"), allowed && !gone, "{text}");
-            assert_eq!(told(&house, "room").last(), Some(&text), "it is said in the conversation");
+            let said = told(&house, "room").pop().unwrap_or_default();
+            assert!(said.starts_with(&text), "it is said in the conversation: {said}");
         }
         let now = Scrape::of(&house.gateway().socket());
         let detected = now.value("acp_stale_binding_detections_total{channel=\"console\"}");

@@ -36,12 +36,6 @@ pub(crate) enum BindingError {
     /// The conversation has no active binding.
     #[error("the conversation is bound to nothing")]
     NotBound,
-    /// Somebody else bound it.
-    #[error("the conversation was bound by {bound_by}")]
-    NotBinder {
-        /// Who.
-        bound_by: String,
-    },
     /// The conversation that was to be made was not, and the binding is over.
     #[error("the conversation could not be made: {why}")]
     NotMade {
@@ -76,13 +70,6 @@ impl From<BindingError> for Failure {
                 };
                 let text = format!("Sessions cannot be bound here in that way. {instead}");
                 Self::new(Code::Usage, text).detail("PLACEMENT_NOT_POSSIBLE").origin("client")
-            }
-            BindingError::NotBinder { bound_by } => {
-                let text = format!(
-                    "{bound_by} bound this conversation, so only {bound_by} can change that. Ask them, or use another \
-                     conversation."
-                );
-                Self::new(Code::PermissionDenied, text).detail("NOT_THE_BINDER").origin("client")
             }
             BindingError::NotMade { why } => {
                 let text = format!(

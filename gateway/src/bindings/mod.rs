@@ -11,17 +11,17 @@ pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
-use crate::core::binding::{Placement, Stale, Window, renewed, unmade, with_window};
+use crate::core::binding::{Placement, Stale, renewed, unmade};
 use crate::core::policy::BindingWindows;
 use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
 use crate::core::session::SessionState;
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError, Tx, bindings, now_ms, sessions};
-use acp_shared::ids::{BindingId, SessionKey};
+use crate::store::{Store, StoreError, Tx, bindings, commands, now_ms, sessions};
+use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
 
-/// Who may change a binding that nobody in particular made.
-const SYSTEM: &str = "system";
+/// Under which what was done about bindings is kept.
+pub(crate) const DONE: &str = "binding";
 
 /// What is to be bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(crate) struct BindRequest {
     pub(crate) by: String,
     /// How long it lasts; in place of another binding that one's windows stay (D5).
     pub(crate) windows: BindingWindows,
+    /// Under this key it is done once.
+    pub(crate) key: IdempotencyKey,
 }
 
 /// A binding that is there.
@@ -97,7 +99,7 @@ impl SessionBindingService {
     pub(crate) async fn bind(&self, request: BindRequest) -> Result<Bound, BindingError> {
         let placement = self.placement(&request.at, request.placement)?;
         let now = now_ms();
-        let bind = move |tx: &Tx<'_>| bind(tx, request, placement, now);
+        let bind = move |tx: &Tx<'_>| bind_once(tx, request, placement, now);
         let bound = self.store.write("bind", bind).await??;
         tracing::info!(
             session_key = %bound.binding.session_key,
@@ -143,29 +145,48 @@ impl SessionBindingService {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
-    /// Somebody spoke through a binding. Durable when this returns, so that no stop loses it (D8).
+    /// Somebody spoke through a binding. Durable when this returns, so that no stop loses it (D8), together with what
+    /// `also` writes about it.
     ///
     /// # Errors
     /// [`BindingError::Store`].
-    pub(crate) async fn touch(&self, binding_id: BindingId, at_ms: u64) -> Result<(), BindingError> {
-        Ok(self.store.write("binding_touch", move |tx| bindings::touch(tx, binding_id, at_ms)).await?)
+    pub(crate) async fn touch(
+        &self,
+        binding_id: BindingId,
+        at_ms: u64,
+        also: impl FnOnce(&Tx<'_>) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), BindingError> {
+        let touch = move |tx: &Tx<'_>| {
+            bindings::touch(tx, binding_id, at_ms)?;
+            also(tx)
+        };
+        Ok(self.store.write("binding_touch", touch).await?)
     }
 
-    /// Ends bindings. Those that it ended, as they were.
+    /// Ends bindings, once under this key. Those that it ended.
     ///
     /// # Errors
     /// [`BindingError::Store`].
-    pub(crate) async fn unbind(&self, which: Unbind, reason: &str) -> Result<Vec<BindingRow>, BindingError> {
+    pub(crate) async fn unbind(
+        &self,
+        which: Unbind,
+        reason: &str,
+        key: IdempotencyKey,
+    ) -> Result<Vec<BindingRow>, BindingError> {
         let why = reason.to_owned();
         let ended = self.store.write("unbind", move |tx| {
-            let found = match &which {
-                Unbind::Conversation(at) => bindings::of_conversation(tx, at)?.into_iter().collect(),
-                Unbind::Session(key) => bindings::of_session(tx, key)?,
+            let end = || {
+                let found = match &which {
+                    Unbind::Conversation(at) => bindings::of_conversation(tx, at)?.into_iter().collect(),
+                    Unbind::Session(key) => bindings::of_session(tx, key)?,
+                };
+                let ids: Vec<BindingId> = found.iter().map(|binding| binding.binding_id).collect();
+                ids.iter().try_for_each(|id| bindings::end(tx, *id, &why))?;
+                Ok(ids)
             };
-            for binding in &found {
-                bindings::end(tx, binding.binding_id, &why)?;
-            }
-            Ok(found)
+            let ids = commands::once(tx, DONE, &key, end)?;
+            let found = ids.into_iter().filter_map(|id| bindings::get(tx, id).transpose());
+            found.collect::<Result<Vec<BindingRow>, StoreError>>()
         });
         let ended = ended.await?;
         for binding in &ended {
@@ -177,44 +198,6 @@ impl SessionBindingService {
             );
         }
         Ok(ended)
-    }
-
-    /// Sets a window of a conversation's binding, and of every other one of the same session in the same account;
-    /// `None` turns it off. It begins now. Only who bound the conversation may (D4).
-    ///
-    /// # Errors
-    /// [`BindingError::NotBound`], [`BindingError::NotBinder`], [`BindingError::Store`]: nothing was set.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for /session idle and /session max-age"))]
-    pub(crate) async fn set_window(
-        &self,
-        at: &ConversationRef,
-        window: Window,
-        window_ms: Option<u64>,
-        by: &str,
-    ) -> Result<Vec<BindingRow>, BindingError> {
-        let (at, by, now) = (at.clone(), by.to_owned(), now_ms());
-        let set = move |tx: &Tx<'_>| {
-            let here = bindings::of_conversation(tx, &at)?;
-            let Some(here) = here.filter(|it| it.status == BindingStatus::Active) else {
-                return Ok(Err(BindingError::NotBound));
-            };
-            if here.bound_by != by && here.bound_by != SYSTEM {
-                return Ok(Err(BindingError::NotBinder { bound_by: here.bound_by }));
-            }
-            let of_account = |it: &BindingRow| {
-                it.status == BindingStatus::Active
-                    && it.conversation.channel == at.channel
-                    && it.conversation.account_id == at.account_id
-            };
-            let mut changed = Vec::new();
-            for row in bindings::of_session(tx, &here.session_key)?.into_iter().filter(of_account) {
-                let row = with_window(row, window, window_ms, now);
-                bindings::set_windows(tx, &row)?;
-                changed.push(row);
-            }
-            Ok(Ok(changed))
-        };
-        self.store.write("binding_window", set).await?
     }
 
     /// Removes a binding whose session is gone or closed, if that is still so and nothing of it waits, together with
@@ -295,6 +278,27 @@ pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
         status: BindingStatus::Pending,
         ..binding
     }
+}
+
+/// The same as [`bind`], once under its key: a repetition finds what the first one made or found.
+fn bind_once(
+    tx: &Tx<'_>,
+    request: BindRequest,
+    placement: Placement,
+    now: u64,
+) -> Result<Result<Bound, BindingError>, StoreError> {
+    let key = request.key.clone();
+    if let Some((id, fresh)) = commands::before::<(BindingId, bool)>(tx, DONE, &key)?
+        && let Some(binding) = bindings::get(tx, id)?
+        && let Some(session) = sessions::get(tx, &binding.session_key)?
+    {
+        return Ok(Ok(Bound { binding, session, fresh }));
+    }
+    let bound = bind(tx, request, placement, now)?;
+    if let Ok(Bound { binding, fresh, .. }) = &bound {
+        commands::once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
+    }
+    Ok(bound)
 }
 
 fn bind(

@@ -2,7 +2,7 @@
 use super::start::Reconciled;
 use super::*;
 use crate::channel::{Channel, Lookup, Opened, Outgoing, Reply, SendOutcome};
-use crate::core::binding::Capabilities;
+use crate::core::binding::{Capabilities, Window};
 use crate::core::route::{Destination, Route};
 use crate::core::split::{Limit, Unit};
 use crate::store::codec::run;
@@ -134,7 +134,20 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
         placement: None,
         by: by.to_owned(),
         windows: BindingWindows { idle_ms: Some(1_000), max_age_ms: None },
+        key: IdempotencyKey::mint(),
     }
+}
+
+/// What `/session idle` and `/session max-age` do.
+async fn set_window(
+    store: &Store,
+    (session, at): (&str, &ConversationRef),
+    window: Window,
+    ms: Option<u64>,
+) -> Vec<BindingRow> {
+    let (key, at) = (key(session), at.clone());
+    let set = move |tx: &Tx<'_>| commands::set_window(tx, &key, &at, (window, ms));
+    store.write("binding_window", set).await.unwrap()
 }
 
 async fn sessions_of(store: &Store, names: &[&str]) {
@@ -165,8 +178,8 @@ async fn d05_a_rebind_keeps_the_windows_and_shows_nothing_old() {
     let service = service(&store, &[&hall]);
     let first = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
     assert!(first.fresh);
-    service.set_window(&at("a", "room"), Window::Idle, Some(7_000), "ann").await.unwrap();
-    service.set_window(&at("a", "room"), Window::MaxAge, Some(90_000), "ann").await.unwrap();
+    set_window(&store, ("1", &at("a", "room")), Window::Idle, Some(7_000)).await;
+    set_window(&store, ("1", &at("a", "room")), Window::MaxAge, Some(90_000)).await;
     // The same again is the same binding; another session takes its place, with its windows.
     let again = service.bind(asked("1", at("a", "room"), "bob")).await.unwrap();
     assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, false));
@@ -177,7 +190,10 @@ async fn d05_a_rebind_keeps_the_windows_and_shows_nothing_old() {
     assert_eq!(before[0].status, BindingStatus::Ended);
     assert_eq!(before[0].end_reason.as_deref(), Some("bound to another session"));
     // After an unbind a new binding gets what is configured.
-    let ended = service.unbind(Unbind::Conversation(at("a", "room")), "enough").await.unwrap();
+    let ended = service
+        .unbind(Unbind::Conversation(at("a", "room")), "enough", IdempotencyKey::mint())
+        .await
+        .unwrap();
     assert_eq!(ended.len(), 1);
     let third = service.bind(asked("2", at("a", "room"), "bob")).await.unwrap();
     assert_eq!((third.binding.idle_ms, third.binding.max_age_ms), (Some(1_000), None));
@@ -244,47 +260,62 @@ async fn d06_accounts_are_isolated() {
     }
     // A session that is bound in both accounts: a window is one account's.
     service.bind(asked("1", at("b", "other"), "ann")).await.unwrap();
-    let set = service.set_window(&at("a", "room"), Window::Idle, None, "ann").await.unwrap();
+    let set = set_window(&store, ("1", &at("a", "room")), Window::Idle, None).await;
     assert_eq!(set.len(), 1);
     let idle: Vec<_> =
         service.list_by_session(&key("1")).await.unwrap().into_iter().map(|row| row.idle_ms).collect();
     assert_eq!(idle, [None, Some(1_000)]);
-    service.unbind(Unbind::Conversation(at("a", "room")), "enough").await.unwrap();
+    service.unbind(Unbind::Conversation(at("a", "room")), "enough", IdempotencyKey::mint()).await.unwrap();
     assert_eq!(service.resolve_by_conversation(&at("a", "room")).await.unwrap(), None);
     assert!(service.resolve_by_conversation(&at("b", "room")).await.unwrap().is_some());
     // All of a session at once, in every account.
     service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
-    let ended = service.unbind(Unbind::Session(key("1")), "done").await.unwrap();
+    let ended = service.unbind(Unbind::Session(key("1")), "done", IdempotencyKey::mint()).await.unwrap();
     let accounts: Vec<_> = ended.iter().map(|row| row.conversation.account_id.as_str()).collect();
     assert_eq!(accounts, ["b", "a"]);
 }
 
 #[tokio::test]
-async fn d04_only_the_binder_sets_windows_and_all_of_the_session_follow() {
+async fn d04_all_bindings_of_a_session_in_the_account_get_a_window() {
     let (_dir, store) = open();
     sessions_of(&store, &["1"]).await;
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let room = at("a", "room");
-    let unbound = service.set_window(&room, Window::Idle, Some(5), "ann").await;
-    assert!(matches!(unbound, Err(BindingError::NotBound)), "{unbound:?}");
+    assert_eq!(set_window(&store, ("1", &room), Window::Idle, Some(5)).await, []);
     service.bind(asked("1", room.clone(), "ann")).await.unwrap();
     service.bind(asked("1", at("a", "second"), "ann")).await.unwrap();
-    let refused = service.set_window(&room, Window::Idle, Some(5), "bob").await.unwrap_err();
-    let failure = crate::error::Failure::from(refused);
-    assert_eq!(failure.detail_code.as_deref(), Some("NOT_THE_BINDER"));
-    assert!(failure.message.contains("ann"), "{}", failure.message);
     execute(&store, "UPDATE acp_bindings SET bound_at = 1, last_activity_at = 1").await;
-    let set = service.set_window(&room, Window::Idle, Some(5_000), "ann").await.unwrap();
+    let set = set_window(&store, ("1", &room), Window::Idle, Some(5_000)).await;
     assert_eq!(set, rows(&store, "1").await, "what is said is what is stored");
     assert!(set.iter().all(|row| row.idle_ms == Some(5_000) && row.last_activity_at_ms > 1));
     assert!(set.iter().all(|row| row.bound_at_ms == 1), "the age goes on");
-    let set = service.set_window(&room, Window::MaxAge, Some(9_000), "ann").await.unwrap();
+    let set = set_window(&store, ("1", &room), Window::MaxAge, Some(9_000)).await;
     assert!(set.iter().all(|row| row.max_age_ms == Some(9_000) && row.bound_at_ms > 1));
-    let off = service.set_window(&room, Window::Idle, None, "ann").await.unwrap();
+    let off = set_window(&store, ("1", &room), Window::Idle, None).await;
     assert!(off.iter().all(|row| row.idle_ms.is_none() && row.max_age_ms == Some(9_000)));
-    execute(&store, "UPDATE acp_bindings SET bound_by = 'system'").await;
-    service.set_window(&room, Window::MaxAge, None, "bob").await.unwrap();
+}
+
+/// The same key has one effect, and its first answer.
+#[tokio::test]
+async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
+    let (_dir, store) = open();
+    sessions_of(&store, &["1", "2"]).await;
+    let hall = Hall::new("a", BOTH);
+    let service = service(&store, &[&hall]);
+    let request = asked("1", at("a", "room"), "ann");
+    let first = service.bind(request.clone()).await.unwrap();
+    service.bind(asked("2", at("a", "room"), "ann")).await.unwrap();
+    let again = service.bind(request).await.unwrap();
+    assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, true));
+    let bound = service.resolve_by_conversation(&at("a", "room")).await.unwrap().unwrap();
+    assert_eq!(bound.0.session_key, key("2"), "it stays where it was bound since");
+    let once = IdempotencyKey::mint();
+    let unbind = || service.unbind(Unbind::Conversation(at("a", "room")), "enough", once.clone());
+    let ended = unbind().await.unwrap();
+    service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+    assert_eq!(unbind().await.unwrap(), ended);
+    assert!(service.resolve_by_conversation(&at("a", "room")).await.unwrap().is_some());
 }
 
 /// A touch is on the disk when it returns, so that a stop right after it loses nothing; and time never runs back.
@@ -295,7 +326,7 @@ async fn d08_a_touch_survives_a_stop() {
     spawn(&store, session_row(&key("1")), Some(row.clone())).await;
     let service = service(&store, &[]);
     for at_ms in [5_000, 9_000, 7_000] {
-        service.touch(row.binding_id, at_ms).await.unwrap();
+        service.touch(row.binding_id, at_ms, |_| Ok(())).await.unwrap();
     }
     store.close().await;
     let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();

@@ -5,6 +5,7 @@
 
 use crate::channel::{Channel, Lookup, Opened, Outgoing, Reply, SendOutcome};
 use crate::core::binding::Capabilities;
+use crate::core::command::gate::Standing;
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::route::Destination;
 use crate::core::rows::ConversationRef;
@@ -62,6 +63,11 @@ impl Channel for Console {
 
     fn normal(&self) -> Destination {
         Destination::Hint
+    }
+
+    /// Only the gateway's own user gets to its socket, and that is who runs it.
+    fn standing(&self, _author: &str) -> Standing {
+        Standing::Operator
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

@@ -6,6 +6,7 @@ pub(crate) mod console;
 pub(crate) use adapters::{Channels, NoAdapter};
 
 use crate::core::binding::Capabilities;
+use crate::core::command::gate::Standing;
 use crate::core::project::PartKind;
 use crate::core::route::Destination;
 use crate::core::rows::ConversationRef;
@@ -45,6 +46,11 @@ pub(crate) trait Channel: Send + Sync + 'static {
 
     /// What it does with messages of conversations that are bound to nothing.
     fn normal(&self) -> Destination;
+
+    /// What a person of that name may do with commands beyond what is theirs. A channel that cannot tell says nothing.
+    fn standing(&self, _author: &str) -> Standing {
+        Standing::Person
+    }
 
     /// Sends one message. A message whose nonce the channel has seen is not sent again: its first id comes back.
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;

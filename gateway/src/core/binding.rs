@@ -144,13 +144,22 @@ pub(crate) fn renewed(new: BindingRow, before: &BindingRow) -> BindingRow {
 }
 
 /// A window of a binding that a person can set.
-#[cfg_attr(not(test), expect(dead_code, reason = "for /session idle and /session max-age"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Window {
     /// It ends after this long without a word.
     Idle,
     /// It ends this long after it began.
     MaxAge,
+}
+
+impl Window {
+    /// Its name in commands.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::MaxAge => "max-age",
+        }
+    }
 }
 
 /// The binding with another window; `None` is off. The window begins now (D4).

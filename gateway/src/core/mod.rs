@@ -23,5 +23,7 @@ pub(crate) mod rows;
 pub(crate) mod run;
 pub(crate) mod session;
 pub(crate) mod split;
+pub(crate) mod told;
 pub(crate) mod ttl;
 pub(crate) mod view;
+pub(crate) mod when;

@@ -7,6 +7,7 @@
 use crate::core::event::{EventKind, EventRow};
 use crate::core::rows::RunMode;
 use crate::core::split::{Limit, split};
+use crate::core::told::step;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
 use serde_json::Value;
@@ -363,6 +364,8 @@ fn failed(payload: &Value, run: Option<&RunDigest>) -> String {
             text.push_str(advice);
         }
     }
+    let next = step(Code::parse(code).unwrap_or(Code::TurnFailed), payload["detail_code"].as_str());
+    text.push_str(&format!("\nNext: {next}"));
     if payload["retryable"].as_bool() == Some(true) {
         text.push_str(" Sending it again may work.");
     }

@@ -60,6 +60,7 @@ fn status_of(code: Code) -> StatusCode {
         | Code::CwdNotAllowed
         | Code::PermissionDenied
         | Code::PermissionPromptUnavailable
+        | Code::NotOwner
         | Code::Disabled
         | Code::DispatchDisabled => StatusCode::FORBIDDEN,
         Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,

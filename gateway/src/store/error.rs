@@ -295,7 +295,9 @@ impl From<StoreError> for Failure {
                 );
                 Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
             }
-            StoreError::ConversationBound => Failure::new(Code::Usage, error.to_string()).origin("gateway"),
+            StoreError::ConversationBound => {
+                Failure::new(Code::Usage, error.to_string()).detail("CONVERSATION_BOUND").origin("gateway")
+            }
             StoreError::Exists { .. } => Failure::new(Code::Usage, error.to_string()).origin("client"),
             StoreError::UsedMeanwhile
             | StoreError::Superseded { .. }

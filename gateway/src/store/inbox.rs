@@ -2,6 +2,7 @@
 //! done about it, and keeps what was done: the same message again gives the same outcome and no second effect.
 
 use crate::core::rows::ConversationRef;
+use crate::core::told::told;
 use crate::error::Failure;
 use crate::store::codec::{Int, all, first, json_opt, run, to_json};
 use crate::store::error::StoreError;
@@ -9,6 +10,7 @@ use crate::store::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 const COLUMNS: &str = "channel, account_id, conversation_id, message_id, text, author, state, outcome_json";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
@@ -68,11 +70,11 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// What the person is told; empty for nothing.
-    pub(crate) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
-            Self::Prompted { text, .. } | Self::Command { text, .. } => text,
-            Self::Refused { failure, .. } => &failure.message,
-            Self::Ignored { .. } => "",
+            Self::Prompted { text, .. } | Self::Command { text, .. } => Cow::Borrowed(text),
+            Self::Refused { failure, .. } => Cow::Owned(told(failure)),
+            Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod backup;
 pub(crate) mod bindings;
 pub(crate) mod check;
 pub(crate) mod codec;
+pub(crate) mod commands;
 pub(crate) mod console;
 pub(crate) mod delivery;
 pub(crate) mod error;

@@ -127,8 +127,9 @@ fn failures_say_what_to_do_next() {
         journal.push(Some(run), EventKind::Error, payload);
     });
     let want = format!(
-        "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}",
-        Code::Uncertain.text()
+        "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}\nNext: {}",
+        Code::Uncertain.text(),
+        step(Code::Uncertain, None)
     );
     assert_eq!(got, vec![(PartKind::Final, want)]);
 }

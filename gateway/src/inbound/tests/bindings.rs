@@ -1,50 +1,7 @@
 //! What comes in where a binding leads nowhere, where nobody serves, or from the gateway itself.
 
+use super::fake::{Party, inlet_of, party};
 use super::*;
-use crate::channel::Reply as Answer;
-use crate::core::split::{Limit, Unit};
-
-/// A channel where people talk about other things too, and that hears what it says itself.
-#[derive(Default)]
-struct Party {
-    said: StdMutex<Vec<String>>,
-}
-
-impl Channel for Party {
-    fn id(&self) -> &'static str {
-        "party"
-    }
-
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
-    }
-
-    fn normal(&self) -> Destination {
-        Destination::Ignore
-    }
-
-    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> Answer<'a, SendOutcome> {
-        Box::pin(async {
-            let mut said = self.said.lock().unwrap();
-            said.push(message.text.clone());
-            SendOutcome::Sent { message_id: format!("party-{}", said.len()) }
-        })
-    }
-
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> Answer<'a, Lookup> {
-        Box::pin(async { Lookup::Absent })
-    }
-}
-
-fn party(id: &str, text: &str) -> Inbound {
-    let conversation = ConversationRef { channel: "party".to_owned(), ..conversation("c") };
-    Inbound { conversation, ..message(id, text) }
-}
-
-fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn Channel>) -> Inlet {
-    let channels = Channels::new([channel]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
-}
 
 /// What no transaction of ours would leave behind.
 async fn close_behind_the_back(store: &Store) {
@@ -81,7 +38,10 @@ async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
     assert!(goes.text().contains("the binding was removed"), "{goes:?}");
     assert_eq!(ended(&store).await.as_deref(), Some("stale: session-closed"));
     assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
-    assert_eq!(inlet.accept(message("m4", "hello")).await.unwrap().text(), Code::NotBound.text());
+    assert_eq!(
+        inlet.accept(message("m4", "hello")).await.unwrap().text(),
+        told(&Failure::of(Code::NotBound))
+    );
     assert_eq!(fake.said(), Vec::<String>::new());
     let text = inlet.inner.metrics.render();
     for series in [
@@ -115,11 +75,11 @@ async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
     let removed = inlet.inner.act(&said).await.unwrap();
-    let again = super::tests::inlet(&store, &fake);
+    let again = super::inlet(&store, &fake);
     assert_eq!(again.resume().await.unwrap(), 1);
     assert_eq!(again.accept(said).await.unwrap(), removed);
     let told: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    assert_eq!(told, [line("error", removed.text())]);
+    assert_eq!(told, [line("error", &removed.text())]);
 }
 
 /// What the gateway said comes back in: it is dropped before anything is routed, also once the conversation is unbound
@@ -164,7 +124,10 @@ async fn d06_an_account_without_an_adapter_gets_no_turn() {
     assert_eq!((failure.code, reason.as_str()), (Code::ChannelUnavailable, "adapter-unavailable"));
     assert_eq!(fake.said(), Vec::<String>::new());
     // The other account's conversation of that name is bound to nothing.
-    assert_eq!(inlet.accept(message("m2", "hello")).await.unwrap().text(), Code::NotBound.text());
+    assert_eq!(
+        inlet.accept(message("m2", "hello")).await.unwrap().text(),
+        told(&Failure::of(Code::NotBound))
+    );
 }
 
 /// D1: a session that is begun or brought into a conversation says who it is, where, and how long it stays bound.
@@ -179,7 +142,7 @@ async fn d01_a_conversation_is_told_what_was_bound() {
     assert!(spawned.text().starts_with(&want), "{spawned:?}");
     assert_eq!(
         shown(&store).await.last().unwrap(),
-        &line("notice", spawned.text()),
+        &line("notice", &spawned.text()),
         "once, in the conversation"
     );
 }
