@@ -6,6 +6,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod bindings;
+pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
 pub(crate) mod console;
@@ -29,6 +30,7 @@ pub(crate) mod restore;
 pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod sessions;
+pub(crate) mod styles;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tx;
