@@ -178,13 +178,13 @@ fn told(loaded: &Loaded) -> String {
     format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
 }
 
-/// When the card of a turn changes, and to what, if a row comes every 300 milliseconds.
+/// When the card of a turn changes, and to what, if a row comes every three seconds.
 fn cards(loaded: &Loaded) -> String {
     let (style, pace) = stream(loaded);
     let mut card = Card::new(style, pace, true, None, 0);
     let (mut rows, mut changes) = (journal().into_iter(), Vec::new());
-    for now in 0..6_000 {
-        if now % 300 == 0 {
+    for now in 0..30_000 {
+        if now % 3_000 == 0 {
             rows.next().into_iter().for_each(|row| card.push(now, &row));
         }
         if let Some(act) = card.act(now) {
@@ -222,7 +222,11 @@ const ROWS: &[Row] = &[
     ("acp.stream.max_output_chars", "100", Seen(told)),
     ("acp.stream.max_session_update_chars", "100", Seen(told)),
     ("acp.stream.min_interval_ms", "100", Seen(cards)),
-    ("acp.stream.repeat_suppression", "false", Test(CASES, "c03_a_tool_call_is_said_when_it_starts_and_when_it_ends")),
+    (
+        "acp.stream.repeat_suppression",
+        "false",
+        Test(CASES, "c03_a_tool_call_is_said_when_it_starts_and_when_it_ends"),
+    ),
     ("acp.stream.repeat_suppression", "false", Seen(told)),
     ("acp.stream.tag_visibility", "{ plan = true }", Seen(told)),
     ("acp.runtime.ttl_minutes", "1", Seen(limits)),

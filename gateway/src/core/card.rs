@@ -319,7 +319,8 @@ impl Card {
         let status = self.status();
         let head = format!("{status}\n\n");
         let shown = text.get(..end).unwrap_or_default();
-        let rest = self.limit.less(&head).map(|limit| tail(shown, limit)).filter(|rest| !rest.trim().is_empty());
+        let rest =
+            self.limit.less(&head).map(|limit| tail(shown, limit)).filter(|rest| !rest.trim().is_empty());
         let whole = match rest {
             Some(rest) => head + rest.trim_end(),
             None => first(&status, self.limit),
@@ -361,9 +362,7 @@ impl Card {
     /// How much of the body is not shown, in bytes at its end.
     fn pending(&self) -> usize {
         let pending = usize::try_from(self.grown - self.shown).unwrap_or(usize::MAX);
-        let kept = self.body.text().len();
-        // A fence that was opened again is no character of the output: the border may have moved into one.
-        (kept - pending.min(kept)..=kept).find(|at| self.body.text().is_char_boundary(*at)).map_or(0, |at| kept - at)
+        pending.min(self.body.text().len())
     }
 
     /// Up to where it may be shown although more may come at once: the end of a sentence or of a line, or a space

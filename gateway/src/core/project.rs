@@ -67,8 +67,7 @@ pub(crate) enum PartKind {
 
 impl PartKind {
     /// Every kind.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Final, Self::Notice, Self::Permission, Self::Error, Self::Card];
+    pub(crate) const ALL: [Self; 5] = [Self::Final, Self::Notice, Self::Permission, Self::Error, Self::Card];
 
     /// The name in the database and in JSON.
     pub(crate) const fn as_str(self) -> &'static str {

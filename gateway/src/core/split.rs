@@ -445,9 +445,12 @@ mod tests {
         }
         assert_eq!(head("e\u{301}e\u{301}", 3), "e\u{301}");
         let code = format!("intro\n```rust\n{row}\n{row}");
-        for (from, want) in
-            [(0, code.clone()), (1, code[6..].to_owned()), (15, format!("```rust\n{row}")), (99, "```rust\n".to_owned())]
-        {
+        for (from, want) in [
+            (0, code.clone()),
+            (1, code[6..].to_owned()),
+            (15, format!("```rust\n{row}")),
+            (99, "```rust\n".to_owned()),
+        ] {
             assert_eq!(resumed_from(&code, from, limit), want, "{from}");
         }
     }

@@ -247,7 +247,8 @@ impl<'a> Keeper<'a> {
             let before = self.pass.store.read("delivery_before", move |db| cards::before(db, run_id)).await?;
             self.take_up(run_id, before, Some(known));
         }
-        while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {}
+        while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {
+        }
         let act = self.kept.as_ref().and_then(|kept| kept.card.fold());
         if let Some(act) = act {
             tokio::select! {

@@ -84,14 +84,18 @@ impl Pass {
         (Style::new(channel.limit(), &stream), is_live.then(|| Pace::of(&stream)))
     }
 
-    /// The styles of a conversation, the one that holds now recorded among them.
-    async fn styles(&self, binding: &BindingRow, style: Style) -> Result<Styles, StoreError> {
-        let id = binding.binding_id;
-        let known = self.store.read("delivery_styles", move |db| styles::of(db, id)).await?;
+    /// What is recorded of a conversation's styles, with the one that holds now.
+    async fn recorded(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        known: Styles,
+    ) -> Result<Styles, StoreError> {
+        let (style, _) = self.manner(binding, channel);
         if known.last() == Some(&style) {
             return Ok(known);
         }
-        let key = binding.session_key.clone();
+        let (id, key) = (binding.binding_id, binding.session_key.clone());
         self.store.write("delivery_style", move |tx| styles::record(tx, id, &key, &style)).await
     }
 
@@ -102,20 +106,22 @@ impl Pass {
         cursor: Option<u64>,
     ) -> Result<Left, StoreError> {
         let id = binding.binding_id;
-        let saved = self.store.read("delivery_checkpoint", move |db| rows::checkpoint(db, id)).await?;
+        let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?));
+        let (saved, known) = self.store.read("delivery_checkpoint", read).await?;
+        let styles = Arc::new(self.recorded(binding, channel, known).await?);
         let mut cursor = cursor.unwrap_or(saved).max(saved);
         let mut saved = saved;
         loop {
             if !self.send_unsettled(binding, channel).await? {
                 return Ok(Left::Unknown);
             }
-            let styles = self.styles(binding, self.manner(binding, channel).0).await?;
+            let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
                 let Some(due) = rows::one(db, id)? else { return Ok(None) };
-                let batch = rows::batch(db, &due.binding.session_key, &styles, cursor, due.end)?;
-                Ok(Some((due, batch, styles)))
+                let batch = rows::batch(db, &due.binding.session_key, &told, cursor, due.end)?;
+                Ok(Some((due, batch)))
             });
-            let Some((due, batch, styles)) = read.await? else { return Ok(Left::Over) };
+            let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
             let owed = owed(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
             cursor = batch.through;

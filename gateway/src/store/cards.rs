@@ -75,12 +75,7 @@ pub(crate) struct News {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
-pub(crate) fn news(
-    db: &Connection,
-    key: &SessionKey,
-    run_id: RunId,
-    after: u64,
-) -> Result<News, StoreError> {
+pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64) -> Result<News, StoreError> {
     let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
     let is_shown = |kind: EventKind| SHOWN.contains(&kind);
     let shown = rows.iter().filter(|row| is_shown(row.kind)).map(|row| row.session_seq).max();

@@ -176,7 +176,11 @@ fn digest(
     );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
-        Ok(RunDigest::new(word(row, "mode")?, row.get::<_, Option<i64>>("started_at")?.is_some(), style.clone()))
+        Ok(RunDigest::new(
+            word(row, "mode")?,
+            row.get::<_, Option<i64>>("started_at")?.is_some(),
+            style.clone(),
+        ))
     })?;
     let Some(mut digest) = made else { return Ok(None) };
     let mut statement = db.prepare_cached(&rows_of_run)?;

@@ -57,7 +57,10 @@ impl Scene {
     }
 
     fn tool(&mut self, id: &str, status: &str) -> &mut Self {
-        self.push(EventKind::ToolCall, json!({"toolCallId": id, "title": id, "kind": "read", "status": status}))
+        self.push(
+            EventKind::ToolCall,
+            json!({"toolCallId": id, "title": id, "kind": "read", "status": status}),
+        )
     }
 
     /// Lets time pass; everything that falls due in it is shown at once.
@@ -166,7 +169,10 @@ fn the_end_is_shown_and_fits() {
     it.wait(5_000);
     let (_, text) = it.texts()[0];
     assert!(style().limit.fits(text), "{text}");
-    assert!(text.starts_with("Working\n\n```rust\nlet a") && text.ends_with("let a199 = 199;\n```"), "{text}");
+    assert!(
+        text.starts_with("Working\n\n```rust\nlet a") && text.ends_with("let a199 = 199;\n```"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -233,7 +239,11 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
     // The first one may be the message that is there after all.
     assert!(matches!(it.done[1].1, Act::Post { number: 0, .. }));
     it.wait(5_000);
-    assert!(matches!(&it.done[2].1, Act::Edit { text, .. } if text == "Working\n\nOne. Two."), "{:?}", it.done);
+    assert!(
+        matches!(&it.done[2].1, Act::Edit { text, .. } if text == "Working\n\nOne. Two."),
+        "{:?}",
+        it.done
+    );
     assert_eq!(it.done.len(), 3);
     // Pauses grow.
     for _ in 0..4 {
@@ -252,7 +262,8 @@ fn a_card_that_is_made_again_says_the_same() {
     let mut it = Scene::new(true);
     it.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
     let known = it.card.known().clone();
-    let mut again = Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
+    let mut again =
+        Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
     again.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
     assert_eq!(again.texts().last().unwrap().1, it.texts().last().unwrap().1);
     assert!(matches!(again.done[0].1, Act::Edit { .. }), "{:?}", again.done);

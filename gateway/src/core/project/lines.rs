@@ -148,7 +148,8 @@ fn about(tag: &str, update: &Value) -> Option<String> {
         "session_info_update" => text("title").map(|title| format!("Title: {title}")),
         _ => {
             let said = ["text", "message", "title"].into_iter().find_map(text).map(str::to_owned);
-            let said = said.or_else(|| Some(content_text(&update["content"])).filter(|text| !text.is_empty()));
+            let said =
+                said.or_else(|| Some(content_text(&update["content"])).filter(|text| !text.is_empty()));
             Some(said.map_or_else(|| tag.to_owned(), |said| format!("{tag}: {said}")))
         }
     }

@@ -238,7 +238,8 @@ async fn a_card_is_gone_on_with_after_a_crash() {
     scribe.say("One. ").await;
     board.until("the card", |shown| shown.len() == 1).await;
     eventually("the card to be remembered", || async {
-        let binding_id = store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
+        let binding_id =
+            store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
         let look = store.read("look", move |db| cards::look(db, binding_id, &key())).await.unwrap();
         (look.open.len() == 1).then_some(())
     })
@@ -283,6 +284,7 @@ async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
         let (task, stop) = drive(&store, &board, text);
         let mut scribe = Scribe::claim(&store, &key()).await;
         two_turns(&mut scribe).await;
+        eventually("delivery to begin", || async { (!states(&store).await.is_empty()).then_some(()) }).await;
         scribe.close().await;
         board.is_slow.store(false, Ordering::SeqCst);
         eventually("everything to be told", || async {
@@ -291,8 +293,12 @@ async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
         .await;
         stop.cancel();
         task.await.unwrap();
-        let finals: Vec<String> =
-            board.shown().into_iter().filter(|(kind, _)| *kind == PartKind::Final).map(|(_, text)| text).collect();
+        let finals: Vec<String> = board
+            .shown()
+            .into_iter()
+            .filter(|(kind, _)| *kind == PartKind::Final)
+            .map(|(_, text)| text)
+            .collect();
         let want = format!("Hello {}Again", "long line\n".repeat(2_000).trim_end());
         assert_eq!(finals.concat(), want, "{text}");
         assert!(states(&store).await.iter().all(|state| state == "sent"));

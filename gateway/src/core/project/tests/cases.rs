@@ -49,9 +49,8 @@ fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
         journal.done(run, "end_turn");
     };
     let summary = "[2 tool calls (2 read)]";
-    let once = format!(
-        "[read] Read a\n[read] Read b\n[read] Read a: done\n[read] Read b: failed\n\n{summary}"
-    );
+    let once =
+        format!("[read] Read a\n[read] Read b\n[read] Read a: done\n[read] Read b: failed\n\n{summary}");
     assert_eq!(told(&with_tools(), build), once);
     let each = Style { repeat_suppression: false, ..with_tools() };
     let all = format!(
@@ -65,9 +64,7 @@ fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
 fn c03_other_lines_are_not_said_twice_running() {
     let run = run_id(1);
     let style = shown(&[("plan", true)]);
-    let plan = |status: &str| {
-        json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]})
-    };
+    let plan = |status: &str| json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]});
     let build = |journal: &mut Journal| {
         for status in ["in_progress", "in_progress", "completed"] {
             journal.push(Some(run), EventKind::Plan, plan(status));
@@ -115,7 +112,11 @@ fn c05_what_stands_where_a_hidden_tool_call_was() {
         // What is apart already is not put further apart, and hidden thoughts part nothing.
         let text = told(&style, |journal| {
             journal.say(run, "One\n\n").tool(run, "a", "read", "completed").say(run, "Two");
-            journal.push(Some(run), EventKind::AgentThought, json!({"content": {"type": "text", "text": "hm"}}));
+            journal.push(
+                Some(run),
+                EventKind::AgentThought,
+                json!({"content": {"type": "text", "text": "hm"}}),
+            );
             journal.say(run, "Three").done(run, "end_turn");
         });
         assert_eq!(text, "One\n\nTwoThree\n\n[1 tool call (1 read)]", "{separator:?}");
@@ -130,7 +131,11 @@ fn c06_only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
         journal.push(Some(run), EventKind::AgentThought, text("Let me "));
         journal.push(Some(run), EventKind::AgentThought, text("think"));
         journal.say(run, "Text.").tool(run, "a", "read", "completed");
-        journal.push(Some(run), EventKind::Plan, json!({"entries": [{"content": "x", "status": "completed"}]}));
+        journal.push(
+            Some(run),
+            EventKind::Plan,
+            json!({"entries": [{"content": "x", "status": "completed"}]}),
+        );
         journal.update(run, json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}));
         journal.update(run, json!({"sessionUpdate": "made_up", "text": "new"}));
         journal.done(run, "end_turn");
