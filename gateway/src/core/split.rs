@@ -423,7 +423,7 @@ mod tests {
             ("a colour", 30, "\u{1b}[1;31m"),
         ] {
             let text = format!("{}{atom}{}", "x".repeat(before), "y".repeat(10));
-            let want = [format!("{}", "x".repeat(before)), format!("{atom}{}", "y".repeat(10))];
+            let want = ["x".repeat(before), format!("{atom}{}", "y".repeat(10))];
             assert_eq!(bytes(&text, 32), want, "{what}");
         }
         // An escaped backslash escapes nothing.
