@@ -142,6 +142,8 @@ impl Card {
     /// Of a run that is taken up at `now`, in a channel that can change messages or cannot.
     pub(crate) fn new(style: Style, pace: Pace, can_edit: bool, known: Option<Known>, now: u64) -> Self {
         let limit = style.limit;
+        // It was about to be sent: nobody knows whether it was, and with which text.
+        let is_post_unsure = can_edit && known.as_ref().is_some_and(|known| known.message_id.is_none());
         Self {
             // Its end is shown, however long it is.
             body: Body::new(Style { output_chars_max: usize::MAX, ..style }),
@@ -160,7 +162,7 @@ impl Card {
             status_at: now,
             not_before: now.saturating_add(pace.interval_ms),
             failures: 0,
-            is_post_unsure: false,
+            is_post_unsure,
             is_asking: false,
             ending: None,
             is_off: false,
@@ -175,6 +177,11 @@ impl Card {
     /// What is known of its messages.
     pub(crate) const fn known(&self) -> &Known {
         &self.known
+    }
+
+    /// The message was found in the channel.
+    pub(crate) fn is_found(&mut self, message_id: String) {
+        self.known.message_id = Some(message_id);
     }
 
     /// Whether the row that ends the run was taken.

@@ -5,7 +5,7 @@
 
 use super::GATHER_MS;
 use super::pass::Pass;
-use crate::channel::{Channel, EditOutcome, Outgoing, SendOutcome};
+use crate::channel::{Channel, EditOutcome, Lookup, Outgoing, SendOutcome};
 use crate::core::card::{Act, Came, Card, Known, Pace};
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
@@ -17,7 +17,9 @@ use tokio::time::Instant;
 
 /// How often a card is looked after when nothing wakes it: its binding may have ended, or the configuration changed.
 const LOOK_MS: u64 = 1_000;
-/// Longest wait for a change of a card when the gateway ends or the run is over.
+/// Longest wait for a change of a card; whether it was made is not known then.
+const ACT_MS: u64 = 15_000;
+/// The same for the last one, when the run is over.
 const FOLD_MS: u64 = 5_000;
 
 /// The card of one run, and how far its journal was read for it.
@@ -132,11 +134,16 @@ impl<'a> Keeper<'a> {
                 continue;
             };
             let (run_id, after) = (kept.run_id, kept.through);
+            // Commit, then act: whoever comes after a crash looks for the card, and folds it in the end.
+            if matches!(act, Act::Post { .. }) {
+                self.remember(run_id, false).await?;
+            }
             let watching = wake.clone();
             let came = tokio::select! {
                 biased;
                 () = self.pass.stop.cancelled() => return Ok(false),
                 came = self.perform(run_id, &act) => Some(came),
+                () = tokio::time::sleep(Duration::from_millis(ACT_MS)) => Some(Came::Later { after_ms: None }),
                 // What is owed does not wait for a card.
                 owed = self.owed(watching, run_id, after) => { owed?; None }
             };
@@ -191,29 +198,34 @@ impl<'a> Keeper<'a> {
         std::future::pending().await
     }
 
-    async fn perform(&self, run_id: RunId, act: &Act) -> Came {
-        let at = &self.binding.conversation;
-        let message = |text: &str, number: u32| Outgoing {
+    fn message(&self, run_id: RunId, number: u32, text: &str) -> Outgoing {
+        Outgoing {
             kind: PartKind::Card,
             text: text.to_owned(),
             nonce: card_nonce(self.binding.binding_id, run_id, number),
             session_key: Some(self.binding.session_key.clone()),
             run_id: Some(run_id),
-        };
+        }
+    }
+
+    async fn perform(&self, run_id: RunId, act: &Act) -> Came {
+        let at = &self.binding.conversation;
         match act {
-            Act::Post { number, text } => match self.channel.send(at, &message(text, *number)).await {
-                SendOutcome::Sent { message_id } => Came::Shown { message_id },
-                SendOutcome::Rejected { again: false, why } => {
-                    tracing::warn!(%run_id, why, "a card was rejected");
-                    Came::Never
+            Act::Post { number, text } => {
+                match self.channel.send(at, &self.message(run_id, *number, text)).await {
+                    SendOutcome::Sent { message_id } => Came::Shown { message_id },
+                    SendOutcome::Rejected { again: false, why } => {
+                        tracing::warn!(%run_id, why, "a card was rejected");
+                        Came::Never
+                    }
+                    SendOutcome::Rejected { again: true, .. } | SendOutcome::Uncertain { .. } => {
+                        Came::Later { after_ms: None }
+                    }
+                    SendOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
                 }
-                SendOutcome::Rejected { again: true, .. } | SendOutcome::Uncertain { .. } => {
-                    Came::Later { after_ms: None }
-                }
-                SendOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
-            },
+            }
             Act::Edit { message_id, text } => {
-                match self.channel.edit(at, message_id, &message(text, 0)).await {
+                match self.channel.edit(at, message_id, &self.message(run_id, 0, text)).await {
                     EditOutcome::Edited => Came::Shown { message_id: message_id.clone() },
                     EditOutcome::Failed { why } => {
                         tracing::debug!(%run_id, why, "a card was not changed");
@@ -232,10 +244,6 @@ impl<'a> Keeper<'a> {
     /// Commits where the card is.
     async fn remember(&self, run_id: RunId, is_folded: bool) -> Result<(), StoreError> {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
-        self.save(run_id, known, is_folded).await
-    }
-
-    async fn save(&self, run_id: RunId, known: Known, is_folded: bool) -> Result<(), StoreError> {
         let id = self.binding.binding_id;
         let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known, is_folded);
         self.pass.store.write("delivery_card", keep).await
@@ -249,16 +257,28 @@ impl<'a> Keeper<'a> {
         }
         while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {
         }
-        let act = self.kept.as_ref().and_then(|kept| kept.card.fold());
-        if let Some(act) = act {
-            tokio::select! {
-                () = self.pass.stop.cancelled() => return Ok(()),
-                _ = self.perform(run_id, &act) => {}
-                () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => {}
-            }
+        tokio::select! {
+            () = self.pass.stop.cancelled() => return Ok(()),
+            () = self.perform_last(run_id) => {}
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => {}
         }
         self.remember(run_id, true).await?;
         self.kept = None;
         Ok(())
+    }
+
+    /// Folds a card; one whose sending had an uncertain end is looked for first.
+    async fn perform_last(&mut self, run_id: RunId) {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return };
+        if known.message_id.is_none() && self.channel.can_edit() {
+            let message = self.message(run_id, known.number, "");
+            let found = self.channel.lookup(&self.binding.conversation, &message).await;
+            if let (Lookup::Found { message_id }, Some(kept)) = (found, self.kept.as_mut()) {
+                kept.card.is_found(message_id);
+            }
+        }
+        if let Some(act) = self.kept.as_ref().and_then(|kept| kept.card.fold()) {
+            self.perform(run_id, &act).await;
+        }
     }
 }

@@ -269,6 +269,25 @@ fn a_card_that_is_made_again_says_the_same() {
     assert!(matches!(again.done[0].1, Act::Edit { .. }), "{:?}", again.done);
 }
 
+/// Whoever was about to send it may have sent it, with an older text: it is sent under the same number and changed.
+#[test]
+fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
+    let known = Known { message_id: None, number: 0, through: 0 };
+    let mut it =
+        Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
+    it.say("One. ").wait(5_000);
+    assert!(matches!(it.done[0].1, Act::Post { number: 0, .. }), "{:?}", it.done);
+    assert!(matches!(&it.done[1].1, Act::Edit { text, .. } if text == "Working\n\nOne."), "{:?}", it.done);
+    assert_eq!(it.done.len(), 2);
+    // The run is over by then: it is looked for, and folded.
+    let known = Known { message_id: None, number: 0, through: 0 };
+    let mut card = Card::new(style(), PACE, true, Some(known), 0);
+    card.push(0, &row(1, EventKind::Done, json!({"stop_reason": "end_turn"})));
+    assert_eq!(card.fold(), None);
+    card.is_found("7".to_owned());
+    assert_eq!(card.fold(), Some(Act::Edit { message_id: "7".to_owned(), text: "Done".to_owned() }));
+}
+
 proptest! {
     /// Whatever comes and whatever becomes of it: an interval between two changes, nothing too long, and in the end,
     /// when nothing more fails and there is an end of a sentence, everything is shown.

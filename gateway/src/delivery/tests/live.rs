@@ -18,6 +18,8 @@ struct Board {
     is_stuck: AtomicBool,
     /// Sending waits from now on until somebody takes that back.
     is_slow: AtomicBool,
+    /// The answer to what is sent is lost from now on.
+    is_lost: AtomicBool,
     edits: AtomicU32,
     stuck: tokio::sync::Notify,
 }
@@ -31,6 +33,16 @@ impl Board {
     fn shown(&self) -> Vec<(PartKind, String)> {
         let messages = self.messages.lock().unwrap();
         messages.iter().map(|message| (message.kind, message.text.clone())).collect()
+    }
+
+    /// The number of a message, new or not.
+    fn take(&self, message: &Outgoing) -> usize {
+        let mut messages = self.messages.lock().unwrap();
+        let at = messages.iter().position(|known| known.nonce == message.nonce);
+        at.unwrap_or_else(|| {
+            messages.push(message.clone());
+            messages.len() - 1
+        })
     }
 
     async fn until(&self, what: &str, is: impl Fn(&[(PartKind, String)]) -> bool) -> Vec<(PartKind, String)> {
@@ -60,12 +72,10 @@ impl Channel for Board {
             while self.is_slow.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let mut messages = self.messages.lock().unwrap();
-            let at = messages.iter().position(|known| known.nonce == message.nonce);
-            let at = at.unwrap_or_else(|| {
-                messages.push(message.clone());
-                messages.len() - 1
-            });
+            let at = self.take(message);
+            if self.is_lost.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
             SendOutcome::Sent { message_id: at.to_string() }
         })
     }
@@ -255,6 +265,25 @@ async fn a_card_is_gone_on_with_after_a_crash() {
     // Cards are switched off meanwhile: this one is folded all the same.
     let (task, stop) = drive(&store, &board, "");
     board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.
+#[tokio::test]
+async fn c09_a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    board.is_lost.store(true, Ordering::SeqCst);
+    let (task, _stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    scribe.done().await;
+    board.is_lost.store(false, Ordering::SeqCst);
+    let (task, stop) = drive(&store, &board, LIVE);
+    board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
     stop.cancel();
     task.await.unwrap();
 }
