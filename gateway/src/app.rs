@@ -154,7 +154,7 @@ fn in_background(
     let windows = live.clone();
     let windows = move || windows.windows();
     let reaping = expiry::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
-    let delivering = delivery::run(store.clone(), channels, metrics.clone(), stop.clone());
+    let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
         ("answers", tokio::spawn(expire(store.clone(), live.clone(), stop.clone()))),

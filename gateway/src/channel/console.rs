@@ -3,7 +3,7 @@
 //! A message is delivered when its row is committed (H25); whoever looks at a conversation is a cursor over the
 //! rows. So nothing is ever uncertain here, and the same nonce gives the same row.
 
-use crate::channel::{Channel, Lookup, Opened, Outgoing, Reply, SendOutcome};
+use crate::channel::{Channel, EditOutcome, Lookup, Opened, Outgoing, Reply, SendOutcome};
 use crate::core::binding::Capabilities;
 use crate::core::command::gate::Standing;
 use crate::core::project::{PartKind, nonce_of};
@@ -109,6 +109,30 @@ impl Channel for Console {
             match self.store.write("console_child", both).await {
                 Ok(()) => Opened::Made { conversation_id: child },
                 Err(error) => Opened::Rejected { why: error.to_string(), again: true },
+            }
+        })
+    }
+
+    fn can_edit(&self) -> bool {
+        true
+    }
+
+    fn edit<'a>(
+        &'a self,
+        to: &'a ConversationRef,
+        message_id: &'a str,
+        message: &'a Outgoing,
+    ) -> Reply<'a, EditOutcome> {
+        let (conversation_id, text) = (to.conversation_id.clone(), message.text.clone());
+        Box::pin(async move {
+            let Ok(id) = message_id.parse() else {
+                return EditOutcome::Gone { why: "no number of a message".to_owned() };
+            };
+            let edit = move |tx: &crate::store::Tx<'_>| console::edit(tx, &conversation_id, id, &text);
+            match self.store.write("console_edit", edit).await {
+                Ok(true) => EditOutcome::Edited,
+                Ok(false) => EditOutcome::Gone { why: "no such message".to_owned() },
+                Err(error) => EditOutcome::Failed { why: error.to_string() },
             }
         })
     }

@@ -65,6 +65,22 @@ pub(crate) trait Channel: Send + Sync + 'static {
         let why = format!("{} has no conversations below others", self.id());
         Box::pin(async move { Opened::Rejected { why, again: false } })
     }
+
+    /// Whether a message that was sent can be given another text.
+    fn can_edit(&self) -> bool {
+        false
+    }
+
+    /// Gives a message that was sent another text. Best effort: the last one that is given holds, and one that is
+    /// lost is followed by others.
+    fn edit<'a>(
+        &'a self,
+        _to: &'a ConversationRef,
+        _message_id: &'a str,
+        _message: &'a Outgoing,
+    ) -> Reply<'a, EditOutcome> {
+        Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
+    }
 }
 
 /// What became of a conversation that was to be made.
@@ -144,6 +160,29 @@ impl SendOutcome {
             Self::Uncertain { .. } => "uncertain",
         }
     }
+}
+
+/// What became of an edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EditOutcome {
+    /// The message has the text now.
+    Edited,
+    /// It may have it or not; the same edit may be made again.
+    Failed {
+        /// Why, for the log.
+        why: String,
+    },
+    /// It has the text it had: the channel takes no more for now.
+    #[expect(dead_code, reason = "the console has no rate limit; the card has its answer ready")]
+    Limited {
+        /// When the edit may be made again, in milliseconds from now.
+        retry_after_ms: u64,
+    },
+    /// There is no such message, or it cannot be changed any more.
+    Gone {
+        /// Why, for the log.
+        why: String,
+    },
 }
 
 /// What a look for a message came to.

@@ -9,13 +9,19 @@ use crate::cli::serve::supervisor_of;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
+use crate::core::card::{Came, Card, Pace};
+use crate::core::event::{EventKind, EventRow};
 use crate::core::policy::{Bind, Policy, Scope, effective};
+use crate::core::project::{Digest, RunDigest, Style, project};
+use crate::core::rows::RunMode;
+use crate::core::split::{Limit, Unit};
 use crate::error::Failure;
 use crate::live::Live;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use acp_shared::codes::Code;
-use acp_shared::ids::AgentName;
+use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +43,8 @@ type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
 const MANAGER: &str = "gateway/src/manager_tests.rs";
+const CARDS: &str = "gateway/src/delivery/tests/live.rs";
+const CASES: &str = "gateway/src/core/project/tests/cases.rs";
 const LIVES: &str = "tests/tests/lives.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
@@ -136,6 +144,64 @@ fn backend(loaded: &Loaded) -> String {
     format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
 }
 
+/// A turn with a hidden tool call, lines of a kind that nobody knows, one of them twice, and a long text.
+fn journal() -> Vec<EventRow> {
+    let text = |text: &str| json!({"content": {"type": "text", "text": text}});
+    let news = |text: &str| json!({"sessionUpdate": "made_up", "text": text});
+    let rows = [
+        (EventKind::AgentMessage, text("Looking.")),
+        (EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})),
+        (EventKind::AgentMessage, text("Found it.")),
+        (EventKind::Plan, json!({"entries": [{"content": "x", "status": "pending"}]})),
+        (EventKind::Update, news("again")),
+        (EventKind::Update, news("again")),
+        (EventKind::Update, news(&"long ".repeat(100))),
+        (EventKind::AgentMessage, text(&"word ".repeat(100))),
+        (EventKind::Done, json!({"stop_reason": "end_turn"})),
+    ];
+    let row = |(seq, (kind, payload)): (u64, (EventKind, serde_json::Value))| EventRow {
+        session_key: SessionKey::parse("agent:mine:acp:1").unwrap(),
+        session_seq: seq,
+        run_id: RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").ok(),
+        seq: Some(seq),
+        kind,
+        payload: payload.to_string(),
+        created_at_ms: 0,
+    };
+    (1..).zip(rows).map(row).collect()
+}
+
+fn stream(loaded: &Loaded) -> (Style, Pace) {
+    let stream = Live::new(loaded.clone()).stream(&Scope::default());
+    (Style::new(Limit::new(Unit::Bytes, 16_384), &stream), Pace::of(&stream))
+}
+
+/// What a conversation is told of a turn.
+fn told(loaded: &Loaded) -> String {
+    let (style, rows) = (stream(loaded).0, journal());
+    let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
+    rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
+    let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+    format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
+}
+
+/// When the card of a turn changes, and to what, if a row comes every three seconds.
+fn cards(loaded: &Loaded) -> String {
+    let (style, pace) = stream(loaded);
+    let mut card = Card::new(style, pace, true, None, 0);
+    let (mut rows, mut changes) = (journal().into_iter(), Vec::new());
+    for now in 0..30_000 {
+        if now % 3_000 == 0 {
+            rows.next().into_iter().for_each(|row| card.push(now, &row));
+        }
+        if let Some(act) = card.act(now) {
+            changes.push((now, act));
+            card.came(now, Came::Shown { message_id: "m".to_owned() });
+        }
+    }
+    format!("{changes:?}")
+}
+
 const ROWS: &[Row] = &[
     ("acp.enabled", "false", Seen(console)),
     ("acp.enabled", "false", Test(MANAGER, "the_switches_are_followed_at_once")),
@@ -155,15 +221,21 @@ const ROWS: &[Row] = &[
     ),
     ("acp.max_concurrent_sessions_per_account", "3", Seen(caps)),
     ("acp.max_concurrent_sessions_per_account", "3", Test(MANAGER, "an_account_has_a_cap_of_its_own")),
-    ("acp.stream.coalesce_idle_ms", "1", Unused),
-    ("acp.stream.delivery_mode", "\"live\"", Unused),
-    ("acp.stream.hidden_boundary_separator", "\"none\"", Unused),
-    ("acp.stream.max_chunk_chars", "100", Unused),
-    ("acp.stream.max_output_chars", "100", Unused),
-    ("acp.stream.max_session_update_chars", "100", Unused),
-    ("acp.stream.min_interval_ms", "100", Unused),
-    ("acp.stream.repeat_suppression", "false", Unused),
-    ("acp.stream.tag_visibility", "{ plan = true }", Unused),
+    ("acp.stream.coalesce_idle_ms", "1", Seen(cards)),
+    ("acp.stream.delivery_mode", "\"live\"", Test(CARDS, "the_console_has_cards_in_live_mode_only")),
+    ("acp.stream.hidden_boundary_separator", "\"none\"", Seen(told)),
+    ("acp.stream.max_chunk_chars", "100", Seen(told)),
+    ("acp.stream.max_chunk_chars", "100", Seen(cards)),
+    ("acp.stream.max_output_chars", "100", Seen(told)),
+    ("acp.stream.max_session_update_chars", "100", Seen(told)),
+    ("acp.stream.min_interval_ms", "100", Seen(cards)),
+    (
+        "acp.stream.repeat_suppression",
+        "false",
+        Test(CASES, "c03_a_tool_call_is_said_when_it_starts_and_when_it_ends"),
+    ),
+    ("acp.stream.repeat_suppression", "false", Seen(told)),
+    ("acp.stream.tag_visibility", "{ plan = true }", Seen(told)),
     ("acp.runtime.ttl_minutes", "1", Seen(limits)),
     ("acp.runtime.ttl_minutes", "1", Test(LIVES, "b10_r_an_idle_agent_is_ended_by_time_and_comes_back")),
     ("acp.runtime.install_command", "\"make\"", Seen(backend)),

@@ -17,20 +17,10 @@ const fn unused(key: &'static str, instead: &'static str) -> Unused {
     Unused { key, instead }
 }
 
-const WHOLE: &str = "conversations get whole answers, viewers get every chunk at once";
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
 /// All of them.
-pub(crate) const UNUSED: [Unused; 12] = [
-    unused("acp.stream.coalesce_idle_ms", WHOLE),
-    unused("acp.stream.delivery_mode", WHOLE),
-    unused("acp.stream.hidden_boundary_separator", WHOLE),
-    unused("acp.stream.max_chunk_chars", "each channel has its own longest message"),
-    unused("acp.stream.max_output_chars", WHOLE),
-    unused("acp.stream.max_session_update_chars", WHOLE),
-    unused("acp.stream.min_interval_ms", WHOLE),
-    unused("acp.stream.repeat_suppression", WHOLE),
-    unused("acp.stream.tag_visibility", WHOLE),
+pub(crate) const UNUSED: [Unused; 3] = [
     unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
     unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
     // Policy knows its keys; there is nobody yet who asks.

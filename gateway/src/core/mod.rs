@@ -4,6 +4,7 @@
 pub(crate) mod actor;
 pub(crate) mod argv;
 pub(crate) mod binding;
+pub(crate) mod card;
 pub(crate) mod command;
 pub(crate) mod effect;
 pub(crate) mod event;

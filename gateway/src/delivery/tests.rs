@@ -1,7 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::Reply;
 use crate::channel::console::Console;
+use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::config::load::{Inputs, Loaded, load};
+use crate::core::event::EventKind;
 use crate::core::route::Destination;
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{Limit, Unit};
@@ -10,7 +12,35 @@ use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_
 use acp_shared::ids::SessionKey;
 use serde_json::json;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use tokio::task::JoinHandle;
+
+mod live;
+mod styles;
+
+/// Parts of these tests' conversations are this long.
+const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
+/// The parts that [`two_turns`] come to: a question, its answer, six for a long turn, one for a short one.
+const PARTS: usize = 9;
+
+fn loaded(text: &str) -> Loaded {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+fn configured(text: &str) -> Live {
+    Live::new(loaded(text))
+}
+
+/// The driver over these channels.
+fn driven(store: &Store, channel: Arc<dyn Channel>, live: &Live, stop: &CancellationToken) -> JoinHandle<()> {
+    let channels = Channels::new([channel]);
+    tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
+}
+
+fn on_console(store: &Store, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::new(Console::new(store.clone())), &configured(LONG), stop)
+}
 
 fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
@@ -67,37 +97,39 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
+    let task = on_console(&store, &stop);
     let mut scribe = Scribe::claim(&store, &key()).await;
     two_turns(&mut scribe).await;
-    let texts = caught_up(&store, "c", 5).await;
+    let texts = caught_up(&store, "c", PARTS).await;
     assert!(texts[0].starts_with("The agent asks for a permission: Write"));
     assert_eq!(texts[1], "The permission is answered: y (ann).");
-    assert_eq!(
-        format!("{}{}", texts[2], texts[3]).trim_end(),
-        format!("Hello {}", "long line\n".repeat(2_000)).trim_end()
-    );
-    assert_eq!(texts[4], "Again");
+    assert_eq!(texts[2..8].concat(), format!("Hello {}", "long line\n".repeat(2_000)).trim_end());
+    assert_eq!(texts[8], "Again");
     scribe.close().await;
-    let texts = caught_up(&store, "c", 6).await;
-    assert_eq!(texts[5], "The session is closed (enough). Start a new one with /acp spawn.");
-    // Nothing more comes, from this run of the driver or from another one.
-    stop.cancel();
-    task.await.unwrap();
-    let owing = eventually("the ended binding to be settled", || async {
-        let stop = CancellationToken::new();
-        let again = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
-        tokio::time::sleep(Duration::from_millis(GATHER_MS * 3)).await;
-        stop.cancel();
-        again.await.unwrap();
-        let owing = store.read("owing", rows::owing).await.unwrap();
-        let only_late = owing.iter().all(|due| due.binding.status == BindingStatus::Ended);
-        (only_late && owing.is_empty()).then_some(owing.len())
+    let texts = caught_up(&store, "c", PARTS + 1).await;
+    assert_eq!(texts[9], "The session is closed (enough). Start a new one with /acp spawn.");
+    eventually("the ended binding to be settled", || async {
+        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
     })
     .await;
-    assert_eq!(owing, 0);
-    assert_eq!(shown(&store, "c").await.len(), 6);
+    stop.cancel();
+    task.await.unwrap();
+    // Nothing more comes from another run of the driver, which has looked at everything once it has told this.
+    let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+    spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("other")))).await;
+    let stop = CancellationToken::new();
+    let task = on_console(&store, &stop);
+    let mut scribe = Scribe::claim(&store, &other).await;
+    for count in 1..=2 {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("x").await;
+        scribe.done().await;
+        caught_up(&store, "other", count).await;
+    }
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c").await.len(), PARTS + 1);
+    assert_eq!(states(&store).await.len(), PARTS + 3, "nothing was planned again");
 }
 
 #[tokio::test]
@@ -120,8 +152,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     scribe.done().await;
     // The binding was over before anybody looked: it is still told what it is owed.
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()));
+    let task = on_console(&store, &stop);
     eventually("the binding to be settled", || async {
         store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
     })
@@ -242,9 +273,8 @@ async fn written() -> (tempfile::TempDir, Store) {
     (dir, store)
 }
 
-fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
-    let channels = Channels::new([Arc::clone(channel) as Arc<dyn Channel>]);
-    tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()))
+fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::clone(channel) as Arc<dyn Channel>, &configured(LONG), stop)
 }
 
 async fn settled(store: &Store, count: usize) {
@@ -261,16 +291,16 @@ async fn undisturbed() -> Vec<String> {
     let channel = Arc::new(Faulty::default());
     let stop = CancellationToken::new();
     let task = start(&store, &channel, &stop);
-    settled(&store, 8).await;
+    settled(&store, PARTS).await;
     stop.cancel();
     task.await.unwrap();
     channel.texts()
 }
 
 #[tokio::test]
-async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+async fn c09_a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
     let want = undisturbed().await;
-    assert_eq!(want.len(), 8);
+    assert_eq!(want.len(), PARTS);
     for fault in [Fault::HangBefore, Fault::HangAfter] {
         for at in 0..want.len() {
             let (_dir, store) = written().await;
@@ -292,9 +322,10 @@ async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
+async fn c09_a_crash_after_any_commit_loses_and_repeats_nothing() {
     let want = undisturbed().await;
-    for commits in 1..=17 {
+    // The style, the plan, and two for each part.
+    for commits in 1..=20 {
         let (_dir, store) = written().await;
         let channel = Arc::new(Faulty::default());
         let before = store.counts().groups;
@@ -313,7 +344,7 @@ async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn faults_of_the_channel_lose_and_repeat_nothing() {
+async fn c11_faults_of_the_channel_lose_and_repeat_nothing() {
     let want = undisturbed().await;
     for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
@@ -359,6 +390,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
         metrics: Metrics::default(),
         store: store.clone(),
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
@@ -423,6 +455,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     let pass = Pass {
         store: store.clone(),
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        live: configured(""),
         metrics: metrics.clone(),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
@@ -460,7 +493,7 @@ async fn c12_only_the_bound_conversation_is_told() {
     spawn(&store, child, Some(binding_row(&key(), &thread))).await;
     let stop = CancellationToken::new();
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()));
+    let task = tokio::spawn(run(store.clone(), channels, configured(LONG), Metrics::default(), stop.clone()));
     let mut scribe = Scribe::claim(&store, &key()).await;
     for text in ["asked for in the thread", "asked for at the command line"] {
         scribe.start(RunMode::Prompt).await;
@@ -481,7 +514,8 @@ async fn c12_only_the_bound_conversation_is_told() {
 async fn what_nobody_serves_waits_for_its_adapter() {
     let (_dir, store) = written().await;
     let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
-    let task = tokio::spawn(run(store.clone(), channels.clone(), metrics.clone(), stop.clone()));
+    let served = channels.clone();
+    let task = tokio::spawn(run(store.clone(), served, configured(LONG), metrics.clone(), stop.clone()));
     let waits =
         "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
     eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;

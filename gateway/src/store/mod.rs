@@ -6,6 +6,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod bindings;
+pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
 pub(crate) mod commands;
@@ -32,6 +33,7 @@ pub(crate) mod said;
 pub(crate) mod salvage;
 pub(crate) mod schema;
 pub(crate) mod sessions;
+pub(crate) mod styles;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tx;

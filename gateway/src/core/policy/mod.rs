@@ -210,6 +210,11 @@ pub(crate) fn effective(loaded: &Loaded, scope: &Scope) -> Policy {
     resolve::policy(loaded, scope)
 }
 
+/// Works out how a channel groups what the agent says, and nothing else.
+pub(crate) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
+    resolve::stream(loaded, scope)
+}
+
 /// The least of several windows, the first one of those that are equal; of none, the last one named.
 pub(crate) fn least(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
     let set = windows.into_iter().filter(|window| window.value.is_some());
