@@ -65,8 +65,9 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
-nightly: ## Run for ten minutes what `make test` runs for one (ACP_SOAK_SEED=N repeats the order of a run)
-	$(CARGO) build --locked -p acp-wrapper -p acp-supervisor --bins
+nightly: ## Run ten times longer what `make test` runs: the soak (ACP_SOAK_SEED=N repeats it), 1,000 kills (ACP_TEST_SEED=N)
+	$(CARGO) build --locked --workspace --bins
+	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
 
 cases: ## Show which test covers which case of the reference, and what is missing

@@ -3,7 +3,7 @@
 use crate::agents::Agents;
 use crate::api::SOCKET;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels};
+use crate::channel::{Channel, Channels, Inbox};
 use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::config::reload::Changes;
@@ -68,12 +68,13 @@ pub(crate) struct Ready {
 }
 
 /// Serves until one of the signals comes, which are listened for since before anything was started. Ready when the
-/// supervisor answers; until then it waits and says so.
+/// supervisor answers; until then it waits and says so. `channels` are there beside the built-in ones.
 ///
 /// # Errors
 /// The state directory is in use, a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
     settings: Settings,
+    channels: Vec<Arc<dyn Channel>>,
     mut signals: Signals,
     on_ready: impl FnOnce(Ready) + Send,
 ) -> Result<(), Failure> {
@@ -87,9 +88,9 @@ pub(crate) async fn serve(
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
-    let channels = Channels::new([Arc::clone(&console)]);
+    let all = Channels::new(channels.iter().cloned().chain([Arc::clone(&console)]));
     let metrics = service.metrics.clone();
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _, metrics.clone());
+    let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let scrape = Scrape { metrics, store: store.clone(), supervisor: service.supervisor.clone() };
     let bindings = inlet.bindings().clone();
     let api_console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
@@ -107,7 +108,10 @@ pub(crate) async fn serve(
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
-    let mut tasks = in_background(&service, inlet, channels.clone(), clock, &stop);
+    for channel in &channels {
+        tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
+    }
+    let mut tasks = in_background(&service, inlet, all.clone(), clock, &stop);
     tasks.push(("local API", serving));
     if let Some(listener) = listener {
         let bounds = scrape::Bounds::default();
@@ -127,7 +131,9 @@ pub(crate) async fn serve(
     }
     tracing::info!("gateway is ending");
     service.registry.unregister(DirectRuntime.id());
-    channels.unregister(&console);
+    for channel in channels.iter().chain([&console]) {
+        all.unregister(channel);
+    }
     stop.cancel();
     manager.stopped().await;
     for (what, task) in tasks {
@@ -163,6 +169,14 @@ fn in_background(
         ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]
+}
+
+/// Lets a channel bring in what people say, until `stop`.
+async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = channel.listen(inbox) => {}
+    }
 }
 
 async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure> {

@@ -6,7 +6,7 @@
 
 use crate::bindings::router::Arrival;
 use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
-use crate::channel::{Channels, Lookup, Outgoing, SendOutcome};
+use crate::channel::{Channel, Channels, Inbox, Lookup, Offered, Outgoing, Reply, SendOutcome};
 use crate::commands::Commands;
 use crate::core::binding::Stale;
 use crate::core::command;
@@ -211,6 +211,20 @@ fn span(inbound: &Inbound) -> tracing::Span {
     tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id, message_id)
 }
 
+impl Inbox for Inlet {
+    fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
+        Box::pin(async move {
+            let Err(failure) = self.accept(message).await else { return Offered::Taken };
+            let why = failure.to_string();
+            match failure.code {
+                Code::Usage | Code::IdempotencyConflict => Offered::Refused { why },
+                Code::LimitReached if !failure.retryable => Offered::Refused { why },
+                _ => Offered::Later { why },
+            }
+        })
+    }
+}
+
 /// Waits until what could not be committed can be again.
 async fn healed(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {
@@ -275,18 +289,18 @@ impl Inner {
         if row.inbound.text != inbound.text {
             return Err(Failure::of(Code::IdempotencyConflict).origin("gateway"));
         }
-        let outcome = match row.outcome {
+        let (outcome, is_unknown) = match row.outcome {
             Some(outcome) if row.settled => return Ok(outcome),
-            Some(outcome) => outcome,
+            Some(outcome) => (outcome, true),
             None => {
                 let outcome = self.act(&row.inbound).await?;
                 let (said, kept) = (row.inbound.clone(), outcome.clone());
                 let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept);
                 self.store.write("inbox_record", record).await?;
-                outcome
+                (outcome, false)
             }
         };
-        let replies = self.tell(&row.inbound, &outcome).await?;
+        let replies = self.tell(&row.inbound, &outcome, is_unknown).await?;
         let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {
@@ -416,9 +430,14 @@ impl Inner {
         Ok(removed.map(told))
     }
 
-    /// Tells the person what came of it, once: the reply's nonce follows from the message id. The channel's ids of
-    /// what was said.
-    async fn tell(&self, inbound: &Inbound, outcome: &Outcome) -> Result<Vec<String>, Failure> {
+    /// Tells the person what came of it, once: the reply's nonce follows from the message id. `is_unknown`: an earlier
+    /// attempt may have told them. The channel's ids of what was said.
+    async fn tell(
+        &self,
+        inbound: &Inbound,
+        outcome: &Outcome,
+        is_unknown: bool,
+    ) -> Result<Vec<String>, Failure> {
         let mut said = Vec::new();
         let Ok(channel) = self.channels.get(&inbound.conversation) else {
             tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
@@ -439,38 +458,55 @@ impl Inner {
                 session_key: session_key.clone(),
                 run_id: None,
             };
-            let mut attempt = 0;
-            loop {
-                attempt += 1;
-                if let Lookup::Found { message_id } = channel.lookup(&inbound.conversation, &message).await {
-                    said.push(message_id);
-                    break;
-                }
-                match channel.send(&inbound.conversation, &message).await {
-                    SendOutcome::Sent { message_id } => {
-                        said.push(message_id);
-                        break;
-                    }
-                    SendOutcome::Rejected { again: false, why } => {
-                        tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
-                        break;
-                    }
-                    SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
-                        tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
-                    }
-                    outcome => {
-                        let why = outcome.as_str();
-                        if attempt >= REPLY_ATTEMPTS_MAX {
-                            tracing::warn!(message_id = inbound.message_id, why, "a reply waits on");
-                            return Err(Failure::new(Code::StoreUnavailable, "The reply could not be sent.")
-                                .origin("gateway")
-                                .retryable());
-                        }
-                    }
-                }
-            }
+            said.extend(self.reply(channel.as_ref(), inbound, &message, is_unknown).await?);
         }
         Ok(said)
+    }
+
+    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the answer was lost, or an earlier
+    /// process may have sent it) is looked for first, and never sent blindly.
+    async fn reply(
+        &self,
+        channel: &dyn Channel,
+        inbound: &Inbound,
+        message: &Outgoing,
+        mut is_unknown: bool,
+    ) -> Result<Option<String>, Failure> {
+        for attempt in 1..=REPLY_ATTEMPTS_MAX {
+            let looked = if is_unknown {
+                channel.lookup(&inbound.conversation, message).await
+            } else {
+                Lookup::Absent
+            };
+            let outcome = match looked {
+                Lookup::Found { message_id } => return Ok(Some(message_id)),
+                Lookup::Unknown { why } => SendOutcome::Uncertain { why },
+                Lookup::Absent => channel.send(&inbound.conversation, message).await,
+            };
+            is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
+            match outcome {
+                SendOutcome::Sent { message_id } => return Ok(Some(message_id)),
+                SendOutcome::Rejected { again: false, why } => {
+                    tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
+                    return Ok(None);
+                }
+                SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
+                }
+                outcome if attempt == REPLY_ATTEMPTS_MAX => {
+                    tracing::warn!(
+                        message_id = inbound.message_id,
+                        why = outcome.as_str(),
+                        "a reply waits on"
+                    );
+                }
+                SendOutcome::Limited { .. }
+                | SendOutcome::Rejected { .. }
+                | SendOutcome::Uncertain { .. } => {}
+            }
+        }
+        let failure = Failure::new(Code::StoreUnavailable, "The reply could not be sent.");
+        Err(failure.origin("gateway").retryable())
     }
 }
 

@@ -4,6 +4,7 @@
 //! Floors, imports run downward only: `ids, error, config` < `core` (pure) < ports (`store`, `runtime`,
 //! `channel`) < drivers < `app`, `cli`. See `ARCHITECTURE.md`.
 
+pub mod channel;
 pub mod cli;
 
 pub(crate) mod agent_fs;
@@ -12,7 +13,6 @@ pub(crate) mod agents;
 pub(crate) mod api;
 pub(crate) mod app;
 pub(crate) mod bindings;
-pub(crate) mod channel;
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod commands;

@@ -1,26 +1,35 @@
 //! The channel port: where conversations live.
+//!
+//! The port is public: a program can run the gateway with channels of its own beside the built-in ones
+//! ([`crate::cli::main_with`]). Everything else of a gateway is its own affair.
 
 pub(crate) mod adapters;
 pub(crate) mod console;
 
 pub(crate) use adapters::{Channels, NoAdapter};
 
-use crate::core::binding::Capabilities;
-use crate::core::command::gate::Standing;
-use crate::core::project::PartKind;
-use crate::core::route::Destination;
-use crate::core::rows::ConversationRef;
-use crate::core::split::Limit;
+pub use crate::core::binding::Capabilities;
+pub use crate::core::command::gate::Standing;
+pub use crate::core::project::PartKind;
+pub use crate::core::route::Destination;
+pub use crate::core::rows::ConversationRef;
+pub use crate::core::split::{Limit, Unit};
+pub use crate::store::inbox::Inbound;
+
 use acp_shared::ids::{RunId, SessionKey};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// An answer of a channel on its way.
-pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A channel adapter. Adapters are dumb: they send what they are given, in the order of the calls, and say
-/// honestly what became of it.
-pub(crate) trait Channel: Send + Sync + 'static {
+/// honestly what became of it; they bring in what people say, as often as they like.
+///
+/// Every answer comes in the end: an adapter has deadlines of its own, and what it does not know by then is
+/// uncertain. A call may be dropped before its answer, when the gateway ends.
+pub trait Channel: Send + Sync + 'static {
     /// Its name in conversations, e.g. `console`.
     fn id(&self) -> &'static str;
 
@@ -81,11 +90,18 @@ pub(crate) trait Channel: Send + Sync + 'static {
     ) -> Reply<'a, EditOutcome> {
         Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
     }
+
+    /// Brings in what people say, until it is dropped when the gateway ends. Called once, after everything that
+    /// was brought in before a restart is taken up. A channel without this is talked to in another way.
+    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+        drop(inbox);
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// What became of a conversation that was to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Opened {
+pub enum Opened {
     /// It is there, and shows its starter.
     Made {
         /// Its name in the channel.
@@ -99,8 +115,31 @@ pub(crate) enum Opened {
         again: bool,
     },
     /// Nobody knows: the answer was lost.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the console always knows"))]
     Uncertain {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// Where channels bring what people say. The same message (by its id in its conversation) may be brought any
+/// number of times, and is acted on once.
+pub trait Inbox: Send + Sync + 'static {
+    /// Brings a message. Whoever drops the call before its answer stops nothing.
+    fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
+}
+
+/// What became of a message that was brought in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Offered {
+    /// It is kept, and was acted on: it need not be brought again.
+    Taken,
+    /// It may not be kept: bring it again after a moment.
+    Later {
+        /// Why, for the log.
+        why: String,
+    },
+    /// It is no message that can be taken.
+    Refused {
         /// Why, for the log.
         why: String,
     },
@@ -108,22 +147,22 @@ pub(crate) enum Opened {
 
 /// A message on its way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     /// What it is.
-    pub(crate) kind: PartKind,
+    pub kind: PartKind,
     /// What is shown.
-    pub(crate) text: String,
+    pub text: String,
     /// Names it for ever.
-    pub(crate) nonce: String,
+    pub nonce: String,
     /// The session that it is about.
-    pub(crate) session_key: Option<SessionKey>,
+    pub session_key: Option<SessionKey>,
     /// The run that it belongs to.
-    pub(crate) run_id: Option<RunId>,
+    pub run_id: Option<RunId>,
 }
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SendOutcome {
+pub enum SendOutcome {
     /// It is in the conversation.
     Sent {
         /// The channel's id of it.
@@ -137,7 +176,6 @@ pub(crate) enum SendOutcome {
         again: bool,
     },
     /// It is provably not in the conversation: the channel takes no more for now.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the console has no rate limit"))]
     Limited {
         /// When the same message may be sent again, in milliseconds from now.
         retry_after_ms: u64,
@@ -164,7 +202,7 @@ impl SendOutcome {
 
 /// What became of an edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum EditOutcome {
+pub enum EditOutcome {
     /// The message has the text now.
     Edited,
     /// It may have it or not; the same edit may be made again.
@@ -173,7 +211,6 @@ pub(crate) enum EditOutcome {
         why: String,
     },
     /// It has the text it had: the channel takes no more for now.
-    #[expect(dead_code, reason = "the console has no rate limit; the card has its answer ready")]
     Limited {
         /// When the edit may be made again, in milliseconds from now.
         retry_after_ms: u64,
@@ -187,7 +224,7 @@ pub(crate) enum EditOutcome {
 
 /// What a look for a message came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Lookup {
+pub enum Lookup {
     /// It is there.
     Found {
         /// The channel's id of it.

@@ -25,11 +25,11 @@ pub(crate) enum Placement {
 
 /// What a channel can do about bindings in one of its conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Capabilities {
+pub struct Capabilities {
     /// The conversation itself can be bound.
-    pub(crate) here: bool,
+    pub here: bool,
     /// A conversation can be made below it, and bound.
-    pub(crate) child: bool,
+    pub child: bool,
 }
 
 impl Capabilities {

@@ -53,7 +53,7 @@ pub(crate) const DIGESTED: [EventKind; 6] = [
 
 /// What a part is, for channels that show kinds differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum PartKind {
+pub enum PartKind {
     /// The final message of a run: its output, or why there is none.
     Final,
     /// Something happened that people should know.
@@ -71,7 +71,8 @@ impl PartKind {
     pub(crate) const ALL: [Self; 5] = [Self::Final, Self::Notice, Self::Permission, Self::Error, Self::Card];
 
     /// The name in the database and in JSON.
-    pub(crate) const fn as_str(self) -> &'static str {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Final => "final",
             Self::Notice => "notice",

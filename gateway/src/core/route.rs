@@ -60,12 +60,8 @@ impl Route {
 
 /// The normal destination of a message that no binding speaks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Destination {
+pub enum Destination {
     /// Inbound: the message is none of ours, and nothing is said.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for channels where people also talk about other things")
-    )]
     Ignore,
     /// Inbound: the person is told how to bind the conversation.
     Hint,

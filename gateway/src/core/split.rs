@@ -12,7 +12,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 /// How a channel counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Unit {
+pub enum Unit {
     /// UTF-16 code units.
     Utf16,
     /// Bytes of UTF-8.
@@ -21,7 +21,7 @@ pub(crate) enum Unit {
 
 /// The most that one part may hold: in the channel's own unit, and in characters (Unicode scalar values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Limit {
+pub struct Limit {
     unit: Unit,
     max: usize,
     chars_max: usize,
@@ -34,7 +34,8 @@ const ESCAPE_BYTES_MAX: usize = 32;
 
 impl Limit {
     /// A limit of `max` units, at least 32.
-    pub(crate) const fn new(unit: Unit, max: usize) -> Self {
+    #[must_use]
+    pub const fn new(unit: Unit, max: usize) -> Self {
         Self { unit, max: if max < MAX_FLOOR { MAX_FLOOR } else { max }, chars_max: usize::MAX }
     }
 

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest pause after a part was not taken.
 const RETRY_LAST_MS: u64 = 30_000;
-/// How often a part is tried whose fate is unknown; then it stays `uncertain`, that is said, and the next one goes.
+/// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
+/// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
 /// After how many rows that are not shown the checkpoint moves all the same.
 const SILENT_ROWS_MAX: u64 = 1_000;
@@ -192,6 +193,7 @@ impl Pass {
         };
         let mut is_unknown = row.state == PartState::Sending;
         let mut attempts = row.attempts;
+        let mut unknown_in_a_row = 0;
         let mut pause_ms = self.retry_first_ms;
         loop {
             if self.stop.is_cancelled() {
@@ -203,6 +205,8 @@ impl Pass {
             let outcome = self.attempt(binding, channel, &message, is_unknown).await?;
             attempts += 1;
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
+            unknown_in_a_row =
+                if matches!(outcome, SendOutcome::Uncertain { .. }) { unknown_in_a_row + 1 } else { 0 };
             match outcome {
                 SendOutcome::Sent { message_id } => {
                     let journaled_at_ms =
@@ -219,17 +223,15 @@ impl Pass {
                 }
                 SendOutcome::Rejected { why, again: true } => {
                     tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
-                    is_unknown = false;
-                    self.settle(binding, &part, PartState::Planned, None, channel).await?;
+                    self.put_back(binding, &part, is_unknown, channel).await?;
                 }
                 SendOutcome::Limited { retry_after_ms } => {
                     tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
-                    is_unknown = false;
-                    self.settle(binding, &part, PartState::Planned, None, channel).await?;
+                    self.put_back(binding, &part, is_unknown, channel).await?;
                     self.pause(retry_after_ms).await;
                     continue;
                 }
-                SendOutcome::Uncertain { why } if attempts >= UNCERTAIN_ATTEMPTS_MAX => {
+                SendOutcome::Uncertain { why } if unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
                     self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
                     return Ok(true);
@@ -242,6 +244,21 @@ impl Pass {
             self.pause(pause_ms).await;
             pause_ms = (pause_ms * 2).min(RETRY_LAST_MS);
         }
+    }
+
+    /// Commits that this attempt was not taken. After one whose fate is unknown that says nothing about the part: what
+    /// is still on its way may arrive later, and the next process must look too.
+    async fn put_back(
+        &self,
+        binding: &BindingRow,
+        part: &Part,
+        is_unknown: bool,
+        channel: &dyn Channel,
+    ) -> Result<(), StoreError> {
+        if !is_unknown {
+            self.settle(binding, part, PartState::Planned, None, channel).await?;
+        }
+        Ok(())
     }
 
     /// One attempt; a part whose fate is unknown is looked for first.

@@ -417,6 +417,69 @@ async fn h12_a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said()
     }
 }
 
+/// A request is under way though nobody waits for it any more, the next one is refused, and the gateway dies: what
+/// arrives in the meantime is found by the next process.
+#[tokio::test]
+async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restart() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::LostBefore, Fault::Reject]);
+    let stop = CancellationToken::new();
+    let pass = |stop: &CancellationToken, retry_first_ms| Pass {
+        live: configured(LONG),
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        stop: stop.clone(),
+        retry_first_ms,
+    };
+    let due = Due { binding: binding.clone(), end: 3 };
+    // It is stopped in the pause after the refusal.
+    let first = pass(&stop, 500);
+    let first = tokio::spawn(async move { first.run(due, None).await });
+    eventually("the refusal", || async { channel.faults.lock().unwrap().is_empty().then_some(()) }).await;
+    stop.cancel();
+    assert_eq!(first.await.unwrap(), Left::Unknown);
+    let id = binding.binding_id;
+    let part = store.read("part", move |db| rows::unsettled(db, id)).await.unwrap().remove(0).part;
+    channel.taken.lock().unwrap().push((part.nonce, part.text));
+    let next = pass(&CancellationToken::new(), 1);
+    assert_eq!(next.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    assert_eq!(states(&store).await, ["sent"]);
+}
+
+/// A part that had to wait long for the channel is not given up at the first answer that is lost.
+#[tokio::test]
+async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::Limit; 9].into_iter().chain([Fault::LostAfter]));
+    let pass = Pass {
+        live: configured(LONG),
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    assert_eq!(states(&store).await, ["sent"]);
+}
+
 /// A notice that is lost as well is not followed by notices about notices.
 #[tokio::test]
 async fn an_uncertain_notice_is_the_end_of_it() {
@@ -523,13 +586,13 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     channels.register(Arc::clone(&second) as Arc<dyn Channel>).unwrap();
     let channel = Arc::new(Faulty::default());
     channels.register(Arc::clone(&channel) as Arc<dyn Channel>).unwrap();
-    settled(&store, 8).await;
+    settled(&store, PARTS).await;
     stop.cancel();
     task.await.unwrap();
     assert_eq!(channel.texts(), undisturbed().await);
     assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
     // What was sent is known as the gateway's own from then on (C13).
     let at = conversation("c");
-    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "8")).await.unwrap();
+    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "9")).await.unwrap();
     assert!(own);
 }

@@ -1,8 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::api::{AgentView, StatusView};
-use crate::channel::Channel;
 use crate::channel::console::Console;
+use crate::channel::{Channel, Limit, Unit};
 use crate::config::load::{Inputs, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
@@ -102,7 +102,7 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome).await.unwrap();
+                inner.tell(&said, &outcome, false).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -215,4 +215,102 @@ async fn stale_bindings_and_full_queues_are_counted() {
     }
     let levels = store.read("levels", crate::store::levels::look).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
+}
+
+/// A channel that takes everything it is sent, again and again; it answers to no send before the last of `unanswered`,
+/// and to no look before the last of `blind`.
+#[derive(Default)]
+struct Foggy {
+    taken: StdMutex<Vec<String>>,
+    unanswered: StdMutex<u32>,
+    blind: StdMutex<u32>,
+}
+
+impl Foggy {
+    fn taken(&self) -> usize {
+        self.taken.lock().unwrap().len()
+    }
+
+    fn one_less(count: &StdMutex<u32>) -> bool {
+        let mut count = count.lock().unwrap();
+        let had = *count > 0;
+        *count = count.saturating_sub(1);
+        had
+    }
+}
+
+impl Channel for Foggy {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Bytes, 1_000)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, SendOutcome> {
+        self.taken.lock().unwrap().push(message.nonce.clone());
+        let outcome = if Self::one_less(&self.unanswered) {
+            SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
+        } else {
+            SendOutcome::Sent { message_id: "1".to_owned() }
+        };
+        Box::pin(std::future::ready(outcome))
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, Lookup> {
+        let is_there = self.taken.lock().unwrap().contains(&message.nonce);
+        let found = match (Self::one_less(&self.blind), is_there) {
+            (true, _) => Lookup::Unknown { why: "the history cannot be read".to_owned() },
+            (false, true) => Lookup::Found { message_id: "1".to_owned() },
+            (false, false) => Lookup::Absent,
+        };
+        Box::pin(std::future::ready(found))
+    }
+}
+
+fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, Inlet) {
+    let foggy = Arc::new(Foggy {
+        unanswered: StdMutex::new(unanswered),
+        blind: StdMutex::new(blind),
+        ..Foggy::default()
+    });
+    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn Channel>]);
+    let service = Fake::new(store) as Arc<dyn Service>;
+    (foggy, Inlet::new(store.clone(), channels, service, Metrics::default()))
+}
+
+#[tokio::test]
+async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_for() {
+    let (_dir, store) = open();
+    let (channel, inlet) = foggy(&store, 1, 8);
+    let waits = inlet.accept(message("m1", "is anybody there?")).await.unwrap_err();
+    assert_eq!((waits.code, channel.taken()), (Code::StoreUnavailable, 1));
+    // Also by the next process, which does not know what this one sent.
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    assert_eq!(channel.taken(), 1);
+    *channel.blind.lock().unwrap() = 0;
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(channel.taken(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_that_was_never_sent_needs_no_look() {
+    let (_dir, store) = open();
+    let (channel, inlet) = foggy(&store, 0, u32::MAX);
+    let refused = inlet.accept(message("m1", "is anybody there?")).await.unwrap();
+    assert!(matches!(refused, Outcome::Refused { .. }), "{refused:?}");
+    assert_eq!(channel.taken(), 1);
 }

@@ -17,15 +17,15 @@ const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND
 
 /// What a person said in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inbound {
+pub struct Inbound {
     /// Where.
-    pub(crate) conversation: ConversationRef,
+    pub conversation: ConversationRef,
     /// The channel's id of the message: the root of everything that follows from it.
-    pub(crate) message_id: String,
+    pub message_id: String,
     /// Who, for people.
-    pub(crate) author: String,
+    pub author: String,
     /// What.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// What was done about a message.

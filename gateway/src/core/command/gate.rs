@@ -14,7 +14,7 @@ pub(crate) const SYSTEM: &str = "system";
 
 /// What somebody may do beyond what is theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// Runs the gateway: everything.
     Operator,
     /// A person of the channel: nothing.
