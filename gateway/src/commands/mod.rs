@@ -160,7 +160,10 @@ impl Commands {
         let session = match name {
             Some(name) => self.find(name).await?,
             // No session uses commands yet: there is none that could be meant by asking.
-            None => target::unnamed(self.route(asked.inbound).await?, None)?,
+            None => {
+                let arrival = self.router.arrival(&asked.inbound.conversation).await?;
+                target::unnamed(arrival.route, None)?
+            }
         };
         self.may(asked, who, &session).await?;
         Ok(session)
@@ -191,14 +194,9 @@ impl Commands {
         asked.by.may(who, &belongs.await?)
     }
 
-    /// Where a message of this conversation goes.
-    async fn route(&self, inbound: &Inbound) -> Result<Route, Failure> {
-        Ok(self.router.look(&inbound.conversation).await?.route)
-    }
-
     /// The session that this conversation is bound to now, if any.
     async fn here(&self, inbound: &Inbound) -> Result<Option<SessionKey>, Failure> {
-        Ok(match self.route(inbound).await? {
+        Ok(match self.router.look(&inbound.conversation).await?.route {
             Route::Bound { session_key, .. } => Some(session_key),
             Route::Unbound { .. } | Route::Refused { .. } => None,
         })
