@@ -74,7 +74,7 @@ pub(crate) struct Ready {
 /// The state directory is in use, a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
     settings: Settings,
-    channels: Vec<Arc<dyn Channel>>,
+    mut channels: Vec<Arc<dyn Channel>>,
     mut signals: Signals,
     on_ready: impl FnOnce(Ready) + Send,
 ) -> Result<(), Failure> {
@@ -87,26 +87,19 @@ pub(crate) async fn serve(
     let socket = settings.state_dir.join(SOCKET);
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
-    let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
-    let all = Channels::new(channels.iter().cloned().chain([Arc::clone(&console)]));
+    channels.push(Arc::new(Console::new(store.clone())));
+    let all = Channels::new(channels.iter().cloned());
     let metrics = service.metrics.clone();
     let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let scrape = Scrape { metrics, store: store.clone(), supervisor: service.supervisor.clone() };
-    let bindings = inlet.bindings().clone();
-    let api_console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, api_console)).merge(scrape.clone().router());
+    let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
+    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
         Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
     let manager = &service.manager;
-    let resumed = manager.resume().await?;
-    match bindings.reconcile().await {
-        Ok(found) => tracing::info!(?found, "bindings after a start"),
-        Err(error) => tracing::warn!(%error, "bindings cannot be looked at: all of them stay"),
-    }
-    // Before anybody can say something new: what was said before the restart comes first.
-    inlet.resume().await?;
+    let resumed = take_up(manager, &inlet).await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
     for channel in &channels {
         tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
@@ -131,7 +124,7 @@ pub(crate) async fn serve(
     }
     tracing::info!("gateway is ending");
     service.registry.unregister(DirectRuntime.id());
-    for channel in channels.iter().chain([&console]) {
+    for channel in &channels {
         all.unregister(channel);
     }
     stop.cancel();
@@ -144,6 +137,17 @@ pub(crate) async fn serve(
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
     Ok(())
+}
+
+/// Takes up what was under way before a restart, before anybody can say something new. How many sessions there are.
+async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
+    let resumed = manager.resume().await?;
+    match inlet.bindings().reconcile().await {
+        Ok(found) => tracing::info!(?found, "bindings after a start"),
+        Err(error) => tracing::warn!(%error, "bindings cannot be looked at: all of them stay"),
+    }
+    inlet.resume().await?;
+    Ok(resumed)
 }
 
 /// Everything that goes on by itself; those that are waited for at the end, by name.

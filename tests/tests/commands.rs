@@ -57,7 +57,10 @@ fn answered(said: &Value) -> &str {
 fn spawn(house: &House, room: &mut Room<'_>, flags: &str) -> String {
     let cwd = house.world.dir("work/project");
     let said = room.say(house, &format!("/acp spawn {AGENT} --cwd '{}' {flags}", cwd.display()));
-    said["session_key"].as_str().unwrap_or_else(|| panic!("{said}")).to_owned()
+    // Where the conversation is not bound to it, the words name it.
+    let named = text(&said).split_once("session ").and_then(|(_, rest)| rest.split_once(','));
+    let key = said["session_key"].as_str().or(named.map(|(key, _)| key));
+    key.unwrap_or_else(|| panic!("{said}")).to_owned()
 }
 
 fn show(house: &House, key: &str) -> Value {

@@ -164,8 +164,8 @@ fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message
         let planned: Vec<_> =
             parts.iter().map(|p| (&*p.nonce, &*p.kind, &*p.text, p.message_id.as_deref())).collect();
         assert_eq!(shown, planned, "the conversation {name}");
-        let mut replies: Vec<&str> =
-            held.iter().filter(|message| !is_part(message)).map(|message| message.text.text.trim()).collect();
+        let replies = held.iter().filter(|message| !is_part(message));
+        let mut replies: Vec<&str> = replies.map(|message| without_advice(&message.text.text)).collect();
         let mut owed = replies_of(journal, name);
         replies.sort_unstable();
         owed.sort_unstable();
@@ -187,6 +187,12 @@ fn parts_of(journal: &Connection, conversation: &str) -> Vec<Part> {
         })
     });
     rows.unwrap().map(Result::unwrap).collect()
+}
+
+/// What a reply says happened, without the code of a failure and what to do next.
+fn without_advice(text: &str) -> &str {
+    let said = text.split_once("\nNext: ").map_or(text, |(said, _)| said);
+    said.rsplit_once(" (ACP_").map_or(said, |(said, _)| said).trim()
 }
 
 /// What people in a conversation are owed by what was done about their messages.
