@@ -200,8 +200,8 @@ fn check_replies(name: &str, replies: Vec<&str>, mut owed: Vec<String>) {
 
 /// What a reply says happened, without the code of a failure and what to do next.
 fn without_advice(text: &str) -> &str {
-    let said = text.split_once("\nNext: ").map_or(text, |(said, _)| said);
-    said.rsplit_once(" (ACP_").map_or(said, |(said, _)| said).trim()
+    let Some((said, _)) = text.split_once("\nNext: ") else { return text };
+    said.rsplit_once(" (ACP_").map_or(said, |(said, _)| said)
 }
 
 /// What people in a conversation are owed by what was done about their messages.
