@@ -18,7 +18,7 @@ use acp_tests::house::{AGENT, GATEWAY, scripted};
 use acp_tests::processes::{self, Held, Process};
 use acp_tests::seed::Seed;
 use acp_tests::service::Service;
-use acp_tests::wait::{LONG, wait_for};
+use acp_tests::wait::{LONG, SOON, until, wait_for};
 use acp_tests::world::{ENV_WORLD, World};
 use people::People;
 use place::Place;
@@ -87,9 +87,18 @@ impl Chaos {
         chaos
     }
 
+    /// As a service manager does it: a start that finds the disk full is made again.
     fn start_gateway(&mut self) {
-        let command = self.place.gateway(&self.world);
-        self.gateway = Some(self.world.service_of(command));
+        until(SOON, "there is room for a start", || {
+            let service = self.world.try_service_of(self.place.gateway(&self.world));
+            if service.ready["detail_code"] == "DISK_FULL" {
+                println!("no room for a start: {}", self.place.room());
+                return false;
+            }
+            assert_eq!(service.ready["event"], "ready", "{}", service.ready);
+            self.gateway = Some(service);
+            true
+        });
     }
 
     fn start_supervisor(&mut self) {
