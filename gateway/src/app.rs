@@ -135,7 +135,7 @@ pub(crate) async fn serve(
 }
 
 /// Everything that goes on by itself; those that are waited for at the end, by name.
-fn in_background(
+pub(crate) fn in_background(
     service: &Local,
     inlet: Inlet,
     channels: Channels,

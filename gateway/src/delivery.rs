@@ -62,6 +62,7 @@ pub(crate) async fn run(store: Store, channels: Channels, metrics: Metrics, stop
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_owing(&store, &mut marks).await,
             changed = committed.changed() => if changed.is_err() { break },

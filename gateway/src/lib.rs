@@ -11,6 +11,7 @@ pub(crate) mod agent_terminal;
 pub(crate) mod agents;
 pub(crate) mod api;
 pub(crate) mod app;
+pub(crate) mod aside;
 pub(crate) mod channel;
 pub(crate) mod client;
 pub(crate) mod clock;
@@ -35,6 +36,8 @@ pub(crate) mod serve;
 pub(crate) mod session_load;
 mod session_news;
 pub(crate) mod session_task;
+#[cfg(test)]
+mod sim;
 pub(crate) mod sse;
 pub(crate) mod store;
 pub(crate) mod strays;

@@ -139,6 +139,27 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
+/// Opens a database in memory that other connections of this process find by its name.
+///
+/// # Errors
+/// [`StoreError::Migration`], [`StoreError::Sqlite`].
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(super) fn open_in_memory(name: &str, reads_only: bool) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(format!("file:/{name}?vfs=memdb"), flags)?;
+    settle(&db)?;
+    if reads_only {
+        db.pragma_update(None, "query_only", true)?;
+    } else {
+        migrate_with(&mut db, MIGRATIONS)?;
+    }
+    Ok(db)
+}
+
 fn settle(db: &Connection) -> Result<(), StoreError> {
     db.busy_timeout(Duration::from_millis(BUSY_MS))?;
     db.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
