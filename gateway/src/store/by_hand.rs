@@ -11,7 +11,7 @@ use crate::store::writer::{Counters, Message, Writer};
 use crate::store::{GroupBounds, Identity, Inner, Store, WRITES_MAX, schema};
 use acp_shared::ids::GatewayInstanceId;
 use rusqlite::Connection;
-use rusqlite::backup::Backup;
+use rusqlite::backup::{Backup, StepResult};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -35,6 +35,19 @@ pub(crate) fn tell_time(now_ms: impl Fn() -> u64 + 'static) {
     TIME.set(Some(Box::new(now_ms)));
 }
 
+/// What a connection in memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Template,
+    Write,
+    Read,
+}
+
+fn fresh_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// A database in memory that outlives the gateways that are started over it.
 pub(crate) struct Hand {
     dir: tempfile::TempDir,
@@ -47,20 +60,23 @@ pub(crate) struct Hand {
 impl Hand {
     /// A fresh database.
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let template = schema::open_in_memory(&format!("{name}-fresh"), false).unwrap();
-        let db = schema::open_in_memory(&name, false).unwrap();
-        let reader = schema::open_in_memory(&name, true).unwrap();
+        let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
         let identity = Identity { instance_id: GatewayInstanceId::mint(), epoch: 0 };
-        let idle = Arc::new(Mutex::new(vec![reader]));
-        Self { dir: tempfile::tempdir().unwrap(), template, db: Some(db), idle, identity }
+        let dir = tempfile::tempdir().unwrap();
+        let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
+        hand.clear();
+        hand
     }
 
     /// Everything in it is gone: as it was at first.
     pub(crate) fn clear(&mut self) {
-        let db = self.db.as_mut().unwrap();
-        Backup::new(&self.template, db).unwrap().step(-1).unwrap();
+        let name = fresh_name();
+        let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
+        let copied = Backup::new(&self.template, &mut db).unwrap().step(-1).unwrap();
+        assert_eq!(copied, StepResult::Done, "the template is copied at once");
+        let reader = schema::open_in_memory(&name, Purpose::Read).unwrap();
+        self.db = Some(db);
+        self.idle = Arc::new(Mutex::new(vec![reader]));
     }
 
     /// The connection that writes, while no gateway runs.
