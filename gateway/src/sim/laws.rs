@@ -45,7 +45,7 @@ const OWN_FAULTS: [&str; 7] = [
     "the actor cannot be made",
 ];
 /// What it may not say even then.
-const NEVER: [&str; 3] = ["number", "panicked", "refused: a fault"];
+const NEVER: [&str; 3] = ["number", "panicked", "refused"];
 
 fn broken(law: &str, rows: &[String]) -> Result<(), Broken> {
     if rows.is_empty() { Ok(()) } else { Err(Broken(format!("{law}: {}", rows.join("; ")))) }
@@ -358,33 +358,33 @@ fn says_all(db: &Connection, shown: &[super::room::Shown]) -> Result<(), Broken>
 
 /// What is watched in the database besides its rows: where bindings began, and what moved. Before the first life.
 pub(super) fn watch(db: &Connection) {
+    // No `OR IGNORE` in the triggers: an upsert that fires them would put its own policy in its place.
     const SQL: &str = "
         CREATE TABLE IF NOT EXISTS temp.bound (binding_key TEXT PRIMARY KEY, from_seq INTEGER NOT NULL);
         CREATE TABLE IF NOT EXISTS temp.moved (what TEXT PRIMARY KEY);
         DELETE FROM temp.bound;
         DELETE FROM temp.moved;
         CREATE TEMP TRIGGER IF NOT EXISTS bound_from AFTER INSERT ON main.acp_bindings BEGIN
-          INSERT INTO bound SELECT NEW.binding_key, last_session_seq FROM main.acp_sessions WHERE session_key = NEW.session_key
-            AND NOT (SELECT count(*) = 0 FROM main.acp_sessions);
-          INSERT OR IGNORE INTO moved VALUES ('binding > ' || NEW.status);
+          INSERT INTO bound SELECT NEW.binding_key, last_session_seq FROM main.acp_sessions WHERE session_key = NEW.session_key;
+          INSERT INTO moved SELECT 'binding > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding > ' || NEW.status);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS binding_moved AFTER UPDATE OF status ON main.acp_bindings WHEN OLD.status <> NEW.status BEGIN
-          INSERT OR IGNORE INTO moved VALUES ('binding ' || OLD.status || ' > ' || NEW.status);
+          INSERT INTO moved SELECT 'binding ' || OLD.status || ' > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding ' || OLD.status || ' > ' || NEW.status);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS part_made AFTER INSERT ON main.acp_delivery_part BEGIN
-          INSERT OR IGNORE INTO moved VALUES ('part > ' || NEW.state);
+          INSERT INTO moved SELECT 'part > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part > ' || NEW.state);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS part_moved AFTER UPDATE OF state ON main.acp_delivery_part WHEN OLD.state <> NEW.state BEGIN
-          INSERT OR IGNORE INTO moved VALUES ('part ' || OLD.state || ' > ' || NEW.state);
+          INSERT INTO moved SELECT 'part ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part ' || OLD.state || ' > ' || NEW.state);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS lease_made AFTER INSERT ON main.acp_leases BEGIN
-          INSERT OR IGNORE INTO moved VALUES ('lease > ' || NEW.usage);
+          INSERT INTO moved SELECT 'lease > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease > ' || NEW.usage);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS lease_moved AFTER UPDATE OF usage ON main.acp_leases WHEN OLD.usage <> NEW.usage BEGIN
-          INSERT OR IGNORE INTO moved VALUES ('lease ' || OLD.usage || ' > ' || NEW.usage);
+          INSERT INTO moved SELECT 'lease ' || OLD.usage || ' > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease ' || OLD.usage || ' > ' || NEW.usage);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS permission_moved AFTER UPDATE OF state ON main.acp_permission WHEN OLD.state <> NEW.state BEGIN
-          INSERT OR IGNORE INTO moved VALUES ('permission ' || OLD.state || ' > ' || NEW.state);
+          INSERT INTO moved SELECT 'permission ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'permission ' || OLD.state || ' > ' || NEW.state);
         END;";
     db.execute_batch(SQL).unwrap_or_else(|error| panic!("{error}"));
 }

@@ -14,8 +14,10 @@
 //! | `plants` | bugs that are planted to see whether they are found |
 //! | `chance` | numbers that follow from a seed |
 //!
-//! One thread, no file, no socket, no wall clock: a seed gives the same run each time, ids excepted. `SIM_SEED=7 cargo
-//! test -p acp-gateway sim::tests::replay -- --nocapture` prints the run of seed 7, with the gateway's log.
+//! One thread, no socket, no wall clock. What the scheduler picks follows from the seed. One thing does not: in which
+//! order tasks wake that wait for the same news is tokio's chance, which cannot be seeded in a stable build. So a seed
+//! that fails prints the run in which it failed, and `SIM_SEED=7 cargo nextest run -p acp-gateway sim::tests::replay
+//! --no-capture` plays it again, nearly the same.
 
 mod agent;
 mod chance;

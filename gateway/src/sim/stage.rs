@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 /// Effects that a seed has at least.
 pub(super) const EFFECTS_MIN: usize = 200;
 /// Steps after which everything must have come to rest.
-const STEPS_MAX: usize = 40_000;
+const STEPS_MAX: usize = 6_000;
 /// How long nothing must happen for it to be rest, in milliseconds.
 const REST_MS: u64 = 120_000;
 const ROOMS: [&str; 3] = ["a", "b", "c"];
