@@ -6,7 +6,9 @@ use tokio::task::JoinError;
 ///
 /// # Errors
 /// It panicked, or the runtime is ending.
-pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+pub(crate) async fn run<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
     #[cfg(test)]
     if by_hand::is_here() {
         return Ok(work());

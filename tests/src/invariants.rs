@@ -12,7 +12,8 @@ const INVARIANTS: &str = include_str!("../../gateway/src/store/invariants.sql");
 pub fn check(db: &Connection) {
     let mut checked = 0;
     for block in INVARIANTS.split("\n\n") {
-        let Some((head, sql)) = block.trim().strip_prefix("-- I").and_then(|rest| rest.split_once('\n')) else {
+        let Some((head, sql)) = block.trim().strip_prefix("-- I").and_then(|rest| rest.split_once('\n'))
+        else {
             continue;
         };
         let broken = rows(db, sql);

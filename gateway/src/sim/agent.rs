@@ -319,8 +319,7 @@ impl Agent {
                 let option = |id: &str, kind: &str| json!({ "optionId": id, "name": id, "kind": kind });
                 let options = json!([option("yes", "allow_once"), option("no", "reject_once")]);
                 let call = json!({ "toolCallId": "call", "title": "may I?", "kind": "edit" });
-                let params =
-                    json!({ "sessionId": self.conversation, "toolCall": call, "options": options });
+                let params = json!({ "sessionId": self.conversation, "toolCall": call, "options": options });
                 self.ask("session/request_permission", &params);
             }
             Deed::Terminal => {

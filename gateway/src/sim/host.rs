@@ -187,7 +187,9 @@ impl Host {
     }
 
     fn known(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
-        self.leases.get_mut(&id).ok_or_else(|| Refusal::new(RefusalCode::LeaseUnknown, "there is no such lease"))
+        self.leases
+            .get_mut(&id)
+            .ok_or_else(|| Refusal::new(RefusalCode::LeaseUnknown, "there is no such lease"))
     }
 
     fn spawn(&mut self, spawn: Spawn, chance: &mut Chance) -> Result<Reply, Refusal> {
@@ -413,9 +415,7 @@ impl Host {
     pub(super) fn has_news(&self, id: LeaseId) -> bool {
         self.leases.get(&id).is_some_and(|lease| {
             let sent = lease.sent.filter(|_| !lease.gone);
-            sent.is_some_and(|sent| {
-                sent < lease.said_up_to() || (lease.exit.is_some() && !lease.exit_told)
-            })
+            sent.is_some_and(|sent| sent < lease.said_up_to() || (lease.exit.is_some() && !lease.exit_told))
         })
     }
 

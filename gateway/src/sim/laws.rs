@@ -90,9 +90,11 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broke
         Request::Input { lease_id, seq, .. } => {
             committed("SELECT 1 FROM acp_stdin_outbox WHERE lease_id = ?1 AND seq = ?2", lease_id, *seq)
         }
-        Request::Ack { lease_id, offset } => {
-            committed("SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2", lease_id, *offset)
-        }
+        Request::Ack { lease_id, offset } => committed(
+            "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2",
+            lease_id,
+            *offset,
+        ),
         _ => true,
     };
     if known { Ok(()) } else { Err(Broken(format!("commit, then act: {request:?} is explained by no row"))) }
@@ -100,14 +102,20 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broke
 
 /// Whether a wish could be refused so.
 pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broken> {
-    let again = matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
+    let again =
+        matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
     if wish.answer.is_some() && !again {
-        return Err(Broken(format!("I5: {:?} was answered {:?}, and then refused: {failure}", wish.want, wish.answer)));
+        return Err(Broken(format!(
+            "I5: {:?} was answered {:?}, and then refused: {failure}",
+            wish.want, wish.answer
+        )));
     }
     if failure.code == Code::Runtime {
         return Err(Broken(format!("{:?} failed: {failure}", wish.want)));
     }
-    wish.refused |= wish.answer.is_none() && failure.code != Code::StoreUnavailable && failure.code != Code::BackendUnavailable;
+    wish.refused |= wish.answer.is_none()
+        && failure.code != Code::StoreUnavailable
+        && failure.code != Code::BackendUnavailable;
     Ok(())
 }
 
@@ -146,9 +154,11 @@ fn of_rows(db: &Connection) -> Result<(), Broken> {
 fn of_room(stage: &mut Stage<'_>) -> Result<(), Broken> {
     let room = stage.room.lock();
     let Some((last, before)) = room.shown.split_last() else { return Ok(()) };
-    let same = before.iter().rev().take(8).find(|it| {
-        it.conversation == last.conversation && it.message.nonce == last.message.nonce
-    });
+    let same = before
+        .iter()
+        .rev()
+        .take(8)
+        .find(|it| it.conversation == last.conversation && it.message.nonce == last.message.nonce);
     match same {
         Some(_) => Err(Broken(format!("I7: shown twice in {}: {:?}", last.conversation, last.message.text))),
         None => Ok(()),
@@ -169,7 +179,12 @@ fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
         AND kind IN ('agent_message','gap') ORDER BY event_id";
     let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
     let rows = statement.query_map([stage.read.event_id], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, String>(3)?))
+        Ok((
+            row.get::<_, i64>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, String>(2)?,
+            row.get::<_, String>(3)?,
+        ))
     });
     let rows: Vec<_> = rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
     for (event_id, session, kind, payload) in rows {
@@ -180,7 +195,9 @@ fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
         let Some((lease, word)) = word_of(&payload) else { continue };
         let has = stage.read.words.entry(lease).or_default();
         if word != *has + 1 {
-            return Err(Broken(format!("nothing lost, nothing twice: word {word} of process {lease} after {has}")));
+            return Err(Broken(format!(
+                "nothing lost, nothing twice: word {word} of process {lease} after {has}"
+            )));
         }
         *has = word;
         let found = stage.host.leases.values().find(|it| it.no == lease);
@@ -275,7 +292,10 @@ fn processes(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
         .filter(|(_, lease)| lease.lives() && lease.agent.is_some())
         .map(|(id, _)| id.to_string())
         .collect();
-    broken("I8: a process lives whose lease is over", &living.difference(&open).cloned().collect::<Vec<_>>())?;
+    broken(
+        "I8: a process lives whose lease is over",
+        &living.difference(&open).cloned().collect::<Vec<_>>(),
+    )?;
     broken("I8: a lease is open without a process", &open.difference(&living).cloned().collect::<Vec<_>>())
 }
 
@@ -287,7 +307,10 @@ fn rooms(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
     let mut places: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for (at, shown) in room.shown.iter().enumerate() {
         if places.insert((&shown.conversation, &shown.message.nonce), at).is_some() {
-            return Err(Broken(format!("I7: shown twice in {}: {:?}", shown.conversation, shown.message.text)));
+            return Err(Broken(format!(
+                "I7: shown twice in {}: {:?}",
+                shown.conversation, shown.message.text
+            )));
         }
     }
     let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
@@ -329,7 +352,8 @@ fn says_all(db: &Connection, shown: &[super::room::Shown]) -> Result<(), Broken>
     const SQL: &str = "SELECT p.run_id, b.thread_id FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) \
         JOIN acp_runs r USING (run_id) WHERE p.kind = 'final' AND r.state = 'completed' \
         GROUP BY p.binding_key, p.run_id HAVING sum(p.state <> 'sent') = 0";
-    const WORDS: &str = "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'agent_message' ORDER BY seq";
+    const WORDS: &str =
+        "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'agent_message' ORDER BY seq";
     let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
     let runs = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
     let runs: Vec<_> = runs.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
@@ -343,13 +367,16 @@ fn says_all(db: &Connection, shown: &[super::room::Shown]) -> Result<(), Broken>
         let text = format!("{} ", text.join(" ").replace('\n', " "));
         let mut words = db.prepare_cached(WORDS).unwrap_or_else(|error| panic!("{error}"));
         let payloads = words.query_map([&run], |row| row.get::<_, String>(0));
-        let payloads: Vec<String> = payloads.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
+        let payloads: Vec<String> =
+            payloads.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
         let mut from = 0;
         for (lease, word) in payloads.iter().filter_map(|payload| word_of(payload)) {
             let wanted = format!("w{lease}.{word} ");
             match text.get(from..).and_then(|rest| rest.find(&wanted)) {
                 Some(at) => from += at,
-                None => return Err(Broken(format!("I7: {wanted:?} of run {run} is not in its final {text:?}"))),
+                None => {
+                    return Err(Broken(format!("I7: {wanted:?} of run {run} is not in its final {text:?}")));
+                }
             }
         }
     }

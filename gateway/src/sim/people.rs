@@ -17,14 +17,36 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Want {
     /// Typed into a conversation.
-    Say { conversation: String, text: String },
+    Say {
+        conversation: String,
+        text: String,
+    },
     /// Calls of the API.
-    Prompt { session: SessionKey, text: String, steer: bool, anew: bool },
-    Cancel { session: SessionKey },
-    Close { session: SessionKey, ending: Ending, discard: bool },
-    Renew { session: SessionKey },
-    Oneshot { text: String },
-    Answer { session: SessionKey, permission: String, option: String },
+    Prompt {
+        session: SessionKey,
+        text: String,
+        steer: bool,
+        anew: bool,
+    },
+    Cancel {
+        session: SessionKey,
+    },
+    Close {
+        session: SessionKey,
+        ending: Ending,
+        discard: bool,
+    },
+    Renew {
+        session: SessionKey,
+    },
+    Oneshot {
+        text: String,
+    },
+    Answer {
+        session: SessionKey,
+        permission: String,
+        option: String,
+    },
 }
 
 /// One wish, for as long as the simulation lasts.

@@ -73,9 +73,9 @@ impl Channel for Room {
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
         let (reply, answer) = oneshot::channel();
         self.lock().calls.push(Call::Lookup(to.clone(), message.clone(), reply));
-        Box::pin(async move {
-            answer.await.unwrap_or_else(|_| Lookup::Unknown { why: "no answer".to_owned() })
-        })
+        Box::pin(
+            async move { answer.await.unwrap_or_else(|_| Lookup::Unknown { why: "no answer".to_owned() }) },
+        )
     }
 }
 

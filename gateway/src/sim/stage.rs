@@ -215,14 +215,20 @@ impl<'a> Stage<'a> {
                 return Err(Broken("it does not come to rest".to_owned()));
             }
             self.collect(ports);
-            if !self.calm && self.wishes_left == 0 && self.tally.effects >= EFFECTS_MIN && self.chance.one_in(30) {
+            if !self.calm
+                && self.wishes_left == 0
+                && self.tally.effects >= EFFECTS_MIN
+                && self.chance.one_in(30)
+            {
                 self.calm_down();
             }
             if self.calm && self.rest_ms >= REST_MS && !self.has_work(ports) {
                 return Ok(Ended::AtRest);
             }
             let options = self.options(ports);
-            let Some(next) = self.chance.weighted(&options) else { return Err(Broken("nothing can happen".to_owned())) };
+            let Some(next) = self.chance.weighted(&options) else {
+                return Err(Broken("nothing can happen".to_owned()));
+            };
             let name = self.name(next, ports);
             let may_crash = !self.calm && !name.is_empty();
             if next == Next::Crash || (may_crash && self.chance.one_in(self.trouble.crash * 2)) {
@@ -345,8 +351,12 @@ impl<'a> Stage<'a> {
     /// The names of the effects that would happen; empty for what is none of the gateway's.
     fn name(&self, next: Next, ports: &Ports) -> String {
         match next {
-            Next::Commit => lock(&ports.pump).waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default(),
-            Next::Request => self.host.inbox.front().map(|(_, request)| request_name(request)).unwrap_or_default(),
+            Next::Commit => {
+                lock(&ports.pump).waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
+            }
+            Next::Request => {
+                self.host.inbox.front().map(|(_, request)| request_name(request)).unwrap_or_default()
+            }
             Next::News => self.host.outbox.front().map(news_name).unwrap_or_default(),
             Next::Room => match ports.room.lock().calls.first() {
                 Some(Call::Send(..)) => "channel:send".to_owned(),
@@ -369,13 +379,11 @@ impl<'a> Stage<'a> {
                 pump.probe();
             }
             Next::Request => self.request(ports)?,
-            Next::News => {
-                match self.host.outbox.pop_front() {
-                    Some(Word::Reply(id, result)) => lock(&ports.wire).reply(id, result),
-                    Some(Word::Notice(notice)) => lock(&ports.wire).notice(notice),
-                    None => {}
-                }
-            }
+            Next::News => match self.host.outbox.pop_front() {
+                Some(Word::Reply(id, result)) => lock(&ports.wire).reply(id, result),
+                Some(Word::Notice(notice)) => lock(&ports.wire).notice(notice),
+                None => {}
+            },
             Next::Room => {
                 let trouble = if self.calm { 0 } else { self.trouble.room };
                 let line = ports.room.lock().serve(0, trouble, &mut self.chance);
@@ -385,7 +393,8 @@ impl<'a> Stage<'a> {
             Next::Speak(id) => self.host.speak(id, &mut self.chance),
             Next::Tell(id) => self.host.tell(id, &mut self.chance),
             Next::Exit(id) => {
-                let status = if self.chance.one_in(2) { ExitStatus::Exited(0) } else { ExitStatus::Signaled(9) };
+                let status =
+                    if self.chance.one_in(2) { ExitStatus::Exited(0) } else { ExitStatus::Signaled(9) };
                 self.host.exit(id, status);
             }
             Next::Deafness(id) => {
@@ -473,7 +482,10 @@ impl<'a> Stage<'a> {
         match answer {
             Ok(text) => match &wish.answer {
                 Some(first) if *first != text => {
-                    return Err(Broken(format!("I5: wish {no} {:?} was answered {first} and then {text}", wish.want)));
+                    return Err(Broken(format!(
+                        "I5: wish {no} {:?} was answered {first} and then {text}",
+                        wish.want
+                    )));
                 }
                 _ => wish.answer = Some(text),
             },
@@ -498,7 +510,9 @@ impl<'a> Stage<'a> {
 
     fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
         let open: Vec<usize> = (0..self.wishes.len())
-            .filter(|no| self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && !it.waits))
+            .filter(|no| {
+                self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && !it.waits)
+            })
             .collect();
         let again = self.chance.pick(&open).copied().filter(|_| self.calm || self.chance.one_in(2));
         let old = self.chance.below(self.wishes.len().max(1));

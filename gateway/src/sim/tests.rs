@@ -34,12 +34,7 @@ impl Theatre {
         Self { hand: Hand::new(), config: life::config() }
     }
 
-    fn play(
-        &mut self,
-        seed: u64,
-        plant: Option<Plant>,
-        aloud: bool,
-    ) -> (Result<Tally, Broken>, Vec<String>) {
+    fn play(&mut self, seed: u64, plant: Option<Plant>, aloud: bool) -> (Result<Tally, Broken>, Vec<String>) {
         drop(ear::listen(aloud));
         let stage = Stage::new(&mut self.hand, &self.config, seed, plant);
         let mut played = stage.play();

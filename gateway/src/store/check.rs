@@ -72,9 +72,7 @@ pub(crate) fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreEr
 /// # Errors
 /// What SQLite says.
 pub(crate) fn rules(db: &Connection) -> Result<Vec<Finding>, StoreError> {
-    invariants()
-        .map(|Rule { name, rule, sql }| Ok(Finding { name, rule, broken: texts(db, sql)? }))
-        .collect()
+    invariants().map(|Rule { name, rule, sql }| Ok(Finding { name, rule, broken: texts(db, sql)? })).collect()
 }
 
 /// Looks at everything, on one snapshot. Damage is a finding, not an error.
