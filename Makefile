@@ -65,18 +65,19 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
-nightly: ## Run for ten minutes what `make test` runs for one (ACP_SOAK_SEED=N repeats the order of a run)
-	$(CARGO) build --locked -p acp-wrapper -p acp-supervisor --bins
+nightly: ## Run ten times longer what `make test` runs: the soak (ACP_SOAK_SEED=N repeats it), 1,000 kills (ACP_TEST_SEED=N)
+	$(CARGO) build --locked --workspace --bins
+	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
 
-cases: ## Show which test covers which fault case of the reference, and what is missing
+cases: ## Show which test covers which case of the reference, and what is missing
 	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
 
 mutants: ## Break what decides about processes, one place at a time: a test must notice (needs cargo-mutants)
 	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \
 		--test-tool nextest --output "$(TARGET_DIR)" $(ARGS) -- --lib --test sim --profile mutants
 
-bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="latency --check")
+bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
 	$(CARGO) build --release --locked --workspace --bins
 	@$(MAKE) --no-print-directory wrapper
 	tests/benches/peers.sh "$(TARGET_DIR)/peers"

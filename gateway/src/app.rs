@@ -3,7 +3,7 @@
 use crate::agents::Agents;
 use crate::api::SOCKET;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels};
+use crate::channel::{Channel, Channels, Inbox};
 use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::config::reload::Changes;
@@ -16,6 +16,7 @@ use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
+use crate::integrity;
 use crate::live::Live;
 use crate::local::Local;
 use crate::manager::Manager;
@@ -25,9 +26,7 @@ use crate::runtime::{Registry, Runtime as _};
 use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
-use crate::store::schema::CHECKED_FIRST_BYTES;
 use crate::store::{Durability, GroupBounds, Store, StoreError, now_ms};
-use crate::store::{check, levels};
 use crate::strays;
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
@@ -69,12 +68,13 @@ pub(crate) struct Ready {
 }
 
 /// Serves until one of the signals comes, which are listened for since before anything was started. Ready when the
-/// supervisor answers; until then it waits and says so.
+/// supervisor answers; until then it waits and says so. `channels` are there beside the built-in ones.
 ///
 /// # Errors
 /// The state directory is in use, a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
     settings: Settings,
+    channels: Vec<Arc<dyn Channel>>,
     mut signals: Signals,
     on_ready: impl FnOnce(Ready) + Send,
 ) -> Result<(), Failure> {
@@ -88,25 +88,34 @@ pub(crate) async fn serve(
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     let console: Arc<dyn Channel> = Arc::new(Console::new(store.clone()));
-    let channels = Channels::new([console]);
+    let all = Channels::new(channels.iter().cloned().chain([Arc::clone(&console)]));
     let metrics = service.metrics.clone();
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&service) as _, metrics.clone());
+    let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let scrape = Scrape { metrics, store: store.clone(), supervisor: service.supervisor.clone() };
-    let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
+    let bindings = inlet.bindings().clone();
+    let api_console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
+    let routes = router(api.clone()).merge(console::router(api, api_console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
         Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
     let manager = &service.manager;
     let resumed = manager.resume().await?;
+    match bindings.reconcile().await {
+        Ok(found) => tracing::info!(?found, "bindings after a start"),
+        Err(error) => tracing::warn!(%error, "bindings cannot be looked at: all of them stay"),
+    }
     // Before anybody can say something new: what was said before the restart comes first.
     inlet.resume().await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
-    let mut tasks = in_background(&service, inlet, channels, clock, &stop);
+    for channel in &channels {
+        tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
+    }
+    let mut tasks = in_background(&service, inlet, all.clone(), clock, &stop);
     tasks.push(("local API", serving));
     if let Some(listener) = listener {
-        tokio::spawn(scrape::serve(listener, scrape, stop.clone()));
+        let bounds = scrape::Bounds::default();
+        tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
@@ -122,6 +131,9 @@ pub(crate) async fn serve(
     }
     tracing::info!("gateway is ending");
     service.registry.unregister(DirectRuntime.id());
+    for channel in channels.iter().chain([&console]) {
+        all.unregister(channel);
+    }
     stop.cancel();
     manager.stopped().await;
     for (what, task) in tasks {
@@ -143,19 +155,29 @@ pub(crate) fn in_background(
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
     let Local { manager, store, supervisor, metrics, live, .. } = service;
-    tokio::spawn(look_through(store.clone()));
+    tokio::spawn(integrity::watch(store.clone(), metrics.clone(), stop.clone()));
     tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
     let windows = live.clone();
     let windows = move || windows.windows();
     let reaping = expiry::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
-    let delivering = delivery::run(store.clone(), channels, metrics.clone(), stop.clone());
+    let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
         ("answers", tokio::spawn(expire(store.clone(), live.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
+        ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
         ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]
+}
+
+/// Lets a channel bring in what people say, until `stop`.
+async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = channel.listen(inbox) => {}
+    }
 }
 
 async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure> {
@@ -239,24 +261,12 @@ fn start(
     })
 }
 
-/// A database too large to be looked at before it is used is looked at now.
-async fn look_through(store: Store) {
-    let (bytes, _) = levels::sizes(store.dir());
-    if bytes <= CHECKED_FIRST_BYTES {
-        return;
-    }
-    match store.read("look_through", |db| check::pages(db, true)).await {
-        Ok(found) if found.is_empty() => tracing::info!(bytes, "the database is sound"),
-        Ok(found) => tracing::error!(?found, "the database is damaged: `acp-gateway store check` says where"),
-        Err(error) => tracing::error!(%error, "the database cannot be looked through"),
-    }
-}
-
 /// Forgets answers that nobody will ask for again.
 async fn expire(store: Store, live: Live, stop: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(EXPIRE_MS));
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = every.tick() => {}
         }
@@ -295,6 +305,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationT
     let how = Arc::new(how);
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             Some(()) = asked.recv() => {}
         }

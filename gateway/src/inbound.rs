@@ -4,11 +4,15 @@
 //! then the person is told, then the row is settled. The message id is the root of every key that follows, so a
 //! crash between any two steps is gone on from without a second effect.
 
-use crate::channel::{Channels, Lookup, Outgoing, SendOutcome};
+use crate::bindings::router::Arrival;
+use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
+use crate::channel::{Channel, Channels, Inbox, Lookup, Offered, Outgoing, Reply, SendOutcome};
 use crate::commands::Commands;
+use crate::core::binding::Stale;
 use crate::core::command;
+use crate::core::command::gate::Standing;
 use crate::core::project::{PartKind, nonce_of};
-use crate::core::route::{self, Destination, Route, Target};
+use crate::core::route::{Destination, Route};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
 use crate::core::split::split;
 use crate::error::Failure;
@@ -16,7 +20,7 @@ use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, Store, StoreError, bindings, console, now_ms, sessions};
+use crate::store::{Health, Store, StoreError, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
@@ -26,6 +30,8 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+/// Under which the session that a message goes to is kept.
+const ROUTED: &str = "routed";
 /// Messages that may wait in all; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
 /// Longest message, in bytes.
@@ -50,6 +56,8 @@ struct Inner {
     channels: Channels,
     service: Arc<dyn Service>,
     metrics: Metrics,
+    bindings: SessionBindingService,
+    router: BoundDeliveryRouter,
     commands: Commands,
     /// One message of a conversation at a time, in the order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -67,7 +75,9 @@ impl std::fmt::Debug for Inlet {
 impl Inlet {
     /// Over this control plane, answering through these channels.
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
-        let commands = Commands::new(store.clone(), Arc::clone(&service));
+        let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
+        let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
+        let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
             inner: Arc::new(Inner {
@@ -75,12 +85,24 @@ impl Inlet {
                 channels,
                 service,
                 metrics,
+                bindings,
+                router,
                 commands,
                 lanes: std::sync::Mutex::default(),
                 places,
                 left: tokio::sync::Notify::new(),
             }),
         }
+    }
+
+    /// The bindings of these conversations.
+    pub(crate) fn bindings(&self) -> &SessionBindingService {
+        &self.inner.bindings
+    }
+
+    /// Finds where messages of these conversations go.
+    pub(crate) fn router(&self) -> &BoundDeliveryRouter {
+        &self.inner.router
     }
 
     /// Takes a message: commits it, does what it asks for, tells the person. A caller that goes away stops
@@ -91,6 +113,10 @@ impl Inlet {
     /// `ACP_STORE_UNAVAILABLE`: the message was not taken, or is taken up again later.
     pub(crate) async fn accept(&self, inbound: Inbound) -> Result<Outcome, Failure> {
         check(&inbound)?;
+        if self.inner.is_echo(&inbound).await? {
+            tracing::debug!(message_id = inbound.message_id, "an echo of the gateway's own message");
+            return Ok(Outcome::Ignored { reason: "own-echo".to_owned() });
+        }
         let place = Arc::clone(&self.inner.places).try_acquire_owned();
         let place = place.map_err(|_| {
             self.inner.metrics.mailbox_full("inbox");
@@ -98,8 +124,7 @@ impl Inlet {
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
         let inner = Arc::clone(&self.inner);
-        let at = &inbound.conversation;
-        let around = tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id);
+        let around = span(&inbound);
         let taking = async move {
             let _place = place;
             let taken = inner.take(inbound).await;
@@ -128,7 +153,8 @@ impl Inlet {
             let mut settled = 0;
             for row in rows {
                 let message_id = row.inbound.message_id.clone();
-                match self.inner.take(row.inbound).await {
+                let around = span(&row.inbound);
+                match self.inner.take(row.inbound).instrument(around).await {
                     Ok(_) => settled += 1,
                     Err(failure) => {
                         tracing::warn!(message_id, %failure, "a message of before the restart waits on");
@@ -176,6 +202,27 @@ impl Inlet {
                 self.inner.left.notify_one();
             }
         }
+    }
+}
+
+/// What every log line about a message carries.
+fn span(inbound: &Inbound) -> tracing::Span {
+    let at = &inbound.conversation;
+    let message_id = &inbound.message_id;
+    tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id, message_id)
+}
+
+impl Inbox for Inlet {
+    fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
+        Box::pin(async move {
+            let Err(failure) = self.accept(message).await else { return Offered::Taken };
+            let why = failure.to_string();
+            match failure.code {
+                Code::Usage | Code::IdempotencyConflict => Offered::Refused { why },
+                Code::LimitReached if !failure.retryable => Offered::Refused { why },
+                _ => Offered::Later { why },
+            }
+        })
     }
 }
 
@@ -243,22 +290,39 @@ impl Inner {
         if row.inbound.text != inbound.text {
             return Err(Failure::of(Code::IdempotencyConflict).origin("gateway"));
         }
-        let outcome = match row.outcome {
+        let (outcome, is_unknown) = match row.outcome {
             Some(outcome) if row.settled => return Ok(outcome),
-            Some(outcome) => outcome,
+            Some(outcome) => (outcome, true),
             None => {
                 let outcome = self.act(&row.inbound).await?;
                 let (said, kept) = (row.inbound.clone(), outcome.clone());
                 let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept);
                 self.store.write("inbox_record", record).await?;
-                outcome
+                (outcome, false)
             }
         };
-        self.tell(&row.inbound, &outcome).await?;
+        let replies = self.tell(&row.inbound, &outcome, is_unknown).await?;
+        let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
-        let settle = move |tx: &crate::store::Tx<'_>| inbox::settle(tx, &said, &kept);
+        let settle = move |tx: &crate::store::Tx<'_>| {
+            for message_id in replies.iter().filter(|_| hears_itself) {
+                said::remember(tx, &said.conversation, message_id)?;
+            }
+            inbox::settle(tx, &said, &kept)
+        };
         self.store.write("inbox_settle", settle).await?;
         Ok(outcome)
+    }
+
+    /// Whether the gateway said that itself: then it is dropped before anything is routed, also after an unbind and
+    /// after a restart (C13).
+    async fn is_echo(&self, inbound: &Inbound) -> Result<bool, Failure> {
+        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.hears_itself()) {
+            return Ok(false);
+        }
+        let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
+        let look = self.store.read("said", move |db| said::is_own(db, &at, &message_id));
+        look.await.map_err(Failure::from)
     }
 
     /// Commits the message; on the console also as a line of the conversation.
@@ -288,7 +352,7 @@ impl Inner {
     /// Does what the message asks for. An error means that it is to be tried again.
     async fn act(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
         let acted = match command::parse(&inbound.text) {
-            Some(command) => self.commands.run(inbound, command).await,
+            Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
             None => self.prompt(inbound).await,
         };
         match acted {
@@ -302,16 +366,34 @@ impl Inner {
         }
     }
 
+    /// What the author may do beyond what is theirs, as their channel says.
+    fn standing(&self, inbound: &Inbound) -> Standing {
+        let channel = self.channels.get(&inbound.conversation);
+        channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author))
+    }
+
     async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
-        let normal = self.channels.get(&inbound.conversation.channel).map(|channel| channel.normal());
-        let (binding, target) = bound(&self.store, &inbound.conversation).await?;
-        let known = binding.as_ref().map(|binding| (binding, target));
-        let route = route::inbound(known, normal.unwrap_or(Destination::Ignore), now_ms());
-        tracing::info!(message_id = inbound.message_id, reason = route.reason(), "a message was routed");
+        let at = &inbound.conversation;
+        let key = root_key(inbound)?;
+        let of = key.clone();
+        let before = self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
+        if let Some(session_key) = before {
+            let text = inbound.text.clone();
+            return submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, text).await;
+        }
+        let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
-                let touch = move |tx: &crate::store::Tx<'_>| bindings::touch(tx, binding_id, now_ms());
-                self.store.write("binding_touch", touch).await?;
+                // An answer that would have nowhere to go is not asked for.
+                let answer = self.router.resolve(&session_key, Some(at)).await?;
+                if let Route::Refused { failure, reason } = answer {
+                    return Ok(Outcome::Refused { failure, reason: reason.to_owned() });
+                }
+                // It goes there even if the conversation is bound elsewhere before this is settled.
+                let to = session_key.clone();
+                let keep =
+                    move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
+                self.bindings.touch(binding_id, now_ms(), keep).await?;
                 submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, inbound.text.clone())
                     .await
             }
@@ -320,17 +402,48 @@ impl Inner {
             }
             Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
             Route::Refused { failure, reason } => {
-                if failure.code == Code::StaleBinding {
-                    self.metrics.stale_binding(&inbound.conversation.channel);
+                let refused = Outcome::Refused { failure, reason: reason.to_owned() };
+                let stale = binding.and_then(|(row, target)| Some((row, Stale::of(target)?)));
+                let Some((row, _)) = stale else { return Ok(refused) };
+                self.metrics.stale_binding(&at.channel);
+                if !self.service.may_unbind_stale(at) {
+                    return Ok(refused);
                 }
-                Ok(Outcome::Refused { failure, reason: reason.to_owned() })
+                Ok(self.remove_stale(inbound, row).await?.unwrap_or(refused))
             }
         }
     }
 
-    /// Tells the person what came of it, once: the reply's nonce follows from the message id.
-    async fn tell(&self, inbound: &Inbound, outcome: &Outcome) -> Result<(), Failure> {
-        let Some(channel) = self.channels.get(&inbound.conversation.channel) else { return Ok(()) };
+    /// Removes a stale binding and records what the person is told, in one transaction: a crash leaves both or neither.
+    /// `None` when it is not stale any more, or something of its session still waits.
+    async fn remove_stale(&self, inbound: &Inbound, row: BindingRow) -> Result<Option<Outcome>, Failure> {
+        let binding = row.clone();
+        let told = move |stale: Stale| Outcome::Refused {
+            failure: stale.failure(&row, true),
+            reason: stale.as_str().to_owned(),
+        };
+        let (said, outcome) = (inbound.clone(), told.clone());
+        let record = move |tx: &crate::store::Tx<'_>, stale| inbox::record(tx, &said, &outcome(stale));
+        let removed = self.bindings.remove_stale(&binding, record).await?;
+        if removed.is_some() {
+            self.metrics.stale_removed(&inbound.conversation.channel, "inbound");
+        }
+        Ok(removed.map(told))
+    }
+
+    /// Tells the person what came of it, once: the reply's nonce follows from the message id. `is_unknown`: an earlier
+    /// attempt may have told them. The channel's ids of what was said.
+    async fn tell(
+        &self,
+        inbound: &Inbound,
+        outcome: &Outcome,
+        is_unknown: bool,
+    ) -> Result<Vec<String>, Failure> {
+        let mut said = Vec::new();
+        let Ok(channel) = self.channels.get(&inbound.conversation) else {
+            tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
+            return Ok(said);
+        };
         let kind =
             if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
         let session_key = match outcome {
@@ -338,7 +451,7 @@ impl Inner {
             Outcome::Command { session_key, .. } => session_key.clone(),
             Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
         };
-        for (number, text) in split(outcome.text(), channel.limit()).into_iter().enumerate() {
+        for (number, text) in split(&outcome.text(), channel.limit()).into_iter().enumerate() {
             let message = Outgoing {
                 kind,
                 text,
@@ -346,52 +459,56 @@ impl Inner {
                 session_key: session_key.clone(),
                 run_id: None,
             };
-            let mut attempt = 0;
-            loop {
-                attempt += 1;
-                if let Lookup::Found { .. } = channel.lookup(&inbound.conversation, &message).await {
-                    break;
+            said.extend(self.reply(channel.as_ref(), inbound, &message, is_unknown).await?);
+        }
+        Ok(said)
+    }
+
+    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the answer was lost, or an earlier
+    /// process may have sent it) is looked for first, and never sent blindly.
+    async fn reply(
+        &self,
+        channel: &dyn Channel,
+        inbound: &Inbound,
+        message: &Outgoing,
+        mut is_unknown: bool,
+    ) -> Result<Option<String>, Failure> {
+        for attempt in 1..=REPLY_ATTEMPTS_MAX {
+            let looked = if is_unknown {
+                channel.lookup(&inbound.conversation, message).await
+            } else {
+                Lookup::Absent
+            };
+            let outcome = match looked {
+                Lookup::Found { message_id } => return Ok(Some(message_id)),
+                Lookup::Unknown { why } => SendOutcome::Uncertain { why },
+                Lookup::Absent => channel.send(&inbound.conversation, message).await,
+            };
+            is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
+            match outcome {
+                SendOutcome::Sent { message_id } => return Ok(Some(message_id)),
+                SendOutcome::Rejected { again: false, why } => {
+                    tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
+                    return Ok(None);
                 }
-                match channel.send(&inbound.conversation, &message).await {
-                    SendOutcome::Sent { .. } => break,
-                    SendOutcome::Rejected { again: false, why } => {
-                        tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
-                        break;
-                    }
-                    SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
-                        tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
-                    }
-                    outcome => {
-                        let why = outcome.as_str();
-                        if attempt >= REPLY_ATTEMPTS_MAX {
-                            tracing::warn!(message_id = inbound.message_id, why, "a reply waits on");
-                            return Err(Failure::new(Code::StoreUnavailable, "The reply could not be sent.")
-                                .origin("gateway")
-                                .retryable());
-                        }
-                    }
+                SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
                 }
+                outcome if attempt == REPLY_ATTEMPTS_MAX => {
+                    tracing::warn!(
+                        message_id = inbound.message_id,
+                        why = outcome.as_str(),
+                        "a reply waits on"
+                    );
+                }
+                SendOutcome::Limited { .. }
+                | SendOutcome::Rejected { .. }
+                | SendOutcome::Uncertain { .. } => {}
             }
         }
-        Ok(())
+        let failure = Failure::new(Code::StoreUnavailable, "The reply could not be sent.");
+        Err(failure.origin("gateway").retryable())
     }
-}
-
-/// The binding of a conversation, with what is known of its session.
-///
-/// # Errors
-/// `ACP_STORE_UNAVAILABLE`.
-pub(crate) async fn bound(
-    store: &Store,
-    at: &ConversationRef,
-) -> Result<(Option<BindingRow>, Target), Failure> {
-    let at = at.clone();
-    let read = store.read("binding_of_conversation", move |db| {
-        let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok((None, Target::Missing)) };
-        let session = sessions::get(db, &binding.session_key)?;
-        Ok((Some(binding), session.map_or(Target::Missing, |session| Target::Known(session.state))))
-    });
-    read.await.map_err(Failure::from)
 }
 
 /// Gives a message to a session.

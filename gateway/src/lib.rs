@@ -4,6 +4,7 @@
 //! Floors, imports run downward only: `ids, error, config` < `core` (pure) < ports (`store`, `runtime`,
 //! `channel`) < drivers < `app`, `cli`. See `ARCHITECTURE.md`.
 
+pub mod channel;
 pub mod cli;
 
 pub(crate) mod agent_fs;
@@ -12,7 +13,7 @@ pub(crate) mod agents;
 pub(crate) mod api;
 pub(crate) mod app;
 pub(crate) mod aside;
-pub(crate) mod channel;
+pub(crate) mod bindings;
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod commands;
@@ -24,6 +25,7 @@ pub(crate) mod error;
 pub(crate) mod expiry;
 pub(crate) mod http;
 pub(crate) mod inbound;
+pub(crate) mod integrity;
 pub(crate) mod live;
 pub(crate) mod local;
 pub(crate) mod manager;

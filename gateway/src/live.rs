@@ -6,7 +6,7 @@ use crate::config::load::Loaded;
 use crate::config::reload::{self, Changes};
 use crate::core::actor::Limits;
 use crate::core::lines::LINE_BYTES_MAX;
-use crate::core::policy::{Policy, Scope, effective};
+use crate::core::policy::{self, Policy, Scope, effective};
 use crate::core::ttl::Windows;
 use acp_shared::ids::AgentName;
 use std::sync::Arc;
@@ -62,6 +62,11 @@ impl Live {
     /// What is effective now.
     pub(crate) fn policy(&self, scope: &Scope) -> Policy {
         effective(&self.now(), scope)
+    }
+
+    /// How a conversation is told what an agent says.
+    pub(crate) fn stream(&self, scope: &Scope) -> policy::Stream {
+        policy::stream(&self.now(), scope)
     }
 
     /// How long what nobody uses lives.

@@ -4,7 +4,7 @@ use crate::agents::Agents;
 use crate::api::{AgentView, BackendView, StatusView, StoreView, SupervisorView};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::BindingWindows;
+use crate::core::policy::{BindingWindows, Policy, Scope};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
@@ -168,6 +168,14 @@ impl Service for Local {
         self.manager.may_focus(at)
     }
 
+    fn policy(&self, at: &ConversationRef) -> Policy {
+        self.live.policy(&Scope::of(Some(at)))
+    }
+
+    fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
+        self.live.policy(&Scope::of(Some(at))).may_unbind_stale()
+    }
+
     fn status(&self) -> Reply<'_, StatusView> {
         Box::pin(async move {
             let mut status = self.status_now();
@@ -194,7 +202,12 @@ impl Local {
     }
 
     async fn store_now(&self) -> Result<StoreView, Failure> {
-        let levels = self.store.read("status", levels::look).await?;
+        let read = self.store.read("status", |db| {
+            let levels = levels::look(db)?;
+            let stale = if levels.stale_bindings > 0 { levels::stale(db)? } else { Vec::new() };
+            Ok((levels, stale))
+        });
+        let (levels, stale) = read.await?;
         let (bytes, log_bytes) = levels::sizes(self.store.dir());
         Ok(StoreView {
             health: self.store.health().borrow().as_str().to_owned(),
@@ -204,6 +217,7 @@ impl Local {
             runs_queued: levels.runs_queued,
             inbox_waiting: levels.inbox_waiting,
             stale_bindings: levels.stale_bindings,
+            stale,
             actors_stuck: self.metrics.actors().stuck(STUCK) as u64,
         })
     }

@@ -2,45 +2,29 @@
 //! Each acting method takes an idempotency key: the same key gives the first answer again and has no second
 //! effect.
 
+mod mailbox;
+mod spawn;
+
 use crate::core::actor::{Answered, Command, Keyed};
-use crate::core::event::EventKind;
-use crate::core::options::{self, Setting};
+use crate::core::options::Setting;
 use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
 use crate::core::recovery;
 pub(crate) use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
-use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow,
-    SessionOptions, SessionRow, TargetKind,
-};
-use crate::core::run::RunState;
-use crate::core::session::SessionState;
+use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::observe;
-use crate::session_task::{Deps, Envelope, Lanes, Patience, run};
-use crate::store::{AccountCap, SpawnTx, StoreError};
+use crate::session_task::{Deps, Patience, replay};
+use crate::store::{AccountCap, StoreError, sessions};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use mailbox::Actor;
 use serde::Serialize;
-use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use tokio::sync::{mpsc, oneshot};
+use std::sync::Mutex;
 use tokio_util::task::TaskTracker;
-
-/// Commands that may wait for one session.
-const MAILBOX_MAX: usize = 64;
-/// Cancels, closes and permission answers that may wait for one session.
-const URGENT_MAX: usize = 16;
-
-#[derive(Clone)]
-struct Actor {
-    mailbox: mpsc::Sender<Envelope>,
-    urgent: mpsc::Sender<Envelope>,
-}
 
 /// Acts on sessions.
 pub(crate) struct Manager {
@@ -101,172 +85,6 @@ impl Manager {
         self.tasks.wait().await;
     }
 
-    /// Makes a session (with binding and first run, all or nothing) and starts its agent.
-    ///
-    /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`,
-    /// `USAGE` (label), `NO_SESSION` (of the spawner),
-    /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
-    pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
-        let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
-        let spawned = self.spawn_once(request, key, &policy).await;
-        if let Err(failure) = &spawned {
-            self.deps.metrics.spawn(&policy.backend.value, failure.code.as_str());
-        }
-        spawned
-    }
-
-    async fn spawn_once(
-        &self,
-        request: SpawnRequest,
-        key: IdempotencyKey,
-        policy: &Policy,
-    ) -> Result<Spawned, Failure> {
-        let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
-        if let Some(spawned) = self.spawned_before(&keyed).await? {
-            return Ok(spawned);
-        }
-        policy.may_spawn(request.prompt.is_some())?;
-        let windows =
-            if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
-        if let Some(label) = &request.label {
-            options::check_label(label)?;
-        }
-        let backend = self.deps.registry.require(&policy.backend.value);
-        backend.map_err(|failure| policy.without_backend(failure))?;
-        let agent = match &request.agent {
-            Some(agent) => agent.clone(),
-            None => self.deps.profiles.default_agent()?,
-        };
-        self.check_spawner(request.spawned_by.as_ref()).await?;
-        let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), policy)?;
-        let spawned = Spawned {
-            session_key: tx.session.session_key.clone(),
-            run_id: tx.run.as_ref().map(|run| run.run_id),
-        };
-        let (session, run) = (tx.session.clone(), tx.run.clone());
-        match self.deps.store.spawn_session(tx).await {
-            Ok(()) => observe::spawned(&session, run.as_ref()),
-            // The same key a moment ago, from another connection: its answer is ours.
-            Err(StoreError::KeyTaken { .. }) => {
-                let before = self.spawned_before(&keyed).await?;
-                return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
-            }
-            Err(StoreError::LimitReached { account: false, .. }) => return Err(policy.at_sessions_max()),
-            Err(StoreError::LimitReached { account: true, .. }) => return Err(policy.at_account_max()),
-            Err(error) => return Err(Failure::from(error)),
-        }
-        self.actor(&spawned.session_key);
-        Ok(spawned)
-    }
-
-    /// Only an open session spawns another one.
-    async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
-        let Some(spawner) = spawner else { return Ok(()) };
-        let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
-        if row.is_none_or(|row| row.state == SessionState::Closed) {
-            let text =
-                format!("The session {spawner} cannot spawn another one: it is closed, or there is none.");
-            return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
-        }
-        Ok(())
-    }
-
-    async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
-        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
-        let metrics = &self.deps.metrics;
-        match found.map_err(Failure::from)? {
-            None => {
-                metrics.idempotency("spawn", "fresh");
-                Ok(None)
-            }
-            Some((fingerprint, _)) if fingerprint != keyed.fingerprint => {
-                metrics.idempotency("spawn", "conflict");
-                Err(Failure::of(Code::IdempotencyConflict).origin("client"))
-            }
-            Some((_, result)) => {
-                metrics.idempotency("spawn", "replay");
-                let spawned = serde_json::from_str(&result).map_err(|_| Failure::of(Code::Runtime))?;
-                Ok(Some(spawned))
-            }
-        }
-    }
-
-    fn spawn_tx(
-        &self,
-        (agent, request, windows): (AgentName, SpawnRequest, BindingWindows),
-        key: IdempotencyKey,
-        keyed: Keyed,
-        policy: &Policy,
-    ) -> Result<SpawnTx, Failure> {
-        let profile = self.deps.profiles.profile(&agent)?;
-        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
-        let now_ms = self.deps.clock.now_ms();
-        let options = SessionOptions::new(
-            request.permission.unwrap_or(profile.permission),
-            request.non_interactive.unwrap_or(profile.non_interactive),
-        );
-        let backend = policy.backend.value.clone();
-        let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
-        let session_key = session.session_key.clone();
-        let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
-        let binding = request.bind.map(|to| BindingRow {
-            target_kind: kind,
-            ..new_binding(to, &session_key, &request.author, windows, now_ms)
-        });
-        let account = binding.as_ref().zip(policy.account_sessions_max.value);
-        let account_cap = account.map(|(binding, sessions_max)| AccountCap {
-            channel: binding.conversation.channel.clone(),
-            account_id: binding.conversation.account_id.clone(),
-            sessions_max,
-        });
-        let run = request.prompt.map(|text| {
-            let told = (text, request.author, request.interactive);
-            first_run(told, &session_key, key, now_ms)
-        });
-        let events = run.iter().map(first_event).collect();
-        let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
-        let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
-        let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        let sessions_max = policy.sessions_max.value;
-        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap })
-    }
-
-    fn new_session(
-        &self,
-        (agent, backend): (AgentName, String),
-        cwd: String,
-        request: &SpawnRequest,
-        options: SessionOptions,
-        now_ms: u64,
-    ) -> SessionRow {
-        let session_key = SessionKey::mint(&agent);
-        SessionRow {
-            session_key: session_key.clone(),
-            backend,
-            agent,
-            mode: request.mode,
-            cwd,
-            label: request.label.clone(),
-            state: SessionState::Creating,
-            ending: None,
-            last_error: None,
-            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
-            spawned_by: request.spawned_by.clone(),
-            parent_session_key: request.spawned_by.clone(),
-            gateway_instance_id: self.instance_id,
-            agent_session_id: None,
-            resumable: false,
-            agent_info: None,
-            lease_id: None,
-            options,
-            last_session_seq: 0,
-            created_at_ms: now_ms,
-            updated_at_ms: now_ms,
-            last_activity_at_ms: now_ms,
-        }
-    }
-
     /// Accepts a prompt or a steer.
     ///
     /// # Errors
@@ -278,10 +96,17 @@ impl Manager {
         request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
-        self.deps.live.policy(&Scope::default()).may_prompt()?;
         let keyed = keyed("prompt", session, &key, &request);
         let command = Command::Prompt { run_id: RunId::mint(), request, key };
-        match self.ask(session, command, keyed).await? {
+        let refused = match self.deps.live.policy(&Scope::default()).may_prompt() {
+            Ok(()) => self.room_to_wake(session).await.err(),
+            Err(refusal) => Some(refusal),
+        };
+        let answered = match refused {
+            Some(refusal) => self.answered_before(&command, keyed.as_ref(), refusal).await,
+            None => self.ask(session, command, keyed).await,
+        };
+        match answered? {
             Answered::Prompt(accepted) => Ok(accepted),
             Answered::Cancel(_) | Answered::Now(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
         }
@@ -360,16 +185,59 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
         let keyed = keyed("option", session, &key, &setting);
-        let setting = match setting {
-            Setting::Cwd(asked) => {
-                setting_cwd(&asked)?;
-                let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
-                let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
-                Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?)
-            }
-            other => other,
+        let answered = match self.checked(session, setting.clone()).await {
+            Ok(setting) => self.ask(session, Command::Set(setting), keyed).await,
+            Err(refusal) => self.answered_before(&Command::Set(setting), keyed.as_ref(), refusal).await,
         };
-        self.ask_now(session, Command::Set(setting), keyed).await
+        now_of(answered)
+    }
+
+    /// A setting with what only the file system knows.
+    async fn checked(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
+        let Setting::Cwd(asked) = setting else { return Ok(setting) };
+        setting_cwd(&asked)?;
+        let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
+        let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
+        Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?))
+    }
+
+    /// What would be refused today and was answered under the same key is answered again: whoever repeats a command
+    /// wants to know what became of it (I5).
+    ///
+    /// # Errors
+    /// `refusal` when it was never answered; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
+    async fn answered_before(
+        &self,
+        command: &Command,
+        keyed: Option<&Keyed>,
+        refusal: Failure,
+    ) -> Result<Answered, Failure> {
+        let Some(keyed) = keyed else { return Err(refusal) };
+        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        let (fingerprint, result) = found.map_err(Failure::from)?.ok_or(refusal)?;
+        replay(command, keyed, &fingerprint, &result)
+    }
+
+    /// Whether a prompt may wake the session: one that rests does not count among those in use, and is held to the
+    /// caps when it comes back.
+    ///
+    /// # Errors
+    /// `ACP_LIMIT_REACHED`.
+    async fn room_to_wake(&self, session: &SessionKey) -> Result<(), Failure> {
+        let key = session.clone();
+        let asleep = self.deps.store.read("asleep", move |db| sessions::asleep(db, &key)).await;
+        let Some(account) = asleep.map_err(Failure::from)? else { return Ok(()) };
+        let at = account.map(|(channel, account_id)| ConversationRef {
+            channel,
+            account_id,
+            conversation_id: String::new(),
+            parent_conversation_id: None,
+        });
+        let policy = self.deps.live.policy(&Scope::of(at.as_ref()));
+        let (sessions_max, cap) = (policy.sessions_max.value, cap_of(&policy, at.as_ref()));
+        let checked =
+            self.deps.store.read("caps", move |db| sessions::check_caps(db, sessions_max, cap.as_ref()));
+        checked.await.map_err(|error| over_cap(error, &policy))
     }
 
     /// Answers a pending permission with one of the agent's options. The first valid answer wins.
@@ -399,78 +267,30 @@ impl Manager {
         command: Command,
         keyed: Option<Keyed>,
     ) -> Result<SessionNow, Failure> {
-        match self.ask(session, command, keyed).await? {
-            Answered::Now(now) => Ok(now),
-            Answered::Prompt(_) | Answered::Cancel(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
-        }
+        now_of(self.ask(session, command, keyed).await)
     }
+}
 
-    /// Hands a command to the session's actor and waits for the answer.
-    async fn ask(
-        &self,
-        session: &SessionKey,
-        command: Command,
-        keyed: Option<Keyed>,
-    ) -> Result<Answered, Failure> {
-        if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
-            return Err(Failure::of(Code::NoSession));
-        }
-        // An actor that went to rest just now drops the command unread: once more, with a new one.
-        for _ in 0..3 {
-            let actor = self.actor(session);
-            let (reply, answer) = oneshot::channel();
-            let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
-            let urgent = matches!(
-                envelope.command,
-                Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
-            );
-            let lane = if urgent { &actor.urgent } else { &actor.mailbox };
-            match lane.try_send(envelope) {
-                Ok(()) => {
-                    if let Ok(result) = answer.await {
-                        return result;
-                    }
-                }
-                Err(mpsc::error::TrySendError::Full(_)) => {
-                    self.deps.metrics.mailbox_full(if urgent { "urgent" } else { "mailbox" });
-                    let text = "Too many commands wait for this session. Try again in a moment.";
-                    return Err(Failure::new(Code::LimitReached, text).detail("MAILBOX_FULL").retryable());
-                }
-                Err(mpsc::error::TrySendError::Closed(_)) => {}
-            }
-            if self.deps.stop.is_cancelled() {
-                break;
-            }
-            self.forget(session, &actor);
-        }
-        Err(Failure::of(Code::BackendUnavailable).detail("GATEWAY_ENDING").retryable())
+fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
+    match answered? {
+        Answered::Now(now) => Ok(now),
+        Answered::Prompt(_) | Answered::Cancel(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
     }
+}
 
-    /// The session's actor; made when there is none.
-    fn actor(&self, key: &SessionKey) -> Actor {
-        self.actor_with(key, Patience::Once)
-    }
+/// How many sessions of a conversation's account may be in use.
+fn cap_of(policy: &Policy, at: Option<&ConversationRef>) -> Option<AccountCap> {
+    let (at, sessions_max) = at.zip(policy.account_sessions_max.value)?;
+    let (channel, account_id) = (at.channel.clone(), at.account_id.clone());
+    Some(AccountCap { channel, account_id, sessions_max })
+}
 
-    fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
-        let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
-            return actor.clone();
-        }
-        actors.retain(|_, actor| !actor.mailbox.is_closed());
-        let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
-        let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
-        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
-        let actor = Actor { mailbox, urgent };
-        actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));
-        actor
-    }
-
-    fn forget(&self, key: &SessionKey, dead: &Actor) {
-        let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
-        if actors.get(key).is_some_and(|actor| actor.mailbox.same_channel(&dead.mailbox)) {
-            actors.remove(key);
-        }
+/// A refusal of the store, said with the key that decides.
+fn over_cap(error: StoreError, policy: &Policy) -> Failure {
+    match error {
+        StoreError::LimitReached { account: false, .. } => policy.at_sessions_max(),
+        StoreError::LimitReached { account: true, .. } => policy.at_account_max(),
+        error => Failure::from(error),
     }
 }
 
@@ -478,62 +298,6 @@ impl Manager {
 fn setting_cwd(asked: &str) -> Result<(), Failure> {
     let none = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
     Setting::Cwd(asked.to_owned()).check(&none)
-}
-
-/// A new binding of a conversation to a session.
-pub(crate) fn new_binding(
-    conversation: ConversationRef,
-    session: &SessionKey,
-    by: &str,
-    windows: BindingWindows,
-    now_ms: u64,
-) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation,
-        session_key: session.clone(),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: by.to_owned(),
-        bound_at_ms: now_ms,
-        last_activity_at_ms: now_ms,
-        idle_ms: windows.idle_ms,
-        max_age_ms: windows.max_age_ms,
-        metadata: "{}".to_owned(),
-        end_reason: None,
-    }
-}
-
-/// The first run: what is said, by whom, and whether they can be asked.
-fn first_run(
-    (text, author, interactive): (String, String, bool),
-    session: &SessionKey,
-    key: IdempotencyKey,
-    now_ms: u64,
-) -> RunRow {
-    RunRow {
-        run_id: RunId::mint(),
-        session_key: session.clone(),
-        mode: RunMode::Prompt,
-        state: RunState::Queued,
-        text,
-        author,
-        interactive,
-        requester_message_id: None,
-        idempotency_key: key,
-        last_seq: 0,
-        stop_reason: None,
-        usage: None,
-        error: None,
-        created_at_ms: now_ms,
-        started_at_ms: None,
-        ended_at_ms: None,
-    }
-}
-
-fn first_event(run: &RunRow) -> (EventKind, String) {
-    let payload = json!({ "text": run.text, "mode": run.mode, "author": run.author });
-    (EventKind::Prompt, payload.to_string())
 }
 
 fn keyed(verb: &str, session: &SessionKey, key: &IdempotencyKey, asked: &impl Serialize) -> Option<Keyed> {

@@ -5,7 +5,9 @@ use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
-use crate::core::rows::SessionMode;
+use crate::core::binding::Placement;
+use crate::core::rows::{RunMode, SessionMode, SessionRow};
+use crate::core::session::SessionState;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -13,6 +15,7 @@ use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
 use crate::supervisor::{Supervisor, hello};
 use crate::tests::{binding_row, conversation, eventually, session_row, spawn};
+use acp_shared::ids::AgentName;
 use acp_shared::protocol::{Home, Role};
 use futures_util::future::join_all;
 use std::path::Path;
@@ -24,6 +27,7 @@ struct World {
     dir: TempDir,
     store: Store,
     live: Live,
+    registry: Arc<Registry>,
     manager: Manager,
     stop: CancellationToken,
 }
@@ -52,14 +56,14 @@ fn over(dir: TempDir, text: &str) -> World {
     let deps = Deps {
         store: store.clone(),
         supervisor,
-        registry,
+        registry: Arc::clone(&registry),
         clock: Clock::start(),
         profiles: Arc::new(agents),
         live: live.clone(),
         metrics: Metrics::default(),
         stop: stop.clone(),
     };
-    World { dir, store, live, manager: Manager::new(deps, instance_id), stop }
+    World { dir, store, live, registry, manager: Manager::new(deps, instance_id), stop }
 }
 
 fn at(account: &str, id: &str) -> ConversationRef {
@@ -75,10 +79,22 @@ fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
         permission: None,
         non_interactive: None,
         bind,
+        placement: Placement::Here,
         prompt: prompt.map(str::to_owned),
         author: "ann".to_owned(),
         interactive: true,
         spawned_by: None,
+    }
+}
+
+fn said(text: &str) -> PromptRequest {
+    PromptRequest {
+        text: text.to_owned(),
+        mode: RunMode::Prompt,
+        author: "ann".to_owned(),
+        interactive: true,
+        requester_message_id: None,
+        new_conversation: false,
     }
 }
 
@@ -88,15 +104,15 @@ impl World {
     }
 
     async fn prompt(&self, key: &SessionKey) -> Result<PromptAccepted, Failure> {
-        let request = PromptRequest {
-            text: "hello".to_owned(),
-            mode: RunMode::Prompt,
-            author: "ann".to_owned(),
-            interactive: true,
-            requester_message_id: None,
-            new_conversation: false,
-        };
-        self.manager.prompt(key, request, IdempotencyKey::mint()).await
+        self.manager.prompt(key, said("hello"), IdempotencyKey::mint()).await
+    }
+
+    /// A session that was there before, as a row says it.
+    async fn had(&self, name: &str, state: SessionState) -> SessionKey {
+        let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
+        let cwd = std::fs::canonicalize(self.dir.path()).unwrap().to_str().unwrap().to_owned();
+        spawn(&self.store, SessionRow { state, cwd, ..session_row(&key) }, None).await;
+        key
     }
 
     async fn close(&self, key: &SessionKey) {
@@ -127,7 +143,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[
 const FIVE: &str = "[acp]\nmax_concurrent_sessions = 5\n";
 
 #[tokio::test]
-async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
+async fn b09_the_cap_holds_for_spawns_at_once_and_after_a_restart() {
     let world = world(FIVE);
     let done = join_all((0..20).map(|_| world.spawn(None))).await;
     let (made, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
@@ -137,14 +153,14 @@ async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
         refused(
             result,
             Code::LimitReached,
-            &["5 sessions are open", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"],
+            &["5 sessions are in use", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"],
         );
     }
     let world = over(world.end().await, FIVE);
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are open"]);
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
     world.close(&made[0].as_ref().unwrap().session_key).await;
     world.spawn(None).await.unwrap();
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are open"]);
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
     world.reload("[acp]\nmax_concurrent_sessions = 6\n");
     world.spawn(None).await.unwrap();
     drop(world.end().await);
@@ -301,5 +317,194 @@ async fn an_agent_is_not_started_where_it_may_no_longer_work() {
     std::fs::remove_dir(&work).unwrap();
     std::os::unix::fs::symlink(&other, &work).unwrap();
     refused(world.prompt(&second).await, Code::CwdNotAllowed, &["leads to", "other by now"]);
+    drop(world.end().await);
+}
+
+/// B9: what is closed, dead or at rest leaves room; what would wake is held to the cap again.
+#[tokio::test]
+async fn b09_what_rests_is_dead_or_closed_is_not_in_use() {
+    let world = world(FIVE);
+    let resting = world.had("resting", SessionState::Idle).await;
+    for number in 0..4 {
+        world.had(&format!("idle-{number}"), SessionState::Idle).await;
+        world.had(&format!("dead-{number}"), SessionState::Error).await;
+        let closed = world.had(&format!("closed-{number}"), SessionState::Idle).await;
+        world.close(&closed).await;
+    }
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        made.push(world.spawn(None).await.unwrap().session_key);
+    }
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    refused(
+        world.prompt(&resting).await,
+        Code::LimitReached,
+        &["5 sessions are in use", "wait until one rests"],
+    );
+    world.prompt(&made[1]).await.unwrap();
+    world.close(&made[0]).await;
+    eventually("room", async || world.prompt(&resting).await.ok()).await;
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    world.prompt(&resting).await.unwrap();
+    drop(world.end().await);
+}
+
+/// A backend that says of itself that it cannot be used.
+struct Sick;
+
+impl crate::runtime::Runtime for Sick {
+    fn id(&self) -> &'static str {
+        "direct"
+    }
+    fn link(
+        &self,
+        saved: Option<&str>,
+    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::LinkStateError> {
+        DirectRuntime.link(saved)
+    }
+    fn health(&self) -> crate::runtime::Health {
+        crate::runtime::Health { ok: false, details: "/secret/path is gone".to_owned() }
+    }
+}
+
+/// B16: each way in which no agent can be had has its code, the key that decides, and what to do; and makes nothing.
+#[tokio::test]
+async fn b16_backend_missing_unwell_off_or_agent_denied() {
+    let world = world("");
+    let table: [(&str, Code, &[&str]); 6] = [
+        (
+            "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n",
+            Code::BackendMissing,
+            &["not configured", "acp.backend = acpx (/g.toml:2)", "Install it: npm i acpx"],
+        ),
+        ("", Code::BackendUnavailable, &["currently unavailable", "Try again in a moment", "acp.backend"]),
+        ("[acp]\nenabled = false\n", Code::Disabled, &["acp.enabled = false (/g.toml:2)", "reload"]),
+        (
+            "[acp.dispatch]\nenabled = false\n",
+            Code::DispatchDisabled,
+            &["acp.dispatch.enabled = false (/g.toml:2)"],
+        ),
+        (
+            "[acp]\nallowed_agents = [\"goose\"]\n",
+            Code::AgentNotAllowed,
+            &["demo is not in acp.allowed_agents"],
+        ),
+        ("[acp]\nworkspace_roots = [\"/nowhere\"]\n", Code::CwdNotAllowed, &["acp.workspace_roots"]),
+    ];
+    for (text, code, wants) in table {
+        world.reload(text);
+        let runtime: Arc<dyn crate::runtime::Runtime> =
+            if code == Code::BackendUnavailable { Arc::new(Sick) } else { Arc::new(DirectRuntime) };
+        world.registry.register(runtime);
+        let spawned = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
+        assert!(!format!("{spawned:?}").contains("/secret"), "detail belongs into the log");
+        refused(spawned, code, wants);
+    }
+    world.reload("");
+    assert_eq!(world.manager.resume().await.unwrap(), 0, "nothing was made");
+    world.spawn(None).await.unwrap();
+    drop(world.end().await);
+}
+
+/// B16: a session whose backend is gone takes no prompt and says why; it can still be cancelled and closed.
+#[tokio::test]
+async fn b16_a_session_whose_backend_is_gone_can_be_closed() {
+    let world = world("");
+    let key = world.had("one", SessionState::Idle).await;
+    world.registry.unregister("direct");
+    refused(world.prompt(&key).await, Code::BackendMissing, &["not configured"]);
+    world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
+    world.close(&key).await;
+    let kept = world.had("two", SessionState::Idle).await;
+    refused(world.prompt(&kept).await, Code::BackendMissing, &[]);
+    world.registry.register(Arc::new(DirectRuntime));
+    eventually("a prompt that is taken", async || world.prompt(&kept).await.ok()).await;
+    drop(world.end().await);
+}
+
+/// B17: a session keeps the backend that it was made with, whatever is configured later: there is no fallback.
+#[tokio::test]
+async fn b17_a_session_keeps_its_backend() {
+    let world = world("");
+    let key = world.spawn(None).await.unwrap().session_key;
+    world.reload("[acp]\nbackend = \"acpx\"\n");
+    refused(world.spawn(None).await, Code::BackendMissing, &[]);
+    world.prompt(&key).await.unwrap();
+    assert_eq!(world.store.session(key).await.unwrap().unwrap().backend, "direct");
+    drop(world.end().await);
+}
+
+/// B7: what was answered once is answered so again, also when it would be refused today.
+#[tokio::test]
+async fn b07_a_repeated_command_is_answered_as_before_whatever_holds_now() {
+    let world = world("");
+    let session = world.spawn(None).await.unwrap().session_key;
+    let dir = std::fs::canonicalize(world.dir.path()).unwrap().join("work");
+    std::fs::create_dir(&dir).unwrap();
+    let cwd = || Setting::Cwd(dir.to_str().unwrap().to_owned());
+    let keys: Vec<IdempotencyKey> = (0..2).map(|_| IdempotencyKey::mint()).collect();
+    let set = world.manager.set(&session, cwd(), keys[0].clone()).await.unwrap();
+    let accepted = world.manager.prompt(&session, said("hello"), keys[1].clone()).await.unwrap();
+    std::fs::remove_dir(&dir).unwrap();
+    world.reload("[acp.dispatch]\nenabled = false\n");
+    assert_eq!(world.manager.set(&session, cwd(), keys[0].clone()).await.unwrap(), set);
+    refused(world.manager.set(&session, cwd(), IdempotencyKey::mint()).await, Code::CwdNotAllowed, &[]);
+    assert_eq!(world.manager.prompt(&session, said("hello"), keys[1].clone()).await.unwrap(), accepted);
+    let other = world.manager.prompt(&session, said("other"), keys[1].clone()).await;
+    refused(other, Code::IdempotencyConflict, &[]);
+    refused(world.prompt(&session).await, Code::DispatchDisabled, &[]);
+    drop(world.end().await);
+}
+
+/// B7: the same key at once, from several connections, is one session and one run.
+#[tokio::test]
+async fn b07_the_same_key_at_once_has_one_effect() {
+    let world = world("");
+    let key = IdempotencyKey::mint();
+    let spawns = (0..8).map(|_| world.manager.spawn(wanted(None, None), key.clone()));
+    let spawned: Vec<Spawned> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
+    assert!(spawned.iter().all(|one| *one == spawned[0]), "{spawned:?}");
+    let session = &spawned[0].session_key;
+    let prompts = (0..8).map(|_| world.manager.prompt(session, said("hello"), key.clone()));
+    let accepted: Vec<PromptAccepted> = join_all(prompts).await.into_iter().map(Result::unwrap).collect();
+    assert!(accepted.iter().all(|one| *one == accepted[0]), "{accepted:?}");
+    let count =
+        "SELECT (SELECT count(*) FROM acp_sessions) AS sessions, (SELECT count(*) FROM acp_runs) AS runs";
+    let counted = world.store.write("count", move |tx| {
+        Ok(tx.query_row(count, [], |row| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?)))?)
+    });
+    assert_eq!(counted.await.unwrap(), (1, 1));
+    drop(world.end().await);
+}
+
+/// D2: a window runs out in the very moment in which somebody says something: either the prompt was taken and the session
+/// goes on, or the session is closed and the prompt was refused.
+#[tokio::test]
+async fn d02_a_window_and_a_prompt_at_the_same_moment() {
+    let world = world("");
+    for round in 0..20 {
+        let key = world.had(&format!("round-{round}"), SessionState::Idle).await;
+        let seen_ms = world.store.session(key.clone()).await.unwrap().unwrap().last_activity_at_ms;
+        let expiry = Expiry {
+            at_ms: seen_ms,
+            source: crate::core::ttl::Source::Session,
+            window_ms: 1,
+            binding_id: None,
+        };
+        let expire = world.manager.expire(&key, expiry, seen_ms, true);
+        let (prompted, expired) = if round % 2 == 0 {
+            let (prompted, expired) = tokio::join!(world.prompt(&key), expire);
+            (prompted, expired)
+        } else {
+            let (expired, prompted) = tokio::join!(expire, world.prompt(&key));
+            (prompted, expired)
+        };
+        expired.unwrap();
+        let closed = world.store.session(key).await.unwrap().unwrap().state == SessionState::Closed;
+        match prompted {
+            Ok(_) => assert!(!closed, "a prompt that was taken is not closed away"),
+            Err(failure) => assert_eq!((failure.code, closed), (Code::SessionClosed, true)),
+        }
+    }
     drop(world.end().await);
 }

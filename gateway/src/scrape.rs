@@ -8,14 +8,23 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::gauge::Gauge;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// How often the watchdog looks for actors that are at one thing for too long.
 const WATCH_MS: u64 = 5_000;
+/// After an error of `accept` (no file descriptors left), wait this long.
+const ACCEPT_PAUSE_MS: u64 = 100;
+/// Longest head of a scrape's request.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// For how long an actor may be at one thing.
 pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
@@ -98,11 +107,55 @@ pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves nothing but metrics there until `ending` is cancelled.
-pub(crate) async fn serve(listener: TcpListener, scrape: Scrape, ending: CancellationToken) {
-    let serving = axum::serve(listener, scrape.router());
-    if let Err(error) = serving.with_graceful_shutdown(ending.cancelled_owned()).await {
-        tracing::warn!(%error, "metrics are not served any more");
+/// How much strangers may take of the listener: whoever can reach its address may connect.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Connections at a time; one more is closed unanswered.
+    pub(crate) connections_max: usize,
+    /// From a connection's beginning to its end, a slow reader's too, in milliseconds.
+    pub(crate) whole_ms: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { connections_max: 16, whole_ms: 10_000 }
+    }
+}
+
+/// Serves nothing but these routes there until `ending` is cancelled: one request for each connection.
+pub(crate) async fn serve(listener: TcpListener, routes: Router, bounds: Bounds, ending: CancellationToken) {
+    let places = Arc::new(Semaphore::new(bounds.connections_max));
+    loop {
+        let accepted = tokio::select! {
+            () = ending.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for metrics");
+                tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            tracing::debug!(bounds.connections_max, "too many connections for metrics");
+            continue;
+        };
+        let service = TowerToHyperService::new(routes.clone());
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .keep_alive(false)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let ending = ending.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = tokio::time::timeout(Duration::from_millis(bounds.whole_ms), serving) => {}
+                () = ending.cancelled() => {}
+            }
+            drop(place);
+        });
     }
 }
 
@@ -118,5 +171,80 @@ pub(crate) async fn watch(metrics: Metrics, ending: CancellationToken) {
             let seconds = busy.as_secs();
             tracing::error!(session_key, seconds, "an actor is stuck: it has been at one thing for too long");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    async fn served(bounds: Bounds, ending: &CancellationToken) -> SocketAddr {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let routes = Router::new().route("/metrics", get(|| async { "numbers" }));
+        tokio::spawn(serve(listener, routes, bounds, ending.clone()));
+        at
+    }
+
+    async fn asked(at: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        rest(&mut stream).await
+    }
+
+    /// What comes until the other end closes; a reset is a close too.
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn silent_connections_are_few_and_do_not_stay() {
+        let ending = CancellationToken::new();
+        let at = served(Bounds { connections_max: 2, whole_ms: 300 }, &ending).await;
+        // Each of them has its place before the next one comes: a part of a head is read first.
+        let mut silent = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+            silent.push(stream);
+        }
+        for stream in &mut silent {
+            assert_eq!(rest(stream).await, "", "cut off after its time, with nothing said");
+        }
+        let answer = asked(at).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("numbers"), "{answer}");
+        ending.cancel();
+    }
+
+    #[tokio::test]
+    async fn one_connection_more_is_closed_unanswered() {
+        let ending = CancellationToken::new();
+        let at = served(Bounds { connections_max: 1, whole_ms: 600_000 }, &ending).await;
+        let mut first = TcpStream::connect(at).await.unwrap();
+        first.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+        // Connections are accepted in their order.
+        let mut second = TcpStream::connect(at).await.unwrap();
+        assert_eq!(rest(&mut second).await, "");
+        first.write_all(b"host: a\r\n\r\n").await.unwrap();
+        let answer = rest(&mut first).await;
+        assert!(answer.contains("connection: close"), "one request each: {answer}");
+        let answer = loop {
+            // The place is free a moment after the answer.
+            let answer = asked(at).await;
+            if !answer.is_empty() {
+                break answer;
+            }
+        };
+        assert!(answer.ends_with("numbers"), "{answer}");
+        let mut waits = TcpStream::connect(at).await.unwrap();
+        ending.cancel();
+        assert_eq!(rest(&mut waits).await, "", "nothing outlives the gateway");
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::core::actor::{Actor, Profile};
 use crate::core::effect::Fence;
+use crate::core::link::Link;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
+use crate::runtime::missing::MissingLink;
 use crate::session_task::Deps;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -11,10 +13,9 @@ use acp_shared::ids::SessionKey;
 /// Makes the actor from the database; from now on no earlier one of this session can write.
 ///
 /// # Errors
-/// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `ACP_BACKEND_MISSING`, `RUNTIME`.
+/// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
 pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> {
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
-    let backend = deps.registry.require(&snapshot.session.backend)?;
     let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
     let unreadable = |error| {
         tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
@@ -22,9 +23,13 @@ pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence)
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);
     // Without it the agent's words make no sense any more: it is ended, and the session goes on with another one.
-    let (link, link_lost) = match backend.link(saved).map_err(unreadable) {
-        Ok(link) => (link, false),
-        Err(_) => (backend.link(None).map_err(unreadable)?, true),
+    let (link, link_lost): (Box<dyn Link>, bool) = match deps.registry.get(&snapshot.session.backend) {
+        Some(backend) => match backend.link(saved).map_err(unreadable) {
+            Ok(link) => (link, false),
+            Err(_) => (backend.link(None).map_err(unreadable)?, true),
+        },
+        // The session can still be closed; that nothing can be started is in its profile.
+        None => (Box::new(MissingLink::new(saved)), true),
     };
     // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
     let profile = match profile(deps, &snapshot.session) {
@@ -42,8 +47,9 @@ pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence)
 /// moved, replaced by a link or taken out of the roots since.
 ///
 /// # Errors
-/// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
+/// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
 pub(crate) fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
+    deps.registry.require(&session.backend)?;
     let profile = deps.profiles.profile(&session.agent)?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
     if cwd != session.cwd {

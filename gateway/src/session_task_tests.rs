@@ -3,18 +3,27 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use crate::clock::Clock;
+use crate::core::actor::{Limits, Profile};
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseRow, LeaseUse, RunMode};
+use crate::live::Live;
 use crate::manager::{CloseRequest, Manager};
+use crate::metrics::Metrics;
+use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
+use crate::store::Store;
+use crate::supervisor::Supervisor;
 use crate::tests::{open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
-use acp_shared::ids::{GatewayInstanceId, IdempotencyKey};
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
 use acp_shared::protocol::{
-    Graces, Home, LeaseKind, LeaseState, Refusal, RefusalCode, Role, Spawn, ToClient, ToSupervisor,
-    VERSION_MAX, Welcome,
+    Graces, Home, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Request, Role, Spawn, ToClient,
+    ToSupervisor, VERSION_MAX, Welcome,
 };
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 struct NoAgents;
 
@@ -343,7 +352,7 @@ async fn an_actor_that_panics_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_quiet_actor_that_is_dropped_is_counted() {
+async fn b20_a_quiet_actor_that_is_dropped_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     let idle = crate::core::rows::SessionRow {

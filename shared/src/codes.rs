@@ -81,6 +81,12 @@ codes! {
         "This conversation is bound to a session that no longer exists. Unbind it or start a new session.";
     /// The conversation is bound to nothing.
     NotBound = "ACP_NOT_BOUND", exit 1, "This conversation is not bound to a session. Start one with /acp spawn.";
+    /// Nothing serves the channel's account that a conversation is in.
+    ChannelUnavailable = "ACP_CHANNEL_UNAVAILABLE", exit 1,
+        "No adapter serves this channel and account. Turn it on in the configuration and restart the gateway.";
+    /// It belongs to somebody else.
+    NotOwner = "ACP_NOT_OWNER", exit 1,
+        "This belongs to somebody else: only who started or bound it, or who runs this gateway, may do that.";
     /// The same idempotency key came with other content.
     IdempotencyConflict = "ACP_IDEMPOTENCY_CONFLICT", exit 1,
         "This idempotency key was used for something else. Use a new key.";
@@ -143,6 +149,28 @@ mod tests {
             assert_eq!(Code::parse(code.as_str()), Some(*code));
             assert!(Code::ALL.iter().skip(i + 1).all(|other| other.as_str() != code.as_str()), "{code}");
             assert!(!code.text().is_empty());
+        }
+    }
+
+    /// The four of the source document, word for word. Its departure is beside the text: `acpx` is not the only
+    /// backend here, and what to do about it is said after it.
+    #[test]
+    fn the_texts_of_the_source_are_its_own() {
+        for (code, name, text) in [
+            (
+                Code::BackendMissing,
+                "ACP_BACKEND_MISSING",
+                "ACP runtime backend is not configured. Install and enable the acpx runtime plugin.",
+            ),
+            (
+                Code::BackendUnavailable,
+                "ACP_BACKEND_UNAVAILABLE",
+                "ACP runtime backend is currently unavailable. Try again in a moment.",
+            ),
+            (Code::SessionInitFailed, "ACP_SESSION_INIT_FAILED", "Could not initialize ACP session runtime."),
+            (Code::TurnFailed, "ACP_TURN_FAILED", "ACP turn failed before completion."),
+        ] {
+            assert_eq!((code.as_str(), code.text()), (name, text));
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::core::ladder::Limits;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
 use crate::core::stop::WRAPPER_HEADSTART_MS;
 use crate::core::tenant::{Confined, caps_of};
+use crate::core::verify::Life;
 use crate::launchdir::{LaunchDir, LaunchDirError};
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
@@ -420,6 +421,7 @@ fn verify<S: Sys>(
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter = context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch(NO_ADAPTER))?;
     let a = context.sys.glance(&adapter);
+    check(!matches!(a.life, Life::Zombie | Life::Gone), NO_ADAPTER)?;
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
     check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;

@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod fake_agent;
+pub mod fake_channel;
 pub mod fake_model;
 pub mod foreign;
 pub mod house;

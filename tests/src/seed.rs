@@ -26,6 +26,12 @@ impl Seed {
         Self { state }
     }
 
+    /// Another source that follows from this one: what is drawn from the one does not change the other.
+    #[must_use]
+    pub fn fork(&mut self) -> Self {
+        Self { state: self.number() }
+    }
+
     /// The next number (splitmix64).
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -236,6 +236,8 @@ fn owners_and_labels() {
     }
     assert_eq!(of(&child)["gateway_instance_id"], of(&parent)["gateway_instance_id"]);
     assert!(of(&child)["gateway_instance_id"].is_string());
+    assert_eq!((&of(&child)["agent"], &of(&child)["backend"]), (&"scripted".into(), &"direct".into()));
+    assert!(of(&child)["created_at_ms"].is_u64());
     let taken = spawn(&["--label", "work"]);
     assert_eq!(
         (taken.error_code().as_str(), &taken.error()["detail_code"]),
@@ -364,5 +366,38 @@ fn heavy_a_supervisor_that_hangs_is_noticed_and_gone_on_with() {
     let events = turn.finish(LONG).ok().lines();
     check_turn(&events, "end_turn");
     check_chunks(&chunks(&events), 40, 16);
+    house.end();
+}
+
+/// The gateway's database beside a gateway that runs.
+#[expect(clippy::disallowed_methods, reason = "the test plays a database that refuses one kind of row")]
+fn beside(house: &House, sql: &str) {
+    let db = Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap_or_else(|e| panic!("{e}"));
+    db.busy_timeout(LONG).and_then(|()| db.execute_batch(sql)).unwrap_or_else(|e| panic!("{sql}: {e}"));
+}
+
+/// B8: an opening that cannot be committed is told to nobody, and its process is ended after as long as an agent may
+/// take to open a session: no agent lives that no row says is ready. Once the database takes it again, what the agent had
+/// said is read from its output, and the next prompt goes on in the conversation with another process.
+#[test]
+fn b08_r_an_opening_that_cannot_be_committed_takes_its_process_back() {
+    let house = Plan::flags(&[]).init_ms(5_000).build();
+    beside(
+        &house,
+        "CREATE TRIGGER no_opening BEFORE UPDATE OF agent_session_id ON acp_sessions \
+         WHEN NEW.agent_session_id IS NOT NULL BEGIN SELECT RAISE(ABORT, 'no'); END",
+    );
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    house.await_end_of(&lease);
+    let view = shown(&house, &key);
+    assert_eq!((&view["state"], &view["agent_session_id"]), (&"creating".into(), &Value::Null), "{view}");
+    assert_eq!(house.agent_events("start").len(), 1);
+    assert!(!house.history(&key).iter().any(|event| event.to_string().contains("agent_ready")));
+    beside(&house, "DROP TRIGGER no_opening");
+    until(LONG, "it is read again", || shown(&house, &key)["state"] == "idle");
+    until(LONG, "its end too", || shown(&house, &key)["lease_id"].is_null());
+    check_turn(&house.prompt(&key, "after all"), "end_turn");
+    assert_eq!((house.agent_events("start").len(), house.received("session/new").len()), (2, 1));
     house.end();
 }

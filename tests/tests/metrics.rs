@@ -14,11 +14,12 @@ use std::net::TcpStream;
 /// Where each metric's numbers are held against what really happened: here, or in a test of the gateway itself.
 const HERE: &str = "tests/tests/metrics.rs";
 const INBOUND: &str = "gateway/src/inbound/tests.rs";
+const BINDINGS: &str = "gateway/src/inbound/tests/bindings.rs";
 const DELIVERY: &str = "gateway/src/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
-const METRICS: [(&str, &str); 31] = [
+const METRICS: [(&str, &str); 34] = [
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
@@ -27,6 +28,8 @@ const METRICS: [(&str, &str); 31] = [
     ("acp_actor_restarts", SESSIONS),
     ("acp_actor_evictions", SESSIONS),
     ("acp_stale_binding_detections", INBOUND),
+    ("acp_stale_binding_removals", BINDINGS),
+    ("acp_routes", BINDINGS),
     ("acp_idempotency_lookups", HERE),
     ("acp_delivery_attempts", HERE),
     ("acp_delivery_retries", DELIVERY),
@@ -42,6 +45,7 @@ const METRICS: [(&str, &str); 31] = [
     ("acp_supervisor_connected", HERE),
     ("acp_supervisor_connections", HERE),
     ("acp_store_writable", HERE),
+    ("acp_store_sound", HERE),
     ("acp_store_database_bytes", HERE),
     ("acp_store_log_bytes", HERE),
     ("acp_store_commits", HERE),
@@ -113,6 +117,13 @@ fn turns(house: &House, key: &str) {
     let listed = house.verb(&["sessions", "list"]);
     assert!(listed[0]["active_run"].is_string(), "{listed}");
     assert_eq!(listed[0]["queued_runs"], 1, "{listed}");
+    let shown = house.verb(&["sessions", "show", key]);
+    let last = shown["runs"].as_array().and_then(|runs| runs.last());
+    assert_eq!(
+        last.map(|run| (&run["state"], &run["position"])),
+        Some((&"queued".into(), &1.into())),
+        "{shown}"
+    );
     let _ = house.cli(&["sessions", "cancel", key]).ok();
     drop(waiting);
     until(LONG, "the queue is done", || state(house, key) == "idle");
@@ -140,7 +151,7 @@ fn conversation(house: &House) -> f64 {
 }
 
 #[test]
-fn a_scrape_says_what_happened() {
+fn b20_r_a_scrape_says_what_happened() {
     let mut house = House::new(&[]);
     let key = spawns(&house);
     turns(&house, &key);
@@ -178,6 +189,7 @@ fn a_scrape_says_what_happened() {
             ("acp_supervisor_connected", 1.0),
             ("acp_supervisor_connections_total", 1.0),
             ("acp_store_writable", 1.0),
+            ("acp_store_sound", 1.0),
             ("acp_store_groups_lost_total", 0.0),
         ],
     );

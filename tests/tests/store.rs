@@ -128,15 +128,22 @@ fn a_damaged_database_is_refused_looked_at_and_brought_back() {
     let start = ["serve", "--supervisor-socket", text(house.socket())];
     let refused = house.cli(&start);
     assert_eq!(refused.error()["detail_code"], "STORE_DAMAGED", "{refused:#?}");
-    for way_out in ["store check", "store restore FILE"] {
+    for way_out in ["store check", "store sessions", "store restore FILE"] {
         assert!(refused.error()["message"].as_str().unwrap().contains(way_out), "{refused:#?}");
     }
     assert_eq!(std::fs::read(&db).unwrap(), bytes, "nothing was changed");
     let looked = house.cli(&["store", "check"]);
     assert_eq!((looked.code, looked.lines()[0]["ok"].as_bool()), (Some(1), Some(false)), "{looked:#?}");
+    // Every page of it is damaged: nothing is listed, and that is said.
+    let listed = house.cli(&["store", "sessions"]);
+    assert_eq!(listed.error()["detail_code"], "STORE_DAMAGED", "{listed:#?}");
+    assert!(listed.lines()[0]["unread"].as_array().is_some_and(|unread| !unread.is_empty()), "{listed:#?}");
     let doctor = house.cli(&["doctor"]);
     assert!(doctor.stdout.contains("store check"), "{doctor:#?}");
+    assert_eq!(std::fs::read(&db).unwrap(), bytes, "nothing was changed");
     let _ = house.verb(&["store", "restore", text(&file)]);
+    let listed = house.verb(&["store", "sessions"]);
+    assert_eq!(listed["sessions"][0]["session_key"], key.as_str(), "without a gateway: {listed}");
     house.start_gateway();
     let _ = house.prompt(&key, "say b");
     house.end();
@@ -169,7 +176,7 @@ fn doctor_and_backup_see_a_running_gateway() {
         let found = doctor.as_array().unwrap().iter().find(|check| check["name"] == name);
         found.map(|check| check["verdict"].as_str().unwrap().to_owned())
     };
-    for name in ["configuration", "gateway", "backend", "store", "bindings", "database"] {
+    for name in ["configuration", "gateway", "backend", "store", "bindings", "database", "supervisor"] {
         assert_eq!(verdict(name).as_deref(), Some("ok"), "{name}: {doctor}");
     }
     house.end();

@@ -3,7 +3,10 @@
 //! A message is delivered when its row is committed (H25); whoever looks at a conversation is a cursor over the
 //! rows. So nothing is ever uncertain here, and the same nonce gives the same row.
 
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::channel::{Channel, EditOutcome, Lookup, Opened, Outgoing, Reply, SendOutcome};
+use crate::core::binding::Capabilities;
+use crate::core::command::gate::Standing;
+use crate::core::project::{PartKind, nonce_of};
 use crate::core::route::Destination;
 use crate::core::rows::ConversationRef;
 use crate::core::split::{Limit, Unit};
@@ -14,6 +17,8 @@ use crate::store::console::{self, NewConsoleMessage};
 pub(crate) const CONSOLE: &str = "console";
 /// The most that one message holds, in bytes.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
+/// How much of a starter's nonce names the conversation that begins with it.
+const CHILD_TAG_CHARS: usize = 8;
 
 /// The console channel.
 #[derive(Debug, Clone)]
@@ -43,6 +48,15 @@ impl Channel for Console {
         CONSOLE
     }
 
+    fn capabilities(&self, _: &ConversationRef) -> Capabilities {
+        Capabilities { here: true, child: true }
+    }
+
+    /// Those who type there choose the ids of what they say.
+    fn hears_itself(&self) -> bool {
+        false
+    }
+
     fn limit(&self) -> Limit {
         Limit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
     }
@@ -51,16 +65,13 @@ impl Channel for Console {
         Destination::Hint
     }
 
+    /// Only the gateway's own user gets to its socket, and that is who runs it.
+    fn standing(&self, _author: &str) -> Standing {
+        Standing::Operator
+    }
+
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
-        let row = NewConsoleMessage {
-            conversation_id: to.conversation_id.clone(),
-            author: String::new(),
-            text: message.text.clone(),
-            nonce: message.nonce.clone(),
-            kind: message.kind.as_str(),
-            session_key: message.session_key.clone(),
-            run_id: message.run_id,
-        };
+        let row = row(&to.conversation_id, message);
         Box::pin(async move {
             match self.store.write("console_send", move |tx| console::insert(tx, &row)).await {
                 Ok(id) => SendOutcome::Sent { message_id: id.to_string() },
@@ -79,5 +90,67 @@ impl Channel for Console {
                 Err(error) => Lookup::Unknown { why: error.to_string() },
             }
         })
+    }
+
+    /// A conversation is there as soon as something stands in it: the child's name follows from the starter's nonce.
+    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+        let tag: String = starter.nonce.chars().take(CHILD_TAG_CHARS).collect();
+        let child = format!("{}/{tag}", parent.conversation_id);
+        let begins = row(&child, starter);
+        let text = format!("{} is bound to the conversation {child}.", session_of(starter));
+        let nonce = nonce_of(&["parent", &starter.nonce]);
+        let told = Outgoing { kind: PartKind::Notice, text, nonce, ..starter.clone() };
+        let told = row(&parent.conversation_id, &told);
+        Box::pin(async move {
+            let both = move |tx: &crate::store::Tx<'_>| {
+                console::insert(tx, &begins)?;
+                console::insert(tx, &told).map(drop)
+            };
+            match self.store.write("console_child", both).await {
+                Ok(()) => Opened::Made { conversation_id: child },
+                Err(error) => Opened::Rejected { why: error.to_string(), again: true },
+            }
+        })
+    }
+
+    fn can_edit(&self) -> bool {
+        true
+    }
+
+    fn edit<'a>(
+        &'a self,
+        to: &'a ConversationRef,
+        message_id: &'a str,
+        message: &'a Outgoing,
+    ) -> Reply<'a, EditOutcome> {
+        let (conversation_id, text) = (to.conversation_id.clone(), message.text.clone());
+        Box::pin(async move {
+            let Ok(id) = message_id.parse() else {
+                return EditOutcome::Gone { why: "no number of a message".to_owned() };
+            };
+            let edit = move |tx: &crate::store::Tx<'_>| console::edit(tx, &conversation_id, id, &text);
+            match self.store.write("console_edit", edit).await {
+                Ok(true) => EditOutcome::Edited,
+                Ok(false) => EditOutcome::Gone { why: "no such message".to_owned() },
+                Err(error) => EditOutcome::Failed { why: error.to_string() },
+            }
+        })
+    }
+}
+
+fn session_of(message: &Outgoing) -> String {
+    message.session_key.as_ref().map_or_else(|| "A session".to_owned(), ToString::to_string)
+}
+
+/// A message as a row of a conversation.
+fn row(conversation_id: &str, message: &Outgoing) -> NewConsoleMessage {
+    NewConsoleMessage {
+        conversation_id: conversation_id.to_owned(),
+        author: String::new(),
+        text: message.text.clone(),
+        nonce: message.nonce.clone(),
+        kind: message.kind.as_str(),
+        session_key: message.session_key.clone(),
+        run_id: message.run_id,
     }
 }

@@ -1,25 +1,54 @@
 //! The channel port: where conversations live.
+//!
+//! The port is public: a program can run the gateway with channels of its own beside the built-in ones
+//! ([`crate::cli::main_with`]). Everything else of a gateway is its own affair.
 
+pub(crate) mod adapters;
 pub(crate) mod console;
 
-use crate::core::project::PartKind;
-use crate::core::route::Destination;
-use crate::core::rows::ConversationRef;
-use crate::core::split::Limit;
+pub(crate) use adapters::{Channels, NoAdapter};
+
+pub use crate::core::binding::Capabilities;
+pub use crate::core::command::gate::Standing;
+pub use crate::core::project::PartKind;
+pub use crate::core::route::Destination;
+pub use crate::core::rows::ConversationRef;
+pub use crate::core::split::{Limit, Unit};
+pub use crate::store::inbox::Inbound;
+
 use acp_shared::ids::{RunId, SessionKey};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
 /// An answer of a channel on its way.
-pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A channel adapter. Adapters are dumb: they send what they are given, in the order of the calls, and say
-/// honestly what became of it.
-pub(crate) trait Channel: Send + Sync + 'static {
+/// honestly what became of it; they bring in what people say, as often as they like.
+///
+/// Every answer comes in the end: an adapter has deadlines of its own, and what it does not know by then is
+/// uncertain. A call may be dropped before its answer, when the gateway ends.
+pub trait Channel: Send + Sync + 'static {
     /// Its name in conversations, e.g. `console`.
     fn id(&self) -> &'static str;
+
+    /// The account of the channel that it serves, as conversations name it: `default` where there is only one.
+    fn account_id(&self) -> &str {
+        "default"
+    }
+
+    /// What can be done about bindings in one of its conversations.
+    fn capabilities(&self, at: &ConversationRef) -> Capabilities {
+        let _ = at;
+        Capabilities { here: true, child: false }
+    }
+
+    /// Whether what it sends comes back to it under the same message ids. Then the gateway drops what it knows to be
+    /// its own; an adapter that sees who wrote a message drops its own account's by itself.
+    fn hears_itself(&self) -> bool {
+        true
+    }
 
     /// The most that one message may hold.
     fn limit(&self) -> Limit;
@@ -27,31 +56,113 @@ pub(crate) trait Channel: Send + Sync + 'static {
     /// What it does with messages of conversations that are bound to nothing.
     fn normal(&self) -> Destination;
 
+    /// What a person of that name may do with commands beyond what is theirs. A channel that cannot tell says nothing.
+    fn standing(&self, _author: &str) -> Standing {
+        Standing::Person
+    }
+
     /// Sends one message. A message whose nonce the channel has seen is not sent again: its first id comes back.
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;
 
     /// Looks for a message whose sending had an uncertain end.
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
+
+    /// Makes a conversation below `parent` that begins with `starter`. The starter's nonce names it for ever: asked
+    /// again with the same one, it is found again and no second is made (H13).
+    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+        let _ = (parent, starter);
+        let why = format!("{} has no conversations below others", self.id());
+        Box::pin(async move { Opened::Rejected { why, again: false } })
+    }
+
+    /// Whether a message that was sent can be given another text.
+    fn can_edit(&self) -> bool {
+        false
+    }
+
+    /// Gives a message that was sent another text. Best effort: the last one that is given holds, and one that is
+    /// lost is followed by others.
+    fn edit<'a>(
+        &'a self,
+        _to: &'a ConversationRef,
+        _message_id: &'a str,
+        _message: &'a Outgoing,
+    ) -> Reply<'a, EditOutcome> {
+        Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
+    }
+
+    /// Brings in what people say, until it is dropped when the gateway ends. Called once, after everything that
+    /// was brought in before a restart is taken up. A channel without this is talked to in another way.
+    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+        drop(inbox);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// What became of a conversation that was to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opened {
+    /// It is there, and shows its starter.
+    Made {
+        /// Its name in the channel.
+        conversation_id: String,
+    },
+    /// It was provably not made.
+    Rejected {
+        /// Why, for the log.
+        why: String,
+        /// Whether it may be made later.
+        again: bool,
+    },
+    /// Nobody knows: the answer was lost.
+    Uncertain {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// Where channels bring what people say. The same message (by its id in its conversation) may be brought any
+/// number of times, and is acted on once.
+pub trait Inbox: Send + Sync + 'static {
+    /// Brings a message. Whoever drops the call before its answer stops nothing.
+    fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
+}
+
+/// What became of a message that was brought in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Offered {
+    /// It is kept, and was acted on: it need not be brought again.
+    Taken,
+    /// It may not be kept: bring it again after a moment.
+    Later {
+        /// Why, for the log.
+        why: String,
+    },
+    /// It is no message that can be taken.
+    Refused {
+        /// Why, for the log.
+        why: String,
+    },
 }
 
 /// A message on its way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     /// What it is.
-    pub(crate) kind: PartKind,
+    pub kind: PartKind,
     /// What is shown.
-    pub(crate) text: String,
+    pub text: String,
     /// Names it for ever.
-    pub(crate) nonce: String,
+    pub nonce: String,
     /// The session that it is about.
-    pub(crate) session_key: Option<SessionKey>,
+    pub session_key: Option<SessionKey>,
     /// The run that it belongs to.
-    pub(crate) run_id: Option<RunId>,
+    pub run_id: Option<RunId>,
 }
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SendOutcome {
+pub enum SendOutcome {
     /// It is in the conversation.
     Sent {
         /// The channel's id of it.
@@ -65,7 +176,6 @@ pub(crate) enum SendOutcome {
         again: bool,
     },
     /// It is provably not in the conversation: the channel takes no more for now.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the console has no rate limit"))]
     Limited {
         /// When the same message may be sent again, in milliseconds from now.
         retry_after_ms: u64,
@@ -90,9 +200,31 @@ impl SendOutcome {
     }
 }
 
+/// What became of an edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EditOutcome {
+    /// The message has the text now.
+    Edited,
+    /// It may have it or not; the same edit may be made again.
+    Failed {
+        /// Why, for the log.
+        why: String,
+    },
+    /// It has the text it had: the channel takes no more for now.
+    Limited {
+        /// When the edit may be made again, in milliseconds from now.
+        retry_after_ms: u64,
+    },
+    /// There is no such message, or it cannot be changed any more.
+    Gone {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
 /// What a look for a message came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Lookup {
+pub enum Lookup {
     /// It is there.
     Found {
         /// The channel's id of it.
@@ -105,28 +237,4 @@ pub(crate) enum Lookup {
         /// Why, for the log.
         why: String,
     },
-}
-
-/// The channels by name.
-#[derive(Clone, Default)]
-pub(crate) struct Channels {
-    by_id: BTreeMap<&'static str, Arc<dyn Channel>>,
-}
-
-impl std::fmt::Debug for Channels {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.by_id.keys()).finish()
-    }
-}
-
-impl Channels {
-    /// With these channels; a later one of the same name takes the place of an earlier one.
-    pub(crate) fn new(channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
-        Self { by_id: channels.into_iter().map(|channel| (channel.id(), channel)).collect() }
-    }
-
-    /// The channel of that name, if there is one.
-    pub(crate) fn get(&self, id: &str) -> Option<&Arc<dyn Channel>> {
-        self.by_id.get(id)
-    }
 }

@@ -2,11 +2,12 @@
 
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::{Global, inside, usage};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, Loaded, load, nearest_source};
 use crate::config::source::shown;
 use crate::config::{Channels, unused};
 use crate::core::policy::{self, Scope, effective};
 use crate::error::Failure;
+use crate::store::schema::DB_FILE;
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
 use clap::{Args, Subcommand};
@@ -78,8 +79,28 @@ pub(crate) fn read(
     let file = text.as_deref().map(|text| (path.as_path(), text));
     let loaded =
         load(Inputs { file, env: &env, flags: &flags }).map_err(|error| invalid(error.to_string()))?;
+    store_stays(&loaded, state_dir).map_err(invalid)?;
     let path = text.is_some().then_some(path);
     Ok((loaded, path))
+}
+
+/// The database stays beside its lock and what remembers it: a place of its own for it alone is refused, so that
+/// nobody looks for sessions where they are not.
+fn store_stays(loaded: &Loaded, state_dir: &Path) -> Result<(), String> {
+    let here = state_dir.join(DB_FILE);
+    match &loaded.config.acp.control_plane.store_path {
+        Some(wanted) if *wanted != here => {
+            let key = ["acp", "control_plane", "store_path"].map(str::to_owned);
+            Err(format!(
+                "{}: acp.control_plane.store_path is {}, and the database of this state directory is {}: it stays \
+                 beside its lock. Leave the key out, and choose the place with --state-dir",
+                nearest_source(&key, &loaded.sources),
+                wanted.display(),
+                here.display()
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read_bounded(path: &Path) -> io::Result<String> {

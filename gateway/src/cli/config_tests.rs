@@ -2,19 +2,26 @@
 //! schema. A key without a row fails here, and so does one whose change changes nothing.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use super::ConfigArgs;
 use crate::agents::Agents;
 use crate::app;
 use crate::cli::serve::supervisor_of;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
+use crate::core::card::{Came, Card, Pace};
+use crate::core::event::{EventKind, EventRow};
 use crate::core::policy::{Bind, Policy, Scope, effective};
+use crate::core::project::{Digest, RunDigest, Style, project};
+use crate::core::rows::RunMode;
+use crate::core::split::{Limit, Unit};
 use crate::error::Failure;
 use crate::live::Live;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use acp_shared::codes::Code;
-use acp_shared::ids::AgentName;
+use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +43,10 @@ type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
 const MANAGER: &str = "gateway/src/manager_tests.rs";
+const CARDS: &str = "gateway/src/delivery/tests/live.rs";
+const CASES: &str = "gateway/src/core/project/tests/cases.rs";
 const LIVES: &str = "tests/tests/lives.rs";
+const BINDINGS: &str = "tests/tests/bindings.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
 
@@ -112,6 +122,11 @@ fn discord(loaded: &Loaded) -> String {
     gates(loaded, "discord")
 }
 
+/// Whether the gateway removes what leads nowhere by itself.
+fn removes_stale(loaded: &Loaded) -> String {
+    ["console", "discord"].map(|channel| policy(loaded, channel).may_unbind_stale().to_string()).join(" ")
+}
+
 fn caps(loaded: &Loaded) -> String {
     let policy = policy(loaded, "discord");
     format!("{:?} {:?}", policy.at_sessions_max(), policy.account_sessions_max)
@@ -129,6 +144,64 @@ fn backend(loaded: &Loaded) -> String {
     format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
 }
 
+/// A turn with a hidden tool call, lines of a kind that nobody knows, one of them twice, and a long text.
+fn journal() -> Vec<EventRow> {
+    let text = |text: &str| json!({"content": {"type": "text", "text": text}});
+    let news = |text: &str| json!({"sessionUpdate": "made_up", "text": text});
+    let rows = [
+        (EventKind::AgentMessage, text("Looking.")),
+        (EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})),
+        (EventKind::AgentMessage, text("Found it.")),
+        (EventKind::Plan, json!({"entries": [{"content": "x", "status": "pending"}]})),
+        (EventKind::Update, news("again")),
+        (EventKind::Update, news("again")),
+        (EventKind::Update, news(&"long ".repeat(100))),
+        (EventKind::AgentMessage, text(&"word ".repeat(100))),
+        (EventKind::Done, json!({"stop_reason": "end_turn"})),
+    ];
+    let row = |(seq, (kind, payload)): (u64, (EventKind, serde_json::Value))| EventRow {
+        session_key: SessionKey::parse("agent:mine:acp:1").unwrap(),
+        session_seq: seq,
+        run_id: RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").ok(),
+        seq: Some(seq),
+        kind,
+        payload: payload.to_string(),
+        created_at_ms: 0,
+    };
+    (1..).zip(rows).map(row).collect()
+}
+
+fn stream(loaded: &Loaded) -> (Style, Pace) {
+    let stream = Live::new(loaded.clone()).stream(&Scope::default());
+    (Style::new(Limit::new(Unit::Bytes, 16_384), &stream), Pace::of(&stream))
+}
+
+/// What a conversation is told of a turn.
+fn told(loaded: &Loaded) -> String {
+    let (style, rows) = (stream(loaded).0, journal());
+    let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
+    rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
+    let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+    format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
+}
+
+/// When the card of a turn changes, and to what, if a row comes every three seconds.
+fn cards(loaded: &Loaded) -> String {
+    let (style, pace) = stream(loaded);
+    let mut card = Card::new(style, pace, true, None, 0);
+    let (mut rows, mut changes) = (journal().into_iter(), Vec::new());
+    for now in 0..30_000 {
+        if now % 3_000 == 0 {
+            rows.next().into_iter().for_each(|row| card.push(now, &row));
+        }
+        if let Some(act) = card.act(now) {
+            changes.push((now, act));
+            card.came(now, Came::Shown { message_id: "m".to_owned() });
+        }
+    }
+    format!("{changes:?}")
+}
+
 const ROWS: &[Row] = &[
     ("acp.enabled", "false", Seen(console)),
     ("acp.enabled", "false", Test(MANAGER, "the_switches_are_followed_at_once")),
@@ -144,19 +217,25 @@ const ROWS: &[Row] = &[
     (
         "acp.max_concurrent_sessions",
         "3",
-        Test(MANAGER, "the_cap_holds_for_spawns_at_once_and_after_a_restart"),
+        Test(MANAGER, "b09_the_cap_holds_for_spawns_at_once_and_after_a_restart"),
     ),
     ("acp.max_concurrent_sessions_per_account", "3", Seen(caps)),
     ("acp.max_concurrent_sessions_per_account", "3", Test(MANAGER, "an_account_has_a_cap_of_its_own")),
-    ("acp.stream.coalesce_idle_ms", "1", Unused),
-    ("acp.stream.delivery_mode", "\"live\"", Unused),
-    ("acp.stream.hidden_boundary_separator", "\"none\"", Unused),
-    ("acp.stream.max_chunk_chars", "100", Unused),
-    ("acp.stream.max_output_chars", "100", Unused),
-    ("acp.stream.max_session_update_chars", "100", Unused),
-    ("acp.stream.min_interval_ms", "100", Unused),
-    ("acp.stream.repeat_suppression", "false", Unused),
-    ("acp.stream.tag_visibility", "{ plan = true }", Unused),
+    ("acp.stream.coalesce_idle_ms", "1", Seen(cards)),
+    ("acp.stream.delivery_mode", "\"live\"", Test(CARDS, "the_console_has_cards_in_live_mode_only")),
+    ("acp.stream.hidden_boundary_separator", "\"none\"", Seen(told)),
+    ("acp.stream.max_chunk_chars", "100", Seen(told)),
+    ("acp.stream.max_chunk_chars", "100", Seen(cards)),
+    ("acp.stream.max_output_chars", "100", Seen(told)),
+    ("acp.stream.max_session_update_chars", "100", Seen(told)),
+    ("acp.stream.min_interval_ms", "100", Seen(cards)),
+    (
+        "acp.stream.repeat_suppression",
+        "false",
+        Test(CASES, "c03_a_tool_call_is_said_when_it_starts_and_when_it_ends"),
+    ),
+    ("acp.stream.repeat_suppression", "false", Seen(told)),
+    ("acp.stream.tag_visibility", "{ plan = true }", Seen(told)),
     ("acp.runtime.ttl_minutes", "1", Seen(limits)),
     ("acp.runtime.ttl_minutes", "1", Test(LIVES, "b10_r_an_idle_agent_is_ended_by_time_and_comes_back")),
     ("acp.runtime.install_command", "\"make\"", Seen(backend)),
@@ -165,7 +244,14 @@ const ROWS: &[Row] = &[
         "\"sqlite\"",
         Test("gateway/src/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
     ),
-    ("acp.control_plane.store_path", "\"/db\"", Unused),
+    (
+        "acp.control_plane.store_path",
+        "\"/db\"",
+        Test(
+            "gateway/src/cli/config_tests.rs",
+            "a_place_of_its_own_for_the_database_is_refused_with_the_reason",
+        ),
+    ),
     ("acp.control_plane.durability", "\"normal\"", Seen(commits)),
     (
         "acp.control_plane.durability",
@@ -202,6 +288,16 @@ const ROWS: &[Row] = &[
     ("session.thread_bindings.idle_hours", "1", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Test(MANAGER, "bindings_get_the_windows_of_their_account")),
     ("session.thread_bindings.max_age_hours", "1", Seen(console)),
+    ("session.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    (
+        "session.thread_bindings.auto_unbind_stale",
+        "true",
+        Test(BINDINGS, "b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed"),
+    ),
+    ("channels.console.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    ("channels.console.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    ("channels.discord.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
+    ("channels.discord.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
     ("channels.console.thread_bindings.enabled", "false", Seen(console)),
     ("channels.console.thread_bindings.idle_hours", "1", Seen(console)),
     ("channels.console.thread_bindings.max_age_hours", "1", Seen(console)),
@@ -321,10 +417,6 @@ fn every_key_changes_something_or_says_that_it_does_not() {
             assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: in ROWS as in UNUSED");
         }
         match proof {
-            // What will act on it looks at the policy; the database's place is no matter of policy.
-            Unused if *key == "acp.control_plane.store_path" => {
-                assert_ne!(base.config, changed.config, "{key} = {value} is what it was");
-            }
             Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} is what it was"),
             Seen(look) => assert_ne!(look(&base), look(&changed), "{key} = {value} changes nothing"),
             Test(file, name) => {
@@ -337,5 +429,24 @@ fn every_key_changes_something_or_says_that_it_does_not() {
         let section = format!("{}.", unused.key);
         let is = |key: &String| key == unused.key || key.starts_with(&section);
         assert!(wanted.iter().any(is), "{} is no key", unused.key);
+    }
+}
+
+#[test]
+fn a_place_of_its_own_for_the_database_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let args = ConfigArgs { config: Some(file.clone()) };
+    let set = |path: &Path| {
+        std::fs::write(&file, format!("[acp.control_plane]\nstore_path = \"{}\"\n", path.display())).unwrap();
+        super::read(dir.path(), &args, None)
+    };
+    assert!(set(&dir.path().join("gateway.db")).is_ok(), "where it is, it may be named");
+    let refused = set(&dir.path().join("elsewhere.db")).unwrap_err();
+    assert_eq!(refused.code, Code::ConfigInvalid);
+    for want in
+        ["gateway.toml:2", "acp.control_plane.store_path", "elsewhere.db", "gateway.db", "--state-dir"]
+    {
+        assert!(refused.message.contains(want), "{want:?} is not in {:?}", refused.message);
     }
 }

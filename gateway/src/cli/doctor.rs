@@ -76,7 +76,10 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     checks.push(directory(&state_dir));
     let (answers, found) = gateway(global, &state_dir).await;
     checks.extend(found);
-    checks.extend(database(&state_dir, answers));
+    checks.extend(database(&state_dir, answers.is_some()));
+    if let Some(socket) = answers.filter(|socket| !socket.is_empty()) {
+        supervisor_socket = socket.into();
+    }
     checks.extend(supervisor(&supervisor_socket).await);
     checks.push(check(
         "isolation",
@@ -142,26 +145,26 @@ fn directory(dir: &Path) -> Check {
     }
 }
 
-/// What the gateway says of itself; and whether one answers.
-async fn gateway(global: &Global, state_dir: &Path) -> (bool, Vec<Check>) {
+/// What the gateway says of itself; and if one answers, which supervisor it uses, or an empty text if it does not say.
+async fn gateway(global: &Global, state_dir: &Path) -> (Option<String>, Vec<Check>) {
     let name = "gateway";
     let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
     let failed = |failure: Failure| vec![check(name, Verdict::Failed, failure.message)];
     let client = match global.client() {
         Ok(client) => client.until(Some(deadline)),
-        Err(failure) => return (false, failed(failure)),
+        Err(failure) => return (None, failed(failure)),
     };
     let health = match client.get::<HealthView>("/v1/health").await {
         Ok(health) => health,
         Err(_) if !state_dir.join(SOCKET).exists() => {
             let text = "not running: start it with `acp-gateway up`";
-            return (false, vec![check(name, Verdict::Note, text)]);
+            return (None, vec![check(name, Verdict::Note, text)]);
         }
-        Err(failure) => return (false, failed(failure)),
+        Err(failure) => return (None, failed(failure)),
     };
     match client.get::<StatusView>("/v1/status").await {
-        Err(failure) => (true, failed(failure)),
-        Ok(status) => (true, serving(&health, &status)),
+        Err(failure) => (Some(String::new()), failed(failure)),
+        Ok(status) => (Some(status.supervisor.socket.clone()), serving(&health, &status)),
     }
 }
 
@@ -207,7 +210,10 @@ fn stored(store: &StoreView) -> Vec<Check> {
     checks.push(match store.stale_bindings {
         0 => check("bindings", Verdict::Ok, "none is stale"),
         count => {
-            let text = format!("{count} lead nowhere: say `/unfocus` there, or bind the conversation anew");
+            let text = format!(
+                "{count} lead nowhere: say `/unfocus` there, or bind the conversation anew. {}",
+                store.stale.join("; ")
+            );
             check("bindings", Verdict::Failed, text)
         }
     });
@@ -274,4 +280,54 @@ fn supervised(status: &Status) -> Vec<Check> {
     let mut checks = vec![check("supervisor", Verdict::Ok, detail)];
     checks.extend(status.warnings.iter().map(|warning| check("supervisor", Verdict::Note, warning.clone())));
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// What a gateway answers that has nothing to complain about.
+    fn status() -> Value {
+        json!({
+            "pid": 7, "version": "1", "gateway_instance_id": "g", "state_dir": "/s", "started_at_ms": 1,
+            "supervisor": { "socket": "/s/sup.sock", "connected": true, "pid": 8, "detail": "" },
+            "dispatch_enabled": true, "durability": "full",
+            "backends": [{ "id": "direct", "ok": true, "details": "ready" }],
+            "store": {
+                "health": "well", "bytes": 1, "log_bytes": 0, "sessions_open": 1, "runs_queued": 0,
+                "inbox_waiting": 0, "stale_bindings": 0, "actors_stuck": 0,
+            },
+        })
+    }
+
+    /// The checks that are not fine, by name, when the value at `path` is another one.
+    fn complaints(path: &str, value: Value) -> Vec<(&'static str, Verdict)> {
+        let mut status = status();
+        *status.pointer_mut(path).unwrap() = value;
+        let health: HealthView =
+            serde_json::from_value(json!({ "ok": true, "pid": 7, "version": "1" })).unwrap();
+        let status: StatusView = serde_json::from_value(status).unwrap();
+        let checks = serving(&health, &status).into_iter();
+        checks.filter(|check| check.verdict != Verdict::Ok).map(|check| (check.name, check.verdict)).collect()
+    }
+
+    #[test]
+    fn each_thing_that_can_be_wrong_has_its_check() {
+        use Verdict::{Failed, Note};
+        for (path, value, want) in [
+            ("/pid", json!(9), vec![]),
+            ("/supervisor/connected", json!(false), vec![("gateway", Failed)]),
+            ("/backends", json!([]), vec![("backend", Failed)]),
+            ("/backends/0/ok", json!(false), vec![("backend", Failed)]),
+            ("/dispatch_enabled", json!(false), vec![("dispatch", Note)]),
+            ("/store", Value::Null, vec![("store", Failed)]),
+            ("/store/health", json!("full"), vec![("store", Failed)]),
+            ("/store/stale_bindings", json!(2), vec![("bindings", Failed)]),
+            ("/store/actors_stuck", json!(1), vec![("actors", Failed)]),
+        ] {
+            assert_eq!(complaints(path, value.clone()), want, "{path} {value}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod up;
 
+use crate::channel::Channel;
 use crate::client::Client;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -25,6 +26,7 @@ use output::{Out, Outcome};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 First steps:
@@ -81,7 +83,7 @@ enum Verb {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(config::Verb),
-    /// Check, back up or restore the control plane's database
+    /// Check, read, back up or restore the control plane's database
     #[command(subcommand)]
     Store(store::Verb),
     /// Make a restored copy of a state directory a gateway of its own
@@ -108,6 +110,12 @@ enum Verb {
 /// Runs the command line of the process.
 #[must_use]
 pub fn main() -> ExitCode {
+    main_with(Vec::new())
+}
+
+/// Runs the command line of the process; a gateway that it starts has these channels beside the built-in ones.
+#[must_use]
+pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
@@ -119,7 +127,7 @@ pub fn main() -> ExitCode {
         Verb::Detached { command } => up::detached(&command),
         verb => {
             let mut out = Out::new(global.json);
-            let outcome = run(&global, verb, &mut out);
+            let outcome = run(&global, verb, channels, &mut out);
             out.finish(outcome)
         }
     }
@@ -141,10 +149,10 @@ fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
     ExitCode::from(Code::Usage.exit())
 }
 
-fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
+fn run(global: &Global, verb: Verb, channels: Vec<Arc<dyn Channel>>, out: &mut Out) -> Outcome {
     match verb {
-        Verb::Up(args) => service()?.block_on(up::run(global, &args, out)),
-        Verb::Serve(args) => service()?.block_on(serve::run(global, &args, out)),
+        Verb::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
+        Verb::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
         Verb::Chat(args) => command()?.block_on(chat::run(global, args, out)),
         Verb::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
         Verb::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),

@@ -1,6 +1,7 @@
 //! `serve`: the gateway in the foreground.
 
 use crate::app::{self, Hangup, Ready, Reload, Settings, Signals};
+use crate::channel::Channel;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{Out, Outcome, Stop};
 use crate::cli::{Global, inside, logging, usage};
@@ -11,6 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest path that the kernel takes for a socket (`sun_path` without its end).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -105,14 +107,19 @@ struct ReadyLine<'a> {
 }
 
 /// `serve`
-pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(
+    global: &Global,
+    args: &ServeArgs,
+    channels: Vec<Arc<dyn Channel>>,
+    out: &mut Out,
+) -> Outcome {
     let settings = prepare(global, args, false)?;
     let supervisor = settings.supervisor_socket.clone();
     if !settings.supervisor_socket.exists() {
         tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, Signals::listen(Hangup::Reloads)?, |ready: Ready| {
+    let served = app::serve(settings, channels, Signals::listen(Hangup::Reloads)?, |ready: Ready| {
         let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
         printed = out.show(&line, |line| {
             format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)

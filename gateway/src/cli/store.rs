@@ -1,9 +1,11 @@
-//! `store`: checks, backs up and restores the control plane's database. Needs no running gateway, and stops none.
+//! `store`: checks, reads, backs up and restores the control plane's database. Needs no running gateway, and stops
+//! none.
 
 use crate::cli::Global;
-use crate::cli::output::{Out, Outcome, Stop, table};
+use crate::cli::output::{Out, Outcome, Stop, age, now_ms, table};
 use crate::error::Failure;
 use crate::store::check::{self, Report};
+use crate::store::salvage::{self, Salvage};
 use crate::store::{StoreError, backup, restore};
 use acp_shared::codes::Code;
 use clap::{Args, Subcommand};
@@ -19,6 +21,8 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 pub(crate) enum Verb {
     /// Check the database and its invariants; only reads, and may run beside the gateway
     Check(CheckArgs),
+    /// List the sessions as the file has them, a damaged one as far as it can be read; only reads
+    Sessions(SessionsArgs),
     /// Write a copy of the database as it is now; may run beside the gateway
     Backup(BackupArgs),
     /// Put a backup in the place of the database, which is kept aside; the gateway must be stopped
@@ -31,6 +35,14 @@ pub(crate) struct CheckArgs {
     /// Look at the pages only, not at every index entry
     #[arg(long)]
     quick: bool,
+}
+
+/// `store sessions`
+#[derive(Debug, Args)]
+pub(crate) struct SessionsArgs {
+    /// Closed ones too
+    #[arg(long)]
+    all: bool,
 }
 
 /// `store backup`
@@ -72,6 +84,7 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
     }
     match verb {
         Verb::Check(args) => checked(&dir, args, out),
+        Verb::Sessions(args) => listed(&dir, args, out),
         Verb::Backup(args) => backed_up(&dir, args, out),
         Verb::Restore(args) => restored(&dir, args, out),
     }
@@ -109,6 +122,33 @@ fn people(report: &Report) -> String {
     });
     let head = format!("Schema version {}, {} bytes.", report.schema_version, report.bytes);
     format!("{head}\n{}", table(&["", "CHECK", "RULE", "FOUND"], rows))
+}
+
+fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> Outcome {
+    let mut found = salvage::look(dir).map_err(failed)?;
+    found.sessions.retain(|saved| args.all || saved.state != "closed");
+    out.show(&found, saved)?;
+    if found.unread.is_empty() {
+        return Ok(());
+    }
+    let text = "Not everything could be read. `acp-gateway store check` says where the database is damaged; with the \
+                gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps this database aside.";
+    Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
+}
+
+fn saved(found: &Salvage) -> String {
+    let now = now_ms();
+    let rows = found.sessions.iter().map(|saved| {
+        let (label, bound) = (saved.label.clone().unwrap_or_default(), saved.bound.join(", "));
+        let active = age(saved.last_activity_at_ms, now);
+        let (key, agent, state) = (saved.session_key.clone(), saved.agent.clone(), saved.state.clone());
+        vec![key, agent, state, bound, label, saved.cwd.clone(), active]
+    });
+    let mut text = table(&["SESSION", "AGENT", "STATE", "BOUND", "LABEL", "CWD", "ACTIVE"], rows);
+    for what in &found.unread {
+        text.push_str(&format!("\nNot read: {what}."));
+    }
+    text
 }
 
 fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> Outcome {

@@ -4,6 +4,7 @@
 
 use crate::agents::Agents;
 use crate::app::{self, Hangup, Ready, Signals};
+use crate::channel::Channel;
 use crate::cli::agents::exe;
 use crate::cli::config::environment;
 use crate::cli::output::{Out, Outcome, Stop, say};
@@ -26,6 +27,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a supervisor may take to answer after its start: it looks after what an earlier one left first.
@@ -70,7 +72,12 @@ struct ReadyLine<'a> {
 }
 
 /// `up`
-pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(
+    global: &Global,
+    args: &ServeArgs,
+    channels: Vec<Arc<dyn Channel>>,
+    out: &mut Out,
+) -> Outcome {
     let settings = prepare(global, args, true)?;
     let agents = Agents::new(Live::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
@@ -85,7 +92,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs, out: &mut Out) -> Out
         };
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, signals, |ready: Ready| {
+    let served = app::serve(settings, channels, signals, |ready: Ready| {
         let line = ReadyLine {
             event: "ready",
             gateway_pid: ready.pid,

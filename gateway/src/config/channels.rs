@@ -26,11 +26,14 @@ pub(crate) struct SessionBindings {
     /// A binding ends this long after it was made. 0: never. Default: 0.
     /// Source: `session.threadBindings.maxAgeHours`.
     pub(crate) max_age_hours: u64,
+    /// Whether a binding whose session is gone or closed is removed when somebody speaks there; they are told either
+    /// way. Default: false. Source: "optionally auto-unbind stale binding after operator-safe validation".
+    pub(crate) auto_unbind_stale: bool,
 }
 
 impl Default for SessionBindings {
     fn default() -> Self {
-        Self { enabled: true, idle_hours: 24, max_age_hours: 0 }
+        Self { enabled: true, idle_hours: 24, max_age_hours: 0, auto_unbind_stale: false }
     }
 }
 
@@ -72,7 +75,7 @@ pub(crate) struct Channel {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Account {
-    /// Open sessions of this account. 0: no cap of its own. Default: none,
+    /// Sessions of this account in use. 0: no cap of its own. Default: none,
     /// `acp.max_concurrent_sessions_per_account`. Ours.
     pub(crate) max_concurrent_sessions: Option<u64>,
     /// `channels.NAME.accounts.ID.thread_bindings.*`.
@@ -92,6 +95,9 @@ pub(crate) struct ThreadBindings {
     /// A binding ends this long after it was made. 0: never. Default: none.
     /// Source: `channels.discord.threadBindings.maxAgeHours`.
     pub(crate) max_age_hours: Option<u64>,
+    /// Whether a binding whose session is gone or closed is removed when somebody speaks there. Default: none.
+    /// Source: "optionally auto-unbind stale binding after operator-safe validation".
+    pub(crate) auto_unbind_stale: Option<bool>,
     /// Whether `/acp spawn` may bind a session to a conversation. Default: none, false on Discord and true elsewhere.
     /// Source: `channels.discord.threadBindings.spawnAcpSessions`.
     pub(crate) spawn_acp_sessions: Option<bool>,

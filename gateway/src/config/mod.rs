@@ -97,7 +97,7 @@ pub(crate) struct Acp {
     /// Variables of the gateway that every agent may see beside the usual ones; `NAME*` names all that begin so.
     /// Default: none. Source: "env allowlist passthrough".
     pub(crate) env_allow: Vec<String>,
-    /// Sessions that are open at one time: closed ones and those in error without a process do not count.
+    /// Sessions that are in use at one time: closed ones do not count, nor those at rest or in error without a process.
     /// Default: 64. Source: `acp.maxConcurrentSessions`.
     pub(crate) max_concurrent_sessions: u64,
     /// The same for each account of a channel; a session belongs to the account it was first bound in. 0: no cap
@@ -185,8 +185,8 @@ pub(crate) enum Durability {
 pub(crate) struct ControlPlane {
     /// What stores it. Default: `sqlite`, the only one; another is refused. Source: `acp.controlPlane.store`.
     pub(crate) store: StoreKind,
-    /// The database file. Not used in this version: it is `gateway.db` in the state directory, beside its lock.
-    /// Default: none. Source: `acp.controlPlane.storePath`.
+    /// The database file. It is `gateway.db` in the state directory, beside its lock, and a gateway that is told
+    /// another place refuses to start. Default: none. Source: `acp.controlPlane.storePath`.
     pub(crate) store_path: Option<PathBuf>,
     /// When a commit counts as durable. Default: `full`. Ours.
     pub(crate) durability: Durability,

@@ -17,21 +17,10 @@ const fn unused(key: &'static str, instead: &'static str) -> Unused {
     Unused { key, instead }
 }
 
-const WHOLE: &str = "conversations get whole answers, viewers get every chunk at once";
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
 /// All of them.
-pub(crate) const UNUSED: [Unused; 13] = [
-    unused("acp.control_plane.store_path", "the database is gateway.db in the state directory"),
-    unused("acp.stream.coalesce_idle_ms", WHOLE),
-    unused("acp.stream.delivery_mode", WHOLE),
-    unused("acp.stream.hidden_boundary_separator", WHOLE),
-    unused("acp.stream.max_chunk_chars", "each channel has its own longest message"),
-    unused("acp.stream.max_output_chars", WHOLE),
-    unused("acp.stream.max_session_update_chars", WHOLE),
-    unused("acp.stream.min_interval_ms", WHOLE),
-    unused("acp.stream.repeat_suppression", WHOLE),
-    unused("acp.stream.tag_visibility", WHOLE),
+pub(crate) const UNUSED: [Unused; 3] = [
     unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
     unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
     // Policy knows its keys; there is nobody yet who asks.
@@ -66,17 +55,17 @@ mod tests {
 
     #[test]
     fn whoever_sets_one_is_told() {
-        let source = Source::Env { name: "ACP_HOST_ACP__CONTROL_PLANE__STORE_PATH".to_owned() };
+        let source = Source::Env { name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__ENABLED".to_owned() };
         let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
         let sources = Sources::from([
-            (path("acp.control_plane.store_path"), source),
+            (path("channels.discord.thread_bindings.enabled"), source),
             (path("acp.enabled"), Source::Default),
         ]);
         assert_eq!(
             set(&sources),
             [
-                "ACP_HOST_ACP__CONTROL_PLANE__STORE_PATH: acp.control_plane.store_path is not used in this version: \
-              the database is gateway.db in the state directory"
+                "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__ENABLED: channels.discord.thread_bindings.enabled is \
+                 not used in this version: there is no Discord channel"
             ]
         );
     }

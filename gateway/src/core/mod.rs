@@ -3,6 +3,8 @@
 
 pub(crate) mod actor;
 pub(crate) mod argv;
+pub(crate) mod binding;
+pub(crate) mod card;
 pub(crate) mod command;
 pub(crate) mod effect;
 pub(crate) mod event;
@@ -22,5 +24,7 @@ pub(crate) mod rows;
 pub(crate) mod run;
 pub(crate) mod session;
 pub(crate) mod split;
+pub(crate) mod told;
 pub(crate) mod ttl;
 pub(crate) mod view;
+pub(crate) mod when;

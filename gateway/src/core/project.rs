@@ -4,23 +4,27 @@
 //! batches. What a row alone does not hold (the whole output of the run that it ends) comes as a [`Digest`] of
 //! rows that were committed with it or before it, and never change.
 
+mod body;
+mod lines;
+mod style;
+
+pub(crate) use body::Body;
+pub(crate) use style::{Style, Styles};
+
 use crate::core::event::{EventKind, EventRow};
 use crate::core::rows::RunMode;
-use crate::core::split::{Limit, split};
+use crate::core::split::split;
+use crate::core::told::step;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
+use lines::one_line;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
 
-/// The most of a run's output that a conversation is shown; the journal holds all of it.
-const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 /// The most of a title, a name or a reason that a part repeats.
 const TITLE_CHARS_MAX: usize = 300;
 /// The most options of a permission request that a part lists.
 const OPTIONS_MAX: usize = 25;
-/// The most tool calls that a digest tells apart.
-const TOOLS_MAX: usize = 10_000;
 /// The parts of one row, at most: a limit that makes more of them is too small for conversations.
 const PARTS_MAX: u32 = 100_000;
 /// Who settles a permission without anybody being asked.
@@ -37,10 +41,19 @@ pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Error,
     EventKind::Closed,
 ];
+/// The kinds of rows that the final message of their run is made of.
+pub(crate) const DIGESTED: [EventKind; 6] = [
+    EventKind::AgentMessage,
+    EventKind::AgentThought,
+    EventKind::ToolCall,
+    EventKind::ToolCallUpdate,
+    EventKind::Plan,
+    EventKind::Update,
+];
 
 /// What a part is, for channels that show kinds differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum PartKind {
+pub enum PartKind {
     /// The final message of a run: its output, or why there is none.
     Final,
     /// Something happened that people should know.
@@ -49,19 +62,23 @@ pub(crate) enum PartKind {
     Permission,
     /// Something is wrong that is not the end of a run.
     Error,
+    /// The live card of a run: best effort and the only carrier of nothing, so never in the outbox.
+    Card,
 }
 
 impl PartKind {
     /// Every kind.
-    pub(crate) const ALL: [Self; 4] = [Self::Final, Self::Notice, Self::Permission, Self::Error];
+    pub(crate) const ALL: [Self; 5] = [Self::Final, Self::Notice, Self::Permission, Self::Error, Self::Card];
 
     /// The name in the database and in JSON.
-    pub(crate) const fn as_str(self) -> &'static str {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Final => "final",
             Self::Notice => "notice",
             Self::Permission => "permission",
             Self::Error => "error",
+            Self::Card => "card",
         }
     }
 }
@@ -88,6 +105,11 @@ pub(crate) fn nonce(binding_id: BindingId, session_seq: u64, part_no: u32) -> St
     nonce_of(&["part", &binding_id.to_string(), &session_seq.to_string(), &part_no.to_string()])
 }
 
+/// The nonce of a card: the one of that number in a conversation for a run.
+pub(crate) fn card_nonce(binding_id: BindingId, run_id: RunId, number: u32) -> String {
+    nonce_of(&["card", &binding_id.to_string(), &run_id.to_string(), &number.to_string()])
+}
+
 /// A nonce of anything that has a name: 24 letters and digits.
 pub(crate) fn nonce_of(name: &[&str]) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -109,7 +131,7 @@ pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
     let what = match part.kind {
         PartKind::Final => "the agent's answer",
         PartKind::Permission => "a question of the agent",
-        PartKind::Notice | PartKind::Error => "a notice",
+        PartKind::Notice | PartKind::Error | PartKind::Card => "a notice",
     };
     let part_no = PARTS_MAX + part.part_no;
     Some(Part {
@@ -162,89 +184,32 @@ pub(crate) enum Digest<'a> {
 pub(crate) struct RunDigest {
     mode: RunMode,
     started: bool,
-    output: String,
-    cut: bool,
-    tools: BTreeMap<String, (String, bool)>,
-    tool_since_text: bool,
+    body: Body,
 }
 
 impl RunDigest {
-    /// Of a run of this mode that did (or did not) leave the queue.
-    pub(crate) const fn new(mode: RunMode, started: bool) -> Self {
-        Self {
-            mode,
-            started,
-            output: String::new(),
-            cut: false,
-            tools: BTreeMap::new(),
-            tool_since_text: false,
-        }
+    /// Of a run of this mode that did (or did not) leave the queue, told in the style of the row that ended it.
+    pub(crate) fn new(mode: RunMode, started: bool, style: Style) -> Self {
+        Self { mode, started, body: Body::new(style) }
     }
 
-    /// Takes the next row of the run, in order; rows after the one that ended it change nothing.
+    /// Takes the next row of the run, in order; [`DIGESTED`] are enough.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
-        match kind {
-            EventKind::AgentMessage => self.add_output(&content_text(&parse(payload)["content"])),
-            EventKind::ToolCall | EventKind::ToolCallUpdate => self.add_tool(&parse(payload)),
-            _ => {}
-        }
+        self.body.add(kind, payload);
     }
 
-    fn add_output(&mut self, text: &str) {
-        if text.is_empty() || self.cut {
-            return;
-        }
-        // What was said before a tool call and after it are different paragraphs.
-        if std::mem::take(&mut self.tool_since_text)
-            && !self.output.is_empty()
-            && !self.output.ends_with("\n\n")
-        {
-            self.output.push_str("\n\n");
-        }
-        let room = OUTPUT_BYTES_MAX.saturating_sub(self.output.len());
-        self.cut = text.len() > room;
-        self.output.push_str(head_bytes(text, room));
-    }
-
-    fn add_tool(&mut self, update: &Value) {
-        let Some(id) = update["toolCallId"].as_str() else { return };
-        self.tool_since_text = true;
-        if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
-            return;
-        }
-        let (kind, failed) = self.tools.entry(id.to_owned()).or_default();
-        if let Some(given) = update["kind"].as_str() {
-            *kind = short(given);
-        }
-        if let Some(status) = update["status"].as_str() {
-            *failed = status == "failed";
-        }
-    }
-
-    /// `3 tool calls (2 read, 1 edit), 1 failed`; nothing without tools.
-    fn tool_line(&self) -> Option<String> {
-        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-        for (kind, _) in self.tools.values() {
-            *kinds.entry(if kind.is_empty() { "other" } else { kind }).or_default() += 1;
-        }
-        let total = self.tools.len();
-        if total == 0 {
-            return None;
-        }
-        let list: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        let failed = self.tools.values().filter(|(_, failed)| *failed).count();
-        let calls = if total == 1 { "tool call" } else { "tool calls" };
-        let tail = if failed == 0 { String::new() } else { format!(", {failed} failed") };
-        Some(format!("{total} {calls} ({}){tail}", list.join(", ")))
-    }
-
-    /// Output and tools, without how it ended.
-    fn body(&self) -> String {
-        let mut lines = vec![self.output.trim_end().to_owned()];
-        if self.cut {
+    /// What the run showed, without how it ended.
+    fn told(&self) -> String {
+        let mut body = self.body.clone();
+        body.end_thought();
+        let mut lines = vec![body.text().trim_end().to_owned()];
+        if body.is_cut() {
             lines.push("(The output goes on; `acp-gateway sessions history` shows all of it.)".to_owned());
         }
-        lines.extend(self.tool_line().map(|line| format!("[{line}]")));
+        if body.is_text_hidden() {
+            lines.push("(Text is not shown here; `acp-gateway sessions history` shows it.)".to_owned());
+        }
+        lines.extend(body.summary().map(|line| format!("[{line}]")));
         lines.retain(|line| !line.is_empty());
         lines.join("\n\n")
     }
@@ -253,7 +218,7 @@ impl RunDigest {
 /// The parts of one journal row in the conversation of `binding_id`, in order. Most rows have none.
 pub(crate) fn project(
     binding_id: BindingId,
-    limit: Limit,
+    style: &Style,
     event: &EventRow,
     digest: Digest<'_>,
 ) -> Vec<Part> {
@@ -269,7 +234,7 @@ pub(crate) fn project(
         text,
         nonce: nonce(binding_id, event.session_seq, part_no),
     };
-    (0..PARTS_MAX).zip(split(&text, limit)).map(part).collect()
+    (0..PARTS_MAX).zip(split(&text, style.limit)).map(part).collect()
 }
 
 /// Whether a row is about one binding alone, and it is not this one.
@@ -333,7 +298,7 @@ fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, String)> 
     if run.is_some_and(|run| !run.started) {
         return Some((PartKind::Notice, "A queued prompt was cancelled before its turn.".to_owned()));
     }
-    let body = run.map(RunDigest::body).unwrap_or_default();
+    let body = run.map(RunDigest::told).unwrap_or_default();
     let ending = match stop_reason {
         "" | "end_turn" if body.is_empty() => Some("The turn ended without an answer.".to_owned()),
         "" | "end_turn" => None,
@@ -363,10 +328,12 @@ fn failed(payload: &Value, run: Option<&RunDigest>) -> String {
             text.push_str(advice);
         }
     }
+    let next = step(Code::parse(code).unwrap_or(Code::TurnFailed), payload["detail_code"].as_str());
+    text.push_str(&format!("\nNext: {next}"));
     if payload["retryable"].as_bool() == Some(true) {
         text.push_str(" Sending it again may work.");
     }
-    joined(run.map(RunDigest::body).unwrap_or_default(), Some(text))
+    joined(run.map(RunDigest::told).unwrap_or_default(), Some(text))
 }
 
 fn permission(payload: &Value) -> String {
@@ -414,34 +381,9 @@ fn joined(body: String, ending: Option<String>) -> String {
     }
 }
 
-/// The text of a content block, or a word for what is not text.
-pub(crate) fn content_text(content: &Value) -> String {
-    match content["type"].as_str() {
-        Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),
-        Some("resource_link") => content["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
-        Some("resource") => match content["resource"]["text"].as_str() {
-            Some(text) => text.to_owned(),
-            None => content["resource"]["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
-        },
-        Some(other) => format!("[{}]", short(other)),
-        None => String::new(),
-    }
-}
-
-/// The start of a text on one line.
+/// The start of a title, a name or a reason, on one line.
 fn short(text: &str) -> String {
-    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut head: String = chars.by_ref().take(TITLE_CHARS_MAX).collect();
-    if chars.next().is_some() {
-        head.push('…');
-    }
-    head
-}
-
-/// The longest start of `text` within `bytes_max`, in whole characters.
-fn head_bytes(text: &str, bytes_max: usize) -> &str {
-    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text.get(..end.unwrap_or(0)).unwrap_or_default()
+    one_line(text, TITLE_CHARS_MAX)
 }
 
 /// A payload; what is not JSON reads as null, which says nothing.

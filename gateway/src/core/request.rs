@@ -1,6 +1,7 @@
 //! What surfaces ask of sessions, and what they are answered: plain values, shared by the manager, the API and
 //! the actors.
 
+use crate::core::binding::Placement;
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -24,6 +25,9 @@ pub(crate) struct SpawnRequest {
     pub(crate) non_interactive: Option<NonInteractive>,
     /// Binds this conversation in the same transaction.
     pub(crate) bind: Option<ConversationRef>,
+    /// Where that binding goes: there, or into a conversation that is made below it.
+    #[serde(default)]
+    pub(crate) placement: Placement,
     /// First prompt, in the same transaction.
     pub(crate) prompt: Option<String>,
     /// Who asks, for people.

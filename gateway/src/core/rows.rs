@@ -260,15 +260,15 @@ impl PermissionRow {
 
 /// Where a conversation is: a channel's thread, DM or console name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct ConversationRef {
+pub struct ConversationRef {
     /// Channel, e.g. `console`, `discord`.
-    pub(crate) channel: String,
+    pub channel: String,
     /// Account of the channel; `default` where there is only one.
-    pub(crate) account_id: String,
+    pub account_id: String,
     /// The conversation itself.
-    pub(crate) conversation_id: String,
+    pub conversation_id: String,
     /// The conversation around it, e.g. the channel of a thread.
-    pub(crate) parent_conversation_id: Option<String>,
+    pub parent_conversation_id: Option<String>,
 }
 
 /// What a binding points at.

@@ -35,6 +35,11 @@ pub(crate) enum RunEvent {
 }
 
 impl RunEvent {
+    /// Every event.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Started, Self::Requeued, Self::Completed, Self::Failed, Self::Cancelled];
+
     /// The name in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -100,5 +105,36 @@ impl RunState {
 impl fmt::Display for RunState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole machine, in print: what is not in it is refused, and changes nothing. To seed 000's edges come
+    /// `running requeued queued` (H6), `queued completed completed` for a steer (H11), and `queued failed failed`.
+    #[test]
+    fn the_whole_machine_in_print() {
+        let mut print = String::new();
+        for from in RunState::ALL {
+            for event in RunEvent::ALL {
+                match from.on(event) {
+                    Ok(to) => print.push_str(&format!("{from} {} {to}\n", event.as_str())),
+                    Err(refused) => assert_eq!(refused, IllegalRun { from, event }),
+                }
+            }
+        }
+        let want = "\
+queued started running
+queued completed completed
+queued failed failed
+queued cancelled cancelled
+running requeued queued
+running completed completed
+running failed failed
+running cancelled cancelled
+";
+        assert_eq!(print, want);
     }
 }

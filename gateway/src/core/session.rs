@@ -69,11 +69,26 @@ pub(crate) enum SessionEvent {
     Faulted,
     /// A prompt after a fault: try again.
     Retried,
+    /// A person began the conversation anew after a fault: what went wrong is behind it.
+    Renewed,
     /// The session was closed.
     Closed,
 }
 
 impl SessionEvent {
+    /// Every event.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Opened,
+        Self::TurnStarted,
+        Self::TurnEnded,
+        Self::CancelAsked,
+        Self::Faulted,
+        Self::Retried,
+        Self::Renewed,
+        Self::Closed,
+    ];
+
     /// The name in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -83,6 +98,7 @@ impl SessionEvent {
             Self::CancelAsked => "cancel_asked",
             Self::Faulted => "faulted",
             Self::Retried => "retried",
+            Self::Renewed => "renewed",
             Self::Closed => "closed",
         }
     }
@@ -129,6 +145,7 @@ impl SessionState {
             (S::Running, E::CancelAsked) => Ok(S::Cancelling),
             (S::Creating | S::Idle | S::Running | S::Cancelling, E::Faulted) => Ok(S::Error),
             (S::Error, E::Retried) => Ok(S::Creating),
+            (S::Error, E::Renewed) => Ok(S::Idle),
             (S::Creating | S::Idle | S::Running | S::Cancelling | S::Error, E::Closed) => Ok(S::Closed),
             (from, event) => Err(IllegalSession { from, event }),
         }
@@ -138,5 +155,45 @@ impl SessionState {
 impl fmt::Display for SessionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole machine, in print: what is not in it is refused, and changes nothing. Seed 000 "State machine" has
+    /// `creating -> idle -> running -> idle`, `running -> cancelling -> idle | error`, `idle -> closed` and
+    /// `error -> idle | closed`; the design's §6 adds the ways into `error` and `closed` from everywhere else.
+    #[test]
+    fn the_whole_machine_in_print() {
+        let mut print = String::new();
+        for from in SessionState::ALL {
+            for event in SessionEvent::ALL {
+                match from.on(event) {
+                    Ok(to) => print.push_str(&format!("{from} {} {to}\n", event.as_str())),
+                    Err(refused) => assert_eq!(refused, IllegalSession { from, event }),
+                }
+            }
+        }
+        let want = "\
+creating opened idle
+creating faulted error
+creating closed closed
+idle turn_started running
+idle faulted error
+idle closed closed
+running turn_ended idle
+running cancel_asked cancelling
+running faulted error
+running closed closed
+cancelling turn_ended idle
+cancelling faulted error
+cancelling closed closed
+error retried creating
+error renewed idle
+error closed closed
+";
+        assert_eq!(print, want);
     }
 }

@@ -2,53 +2,173 @@
 //!
 //! A cut inside a fenced block closes the fence in the earlier part and opens it again, info string included,
 //! in the next one; what is added counts against the limit. Cuts are looked for between paragraphs, then between
-//! lines, and inside a line only when the line alone is too long. The same text gives the same parts.
+//! lines, and inside a line only when the line alone is too long: then after a word, or else between what people
+//! see as characters, and never behind a backslash or inside an escape sequence. The same text gives the same parts.
+
+use serde::{Deserialize, Serialize};
+use std::ops::{Add, Sub};
+use unicode_segmentation::UnicodeSegmentation as _;
 
 /// How a channel counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
     /// UTF-16 code units.
-    #[cfg_attr(not(test), expect(dead_code, reason = "chat services count so; the console counts bytes"))]
     Utf16,
     /// Bytes of UTF-8.
     Bytes,
 }
 
-/// The most that one part may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limit {
+/// The most that one part may hold: in the channel's own unit, and in characters (Unicode scalar values).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
     unit: Unit,
     max: usize,
+    chars_max: usize,
 }
 
 /// Below this a fence could not be repaired and still leave room for text.
 const MAX_FLOOR: usize = 32;
+/// Longest escape sequence of a terminal that is kept whole, in bytes.
+const ESCAPE_BYTES_MAX: usize = 32;
 
 impl Limit {
     /// A limit of `max` units, at least 32.
-    pub(crate) const fn new(unit: Unit, max: usize) -> Self {
-        Self { unit, max: if max < MAX_FLOOR { MAX_FLOOR } else { max } }
+    #[must_use]
+    pub const fn new(unit: Unit, max: usize) -> Self {
+        Self { unit, max: if max < MAX_FLOOR { MAX_FLOOR } else { max }, chars_max: usize::MAX }
+    }
+
+    /// The same, of `chars_max` characters as well, at least 32.
+    pub(crate) const fn within_chars(self, chars_max: usize) -> Self {
+        Self { chars_max: if chars_max < MAX_FLOOR { MAX_FLOOR } else { chars_max }, ..self }
     }
 
     /// How much `text` counts.
-    pub(crate) fn measure(self, text: &str) -> usize {
-        match self.unit {
+    fn measure(self, text: &str) -> Size {
+        let units = match self.unit {
             Unit::Utf16 => text.encode_utf16().count(),
             Unit::Bytes => text.len(),
-        }
+        };
+        Size { units, chars: text.chars().count() }
     }
 
-    fn measure_char(self, c: char) -> usize {
-        match self.unit {
-            Unit::Utf16 => c.len_utf16(),
-            Unit::Bytes => c.len_utf8(),
-        }
+    /// What is left of it beside `text`; `None` when that is too little for anything.
+    pub(crate) fn less(self, text: &str) -> Option<Self> {
+        let left = self.whole() - self.measure(text);
+        let is_enough = left.units >= MAX_FLOOR && left.chars >= MAX_FLOOR;
+        is_enough.then_some(Self { unit: self.unit, max: left.units, chars_max: left.chars })
+    }
+
+    /// Whether `text` is within it.
+    #[cfg(test)]
+    pub(crate) fn fits(self, text: &str) -> bool {
+        self.measure(text).is_within(self.whole())
+    }
+
+    const fn whole(self) -> Size {
+        Size { units: self.max, chars: self.chars_max }
+    }
+
+    /// The longest line that may be a fence, in bytes: a longer one could not be repeated.
+    const fn fence_bytes_max(self) -> usize {
+        (if self.max < self.chars_max { self.max } else { self.chars_max }) / 4
+    }
+}
+
+/// How much a text counts, or what is left to be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Size {
+    units: usize,
+    chars: usize,
+}
+
+impl Size {
+    const fn is_within(self, room: Self) -> bool {
+        self.units <= room.units && self.chars <= room.chars
+    }
+
+    /// Whether it is at least half of `room`, in one way of counting or the other.
+    const fn is_half_of(self, room: Self) -> bool {
+        self.units >= room.units / 2 || self.chars >= room.chars / 2
+    }
+}
+
+impl Add for Size {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self { units: self.units + other.units, chars: self.chars + other.chars }
+    }
+}
+
+impl Sub for Size {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self { units: self.units.saturating_sub(other.units), chars: self.chars.saturating_sub(other.chars) }
     }
 }
 
 /// Splits `text`; parts of white space alone are left out, since channels refuse them.
 pub(crate) fn split(text: &str, limit: Limit) -> Vec<String> {
     pieces(text, limit).iter().filter(|piece| !piece.body.trim().is_empty()).map(Piece::render).collect()
+}
+
+/// The end of `text` as one part: as much of it as fits, from the start of a line where that is possible.
+pub(crate) fn tail(text: &str, limit: Limit) -> String {
+    let mut fence = None;
+    let mut starts = Vec::new();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        starts.push((at, fence));
+        fence = fence_after(fence, line, limit);
+        at += line.len();
+    }
+    let mut size = limit.measure(&fence.map(|fence: Fence<'_>| fence.closer(text)).unwrap_or_default());
+    let mut best = None;
+    for &(start, before) in starts.iter().rev() {
+        size = size + limit.measure(text.get(start..at).unwrap_or_default());
+        at = start;
+        if !size.is_within(limit.whole()) {
+            break;
+        }
+        let opener = limit.measure(&before.map(Fence::opener).unwrap_or_default());
+        if (size + opener).is_within(limit.whole()) {
+            best = Some(Piece { before, body: text.get(start..).unwrap_or_default(), after: fence });
+        }
+    }
+    let last = best.map(|piece| piece.render());
+    // One line that is too long alone: its last piece stands for it.
+    last.or_else(|| pieces(text, limit).last().map(Piece::render)).unwrap_or_default()
+}
+
+/// `text` from the first line on that starts at `from` or later, with the fence that is open there opened again.
+pub(crate) fn resumed_from(text: &str, from: usize, limit: Limit) -> String {
+    let (mut fence, mut at) = (None, 0);
+    for line in text.split_inclusive('\n') {
+        if at >= from {
+            break;
+        }
+        fence = fence_after(fence, line, limit);
+        at += line.len();
+    }
+    let opener = fence.map(Fence::opener).unwrap_or_default();
+    opener + text.get(at..).unwrap_or_default()
+}
+
+/// The longest start of `text` with `chars_max` characters at most, cut between what people see as characters.
+pub(crate) fn head(text: &str, chars_max: usize) -> &str {
+    if text.len() <= chars_max {
+        return text;
+    }
+    let (mut end, mut chars) = (0, 0);
+    for atom in atoms(text) {
+        chars += atom.chars().count();
+        if chars > chars_max {
+            break;
+        }
+        end += atom.len();
+    }
+    text.get(..end).unwrap_or_default()
 }
 
 /// A stretch of the text, and what is added to make it stand alone.
@@ -95,7 +215,7 @@ impl Fence<'_> {
 /// they could not be repeated.
 fn fence_after<'a>(open: Option<Fence<'a>>, line: &'a str, limit: Limit) -> Option<Fence<'a>> {
     let line = line.trim_end_matches(['\n', '\r']);
-    if line.len() > limit.max / 4 {
+    if line.len() > limit.fence_bytes_max() {
         return open;
     }
     let bare = line.trim_start_matches(' ');
@@ -123,7 +243,8 @@ fn pieces(text: &str, limit: Limit) -> Vec<Piece<'_>> {
     let mut fence = None;
     let mut line_start = true;
     while !rest.is_empty() {
-        let budget = limit.max - fence.map(Fence::opener).map_or(0, |opener| limit.measure(&opener));
+        let opener = fence.map(Fence::opener).unwrap_or_default();
+        let budget = limit.whole() - limit.measure(&opener);
         let (cut, after) = best_cut(rest, fence, line_start, budget, limit);
         let (body, tail) = rest.split_at(cut);
         out.push(Piece { before: fence, body, after });
@@ -139,27 +260,27 @@ fn best_cut<'a>(
     rest: &'a str,
     open: Option<Fence<'a>>,
     line_start: bool,
-    budget: usize,
+    budget: Size,
     limit: Limit,
 ) -> (usize, Option<Fence<'a>>) {
     let mut fence = open;
-    let (mut end, mut size) = (0, 0);
+    let (mut end, mut size) = (0, Size::default());
     let (mut line_cut, mut paragraph_cut) = (None, None);
     for (index, line) in rest.split_inclusive('\n').enumerate() {
-        size += limit.measure(line);
-        if size > budget {
+        size = size + limit.measure(line);
+        if !size.is_within(budget) {
             break;
         }
         end += line.len();
         if index > 0 || line_start {
             fence = fence_after(fence, line, limit);
         }
-        let closer = fence.map_or(0, |fence| limit.measure(&fence.closer(line)));
-        if size + closer > budget {
+        let closer = fence.map(|fence| limit.measure(&fence.closer(line))).unwrap_or_default();
+        if !(size + closer).is_within(budget) {
             continue;
         }
         line_cut = Some((end, fence));
-        if fence.is_none() && line.trim().is_empty() && size >= budget / 2 {
+        if fence.is_none() && line.trim().is_empty() && size.is_half_of(budget) {
             paragraph_cut = line_cut;
         }
     }
@@ -169,21 +290,62 @@ fn best_cut<'a>(
     paragraph_cut.or(line_cut).unwrap_or_else(|| (cut_in_line(rest, open, budget, limit), open))
 }
 
-/// Where to cut a line that is too long: after a space in the second half, or else anywhere between characters.
-fn cut_in_line(rest: &str, open: Option<Fence<'_>>, budget: usize, limit: Limit) -> usize {
-    let room = budget - open.map_or(0, |fence| limit.measure(&fence.closer("")));
-    let (mut size, mut end, mut word) = (0, 0, None);
-    for c in rest.chars() {
-        size += limit.measure_char(c);
-        if size > room {
+/// Where to cut a line that is too long: after a space in the second half, or else between two atoms. Inside of an
+/// atom only when it alone is too long.
+fn cut_in_line(rest: &str, open: Option<Fence<'_>>, budget: Size, limit: Limit) -> usize {
+    let closer = open.map(|fence| limit.measure(&fence.closer(""))).unwrap_or_default();
+    let room = budget - closer;
+    let (mut size, mut end, mut word) = (Size::default(), 0, None);
+    for atom in atoms(rest) {
+        size = size + limit.measure(atom);
+        if !size.is_within(room) {
             break;
         }
-        end += c.len_utf8();
-        if c.is_whitespace() && size > room / 2 {
+        end += atom.len();
+        if atom.ends_with(char::is_whitespace) && size.is_half_of(room) {
             word = Some(end);
         }
     }
-    word.unwrap_or(end)
+    word.or_else(|| (end > 0).then_some(end)).unwrap_or_else(|| cut_in_atom(rest, room, limit))
+}
+
+/// Where to cut what is one character to people and too long for a part.
+fn cut_in_atom(rest: &str, room: Size, limit: Limit) -> usize {
+    let (mut size, mut end) = (Size::default(), 0);
+    for c in rest.chars() {
+        size = size + limit.measure(c.encode_utf8(&mut [0; 4]));
+        if !size.is_within(room) {
+            break;
+        }
+        end += c.len_utf8();
+    }
+    end
+}
+
+/// What is never cut: grapheme clusters, a backslash with what it escapes, escape sequences of terminals.
+fn atoms(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let len = atom_len(rest);
+        let (atom, after) = rest.split_at_checked(len).filter(|_| len > 0)?;
+        rest = after;
+        Some(atom)
+    })
+}
+
+fn atom_len(text: &str) -> usize {
+    let mut graphemes = text.graphemes(true).map(str::len);
+    let Some(first) = graphemes.next() else { return 0 };
+    if text.starts_with("\u{1b}[") {
+        let bytes = text.bytes().take(ESCAPE_BYTES_MAX).skip(2);
+        let params = bytes.take_while(|byte| (0x20..0x40).contains(byte)).count();
+        let is_final = text.as_bytes().get(2 + params).is_some_and(|byte| (0x40..0x7f).contains(byte));
+        return if is_final && 2 + params < ESCAPE_BYTES_MAX { 3 + params } else { first };
+    }
+    if first == 1 && text.starts_with('\\') {
+        return first + graphemes.next().unwrap_or(0);
+    }
+    first
 }
 
 #[cfg(test)]
@@ -240,6 +402,60 @@ mod tests {
         assert_eq!(split(&text, Limit::new(Unit::Utf16, 32)), vec!["🦀".repeat(16), "🦀".repeat(4)]);
     }
 
+    #[test]
+    fn both_ways_of_counting_hold() {
+        let limit = Limit::new(Unit::Bytes, 1_000).within_chars(40);
+        assert_eq!(split(&"é".repeat(50), limit), vec!["é".repeat(40), "é".repeat(10)]);
+        let limit = Limit::new(Unit::Bytes, 40).within_chars(1_000);
+        assert_eq!(split(&"é".repeat(30), limit), vec!["é".repeat(20), "é".repeat(10)]);
+    }
+
+    #[test]
+    fn what_belongs_together_is_not_cut() {
+        let family = "👩‍👩‍👧";
+        let flag = "🇩🇪";
+        for (what, before, atom) in [
+            ("a family", 20, family),
+            ("a flag", 28, flag),
+            ("an accent", 31, "e\u{301}"),
+            ("a line end", 31, "\r\n"),
+            ("an escaped mark", 31, "\\*"),
+            ("an escaped accent", 31, "\\e\u{301}"),
+            ("a colour", 30, "\u{1b}[1;31m"),
+        ] {
+            let text = format!("{}{atom}{}", "x".repeat(before), "y".repeat(10));
+            let want = ["x".repeat(before), format!("{atom}{}", "y".repeat(10))];
+            assert_eq!(bytes(&text, 32), want, "{what}");
+        }
+        // An escaped backslash escapes nothing.
+        assert_eq!(bytes(&format!("{}\\\\*", "x".repeat(30)), 32)[0], format!("{}\\\\", "x".repeat(30)));
+    }
+
+    #[test]
+    fn the_tail_is_the_end_from_a_line_on() {
+        let limit = Limit::new(Unit::Bytes, 32);
+        let row = "x".repeat(12);
+        for (what, text, want) in [
+            ("nothing", String::new(), String::new()),
+            ("all of it", "a\nb".to_owned(), "a\nb".to_owned()),
+            ("lines", format!("{row}\n{row}\n{row}"), format!("{row}\n{row}")),
+            ("code", format!("```rust\n{row}\n{row}"), format!("```rust\n{row}\n```")),
+            ("one line", format!("{}end", "é".repeat(16)), "end".to_owned()),
+        ] {
+            assert_eq!(tail(&text, limit), want, "{what}");
+        }
+        assert_eq!(head("e\u{301}e\u{301}", 3), "e\u{301}");
+        let code = format!("intro\n```rust\n{row}\n{row}");
+        for (from, want) in [
+            (0, code.clone()),
+            (1, code[6..].to_owned()),
+            (15, format!("```rust\n{row}")),
+            (99, "```rust\n".to_owned()),
+        ] {
+            assert_eq!(resumed_from(&code, from, limit), want, "{from}");
+        }
+    }
+
     fn markdownish() -> impl Strategy<Value = String> {
         let atom = prop_oneof![
             4 => "[a-zé🦀 ]{0,12}",
@@ -250,6 +466,7 @@ mod tests {
             1 => Just("\n   ~~~~ x\r\n".to_owned()),
             1 => Just("\n~~~~~\n".to_owned()),
             1 => "[`~]{1,40}",
+            1 => "(\\\\[*_]|\u{1b}\\[3[0-7]m|e\u{301}|👩‍👩‍👧|🇩🇪|\r\n){1,20}",
         ];
         prop::collection::vec(atom, 0..40).prop_map(|atoms| atoms.concat())
     }
@@ -259,9 +476,10 @@ mod tests {
         fn parts_fit_and_hold_the_whole_text(
             text in prop_oneof![markdownish(), any::<String>()],
             max in 1usize..120,
+            chars_max in prop_oneof![Just(usize::MAX), 1usize..120],
             utf16 in any::<bool>(),
         ) {
-            let limit = Limit::new(if utf16 { Unit::Utf16 } else { Unit::Bytes }, max);
+            let limit = Limit::new(if utf16 { Unit::Utf16 } else { Unit::Bytes }, max).within_chars(chars_max);
             let pieces = pieces(&text, limit);
             let bodies: String = pieces.iter().map(|piece| piece.body).collect();
             prop_assert_eq!(&bodies, &text);
@@ -269,7 +487,29 @@ mod tests {
                 prop_assert!(!piece.body.is_empty());
             }
             for part in split(&text, limit) {
-                prop_assert!(limit.measure(&part) <= limit.max, "{:?} is over {:?}", part, limit);
+                prop_assert!(limit.fits(&part), "{:?} is over {:?}", part, limit);
+            }
+            let tail = tail(&text, limit);
+            prop_assert!(limit.fits(&tail), "{:?} is over {:?}", tail, limit);
+            prop_assert_eq!(tail.is_empty(), text.is_empty());
+            let head = head(&text, chars_max);
+            prop_assert!(text.starts_with(head) && head.chars().count() <= chars_max);
+        }
+
+        #[test]
+        fn no_cut_is_inside_of_an_atom_that_fits(text in prop_oneof![markdownish(), any::<String>()], max in 80usize..200) {
+            let limit = Limit::new(Unit::Bytes, max);
+            let borders: Vec<usize> = atoms(&text)
+                .scan(0, |at, atom| {
+                    *at += atom.len();
+                    Some(*at)
+                })
+                .collect();
+            prop_assert!(atoms(&text).all(|atom| !atom.is_empty()));
+            let mut at = 0;
+            for piece in pieces(&text, limit) {
+                at += piece.body.len();
+                prop_assert!(borders.contains(&at) || atoms(&text).any(|atom| atom.len() > max / 4), "{at}: {text:?}");
             }
         }
 

@@ -1,7 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::Reply;
 use crate::channel::console::Console;
+use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::config::load::{Inputs, Loaded, load};
+use crate::core::event::EventKind;
 use crate::core::route::Destination;
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{Limit, Unit};
@@ -10,7 +12,35 @@ use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_
 use acp_shared::ids::SessionKey;
 use serde_json::json;
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tokio::task::JoinHandle;
+
+mod live;
+mod styles;
+
+/// Parts of these tests' conversations are this long.
+const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
+/// The parts that [`two_turns`] come to: a question, its answer, six for a long turn, one for a short one.
+const PARTS: usize = 9;
+
+fn loaded(text: &str) -> Loaded {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+fn configured(text: &str) -> Live {
+    Live::new(loaded(text))
+}
+
+/// The driver over these channels.
+fn driven(store: &Store, channel: Arc<dyn Channel>, live: &Live, stop: &CancellationToken) -> JoinHandle<()> {
+    let channels = Channels::new([channel]);
+    tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
+}
+
+fn on_console(store: &Store, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::new(Console::new(store.clone())), &configured(LONG), stop)
+}
 
 fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
@@ -67,37 +97,39 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
+    let task = on_console(&store, &stop);
     let mut scribe = Scribe::claim(&store, &key()).await;
     two_turns(&mut scribe).await;
-    let texts = caught_up(&store, "c", 5).await;
+    let texts = caught_up(&store, "c", PARTS).await;
     assert!(texts[0].starts_with("The agent asks for a permission: Write"));
     assert_eq!(texts[1], "The permission is answered: y (ann).");
-    assert_eq!(
-        format!("{}{}", texts[2], texts[3]).trim_end(),
-        format!("Hello {}", "long line\n".repeat(2_000)).trim_end()
-    );
-    assert_eq!(texts[4], "Again");
+    assert_eq!(texts[2..8].concat(), format!("Hello {}", "long line\n".repeat(2_000)).trim_end());
+    assert_eq!(texts[8], "Again");
     scribe.close().await;
-    let texts = caught_up(&store, "c", 6).await;
-    assert_eq!(texts[5], "The session is closed (enough). Start a new one with /acp spawn.");
-    // Nothing more comes, from this run of the driver or from another one.
-    stop.cancel();
-    task.await.unwrap();
-    let owing = eventually("the ended binding to be settled", || async {
-        let stop = CancellationToken::new();
-        let again = tokio::spawn(run(store.clone(), channels.clone(), Metrics::default(), stop.clone()));
-        tokio::time::sleep(Duration::from_millis(GATHER_MS * 3)).await;
-        stop.cancel();
-        again.await.unwrap();
-        let owing = store.read("owing", rows::owing).await.unwrap();
-        let only_late = owing.iter().all(|due| due.binding.status == BindingStatus::Ended);
-        (only_late && owing.is_empty()).then_some(owing.len())
+    let texts = caught_up(&store, "c", PARTS + 1).await;
+    assert_eq!(texts[9], "The session is closed (enough). Start a new one with /acp spawn.");
+    eventually("the ended binding to be settled", || async {
+        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
     })
     .await;
-    assert_eq!(owing, 0);
-    assert_eq!(shown(&store, "c").await.len(), 6);
+    stop.cancel();
+    task.await.unwrap();
+    // Nothing more comes from another run of the driver, which has looked at everything once it has told this.
+    let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+    spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("other")))).await;
+    let stop = CancellationToken::new();
+    let task = on_console(&store, &stop);
+    let mut scribe = Scribe::claim(&store, &other).await;
+    for count in 1..=2 {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("x").await;
+        scribe.done().await;
+        caught_up(&store, "other", count).await;
+    }
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c").await.len(), PARTS + 1);
+    assert_eq!(states(&store).await.len(), PARTS + 3, "nothing was planned again");
 }
 
 #[tokio::test]
@@ -120,8 +152,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     scribe.done().await;
     // The binding was over before anybody looked: it is still told what it is owed.
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    let task = tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()));
+    let task = on_console(&store, &stop);
     eventually("the binding to be settled", || async {
         store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
     })
@@ -159,6 +190,7 @@ struct Faulty {
     faults: Mutex<VecDeque<Fault>>,
     blind: bool,
     hanging: tokio::sync::Notify,
+    account: &'static str,
 }
 
 impl Faulty {
@@ -181,6 +213,10 @@ impl Faulty {
 impl Channel for Faulty {
     fn id(&self) -> &'static str {
         "console"
+    }
+
+    fn account_id(&self) -> &str {
+        if self.account.is_empty() { "default" } else { self.account }
     }
 
     fn limit(&self) -> Limit {
@@ -237,9 +273,8 @@ async fn written() -> (tempfile::TempDir, Store) {
     (dir, store)
 }
 
-fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
-    let channels = Channels::new([Arc::clone(channel) as Arc<dyn Channel>]);
-    tokio::spawn(run(store.clone(), channels, Metrics::default(), stop.clone()))
+fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::clone(channel) as Arc<dyn Channel>, &configured(LONG), stop)
 }
 
 async fn settled(store: &Store, count: usize) {
@@ -256,16 +291,16 @@ async fn undisturbed() -> Vec<String> {
     let channel = Arc::new(Faulty::default());
     let stop = CancellationToken::new();
     let task = start(&store, &channel, &stop);
-    settled(&store, 8).await;
+    settled(&store, PARTS).await;
     stop.cancel();
     task.await.unwrap();
     channel.texts()
 }
 
 #[tokio::test]
-async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+async fn c09_a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
     let want = undisturbed().await;
-    assert_eq!(want.len(), 8);
+    assert_eq!(want.len(), PARTS);
     for fault in [Fault::HangBefore, Fault::HangAfter] {
         for at in 0..want.len() {
             let (_dir, store) = written().await;
@@ -287,9 +322,10 @@ async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
+async fn c09_a_crash_after_any_commit_loses_and_repeats_nothing() {
     let want = undisturbed().await;
-    for commits in 1..=17 {
+    // The style, the plan, and two for each part.
+    for commits in 1..=20 {
         let (_dir, store) = written().await;
         let channel = Arc::new(Faulty::default());
         let before = store.counts().groups;
@@ -308,7 +344,7 @@ async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn faults_of_the_channel_lose_and_repeat_nothing() {
+async fn c11_faults_of_the_channel_lose_and_repeat_nothing() {
     let want = undisturbed().await;
     for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
@@ -354,6 +390,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
         metrics: Metrics::default(),
         store: store.clone(),
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
@@ -378,6 +415,69 @@ async fn h12_a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said()
             notice.starts_with("It is not known whether a message arrived here: the agent's answer (part 1)")
         );
     }
+}
+
+/// A request is under way though nobody waits for it any more, the next one is refused, and the gateway dies: what
+/// arrives in the meantime is found by the next process.
+#[tokio::test]
+async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restart() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::LostBefore, Fault::Reject]);
+    let stop = CancellationToken::new();
+    let pass = |stop: &CancellationToken, retry_first_ms| Pass {
+        live: configured(LONG),
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        stop: stop.clone(),
+        retry_first_ms,
+    };
+    let due = Due { binding: binding.clone(), end: 3 };
+    // It is stopped in the pause after the refusal.
+    let first = pass(&stop, 500);
+    let first = tokio::spawn(async move { first.run(due, None).await });
+    eventually("the refusal", || async { channel.faults.lock().unwrap().is_empty().then_some(()) }).await;
+    stop.cancel();
+    assert_eq!(first.await.unwrap(), Left::Unknown);
+    let id = binding.binding_id;
+    let part = store.read("part", move |db| rows::unsettled(db, id)).await.unwrap().remove(0).part;
+    channel.taken.lock().unwrap().push((part.nonce, part.text));
+    let next = pass(&CancellationToken::new(), 1);
+    assert_eq!(next.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    assert_eq!(states(&store).await, ["sent"]);
+}
+
+/// A part that had to wait long for the channel is not given up at the first answer that is lost.
+#[tokio::test]
+async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::Limit; 9].into_iter().chain([Fault::LostAfter]));
+    let pass = Pass {
+        live: configured(LONG),
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    assert_eq!(states(&store).await, ["sent"]);
 }
 
 /// A notice that is lost as well is not followed by notices about notices.
@@ -418,6 +518,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     let pass = Pass {
         store: store.clone(),
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        live: configured(""),
         metrics: metrics.clone(),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
@@ -436,4 +537,62 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }
+}
+
+/// A turn of a session is shown where the session is bound and nowhere else: not above that conversation, where its
+/// owner is bound, and not where it was asked for. A prompt from the command line makes no difference.
+#[tokio::test]
+async fn c12_only_the_bound_conversation_is_told() {
+    let (_dir, store) = open();
+    let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
+    spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
+    let thread = ConversationRef { parent_conversation_id: Some("c".to_owned()), ..conversation("c/thread") };
+    let child = crate::core::rows::SessionRow {
+        owner_session_key: parent.clone(),
+        spawned_by: Some(parent.clone()),
+        parent_session_key: Some(parent),
+        ..session_row(&key())
+    };
+    spawn(&store, child, Some(binding_row(&key(), &thread))).await;
+    let stop = CancellationToken::new();
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    let task = tokio::spawn(run(store.clone(), channels, configured(LONG), Metrics::default(), stop.clone()));
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    for text in ["asked for in the thread", "asked for at the command line"] {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say(text).await;
+        scribe.done().await;
+    }
+    let want = ["asked for in the thread", "asked for at the command line"];
+    assert_eq!(caught_up(&store, "c/thread", 2).await, want);
+    settled(&store, 2).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c/thread").await, want);
+    assert_eq!(shown(&store, "c").await, [] as [&str; 0]);
+}
+
+/// Without an adapter nothing is lost and nothing goes elsewhere: it waits until the account is served.
+#[tokio::test]
+async fn what_nobody_serves_waits_for_its_adapter() {
+    let (_dir, store) = written().await;
+    let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
+    let served = channels.clone();
+    let task = tokio::spawn(run(store.clone(), served, configured(LONG), metrics.clone(), stop.clone()));
+    let waits =
+        "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
+    eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
+    let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
+    channels.register(Arc::clone(&second) as Arc<dyn Channel>).unwrap();
+    let channel = Arc::new(Faulty::default());
+    channels.register(Arc::clone(&channel) as Arc<dyn Channel>).unwrap();
+    settled(&store, PARTS).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(channel.texts(), undisturbed().await);
+    assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
+    // What was sent is known as the gateway's own from then on (C13).
+    let at = conversation("c");
+    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "9")).await.unwrap();
+    assert!(own);
 }

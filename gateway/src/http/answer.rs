@@ -60,6 +60,7 @@ fn status_of(code: Code) -> StatusCode {
         | Code::CwdNotAllowed
         | Code::PermissionDenied
         | Code::PermissionPromptUnavailable
+        | Code::NotOwner
         | Code::Disabled
         | Code::DispatchDisabled => StatusCode::FORBIDDEN,
         Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
@@ -73,6 +74,7 @@ fn status_of(code: Code) -> StatusCode {
         Code::StoreUnavailable
         | Code::BackendUnavailable
         | Code::BackendMissing
+        | Code::ChannelUnavailable
         | Code::GatewayUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Code::ProtocolError | Code::TurnFailed | Code::SessionInitFailed => StatusCode::BAD_GATEWAY,

@@ -1,13 +1,13 @@
 //! Conversations of the built-in channel over the local API. Whoever looks is a cursor over committed rows.
 
 use crate::channel::console::conversation;
-use crate::core::route::{self, Destination, Route};
+use crate::core::route::Route;
 use crate::http::answer::{Caller, Input, Json, Once, Refused};
 use crate::http::{Api, no_such_method};
-use crate::inbound::{Inlet, bound};
+use crate::inbound::Inlet;
+use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
-use crate::store::{Store, now_ms};
 use acp_shared::ids::SessionKey;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -66,7 +66,7 @@ pub(crate) struct Said {
 /// A page of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MessagesPage {
-    /// In order.
+    /// In the order of their last change; a message that changed comes again, under its own number.
     pub(crate) messages: Vec<ConsoleMessage>,
     /// Cursor of the next page.
     pub(crate) next_after: u64,
@@ -85,7 +85,7 @@ pub(crate) struct ConversationView {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct MessagesQuery {
-    /// Only messages after this number.
+    /// Only messages that came or changed after this revision.
     after: Option<u64>,
     /// Messages of a page at most.
     limit: Option<u64>,
@@ -116,9 +116,8 @@ async fn show(
     Extension(console): Extension<ConsoleApi>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ConversationView>, Refused> {
-    let (binding, target) = bound(&console.store, &conversation(&name(path)?)).await?;
-    let known = binding.as_ref().map(|binding| (binding, target));
-    let route = route::inbound(known, Destination::Hint, now_ms());
+    let at = conversation(&name(path)?);
+    let route = console.inlet.router().look(&at).await.map_err(crate::error::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),
@@ -160,7 +159,7 @@ async fn messages(
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/event-stream") {
         let messages = read(&console.store, &id, after, limit).await.map_err(crate::error::Failure::from)?;
-        let next_after = messages.last().map_or(after, |message| message.id);
+        let next_after = messages.last().map_or(after, |message| message.revision);
         return Ok(Json(MessagesPage { messages, next_after }).into_response());
     }
     let cursor = match headers.get(LAST_EVENT_ID) {
@@ -169,7 +168,7 @@ async fn messages(
             .to_str()
             .ok()
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| Refused::usage("Last-Event-ID must be the number of a message"))?,
+            .ok_or_else(|| Refused::usage("Last-Event-ID must be the revision of a message"))?,
     };
     let viewer =
         Viewer { wake: console.store.committed(), store: console.store, api, id, cursor, is_over: false };
@@ -221,10 +220,10 @@ impl Viewer {
             };
             let mut out = String::new();
             for message in &messages {
-                self.cursor = message.id;
+                self.cursor = message.revision;
                 if let Ok(line) = serde_json::to_string(message) {
                     // Writing into a String cannot fail.
-                    let _ = write!(out, "id: {}\ndata: {line}\n\n", message.id);
+                    let _ = write!(out, "id: {}\ndata: {line}\n\n", message.revision);
                 }
             }
             if !out.is_empty() {

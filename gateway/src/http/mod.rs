@@ -10,6 +10,7 @@ pub(crate) mod sessions;
 #[cfg(test)]
 mod tests;
 
+use crate::core::session::Ending;
 use crate::http::answer::Refused;
 use crate::http::service::Service;
 use acp_shared::codes::Code;
@@ -82,10 +83,10 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/sessions/{key}", get(sessions::show))
         .route("/v1/sessions/{key}/prompt", post(sessions::prompt))
         .route("/v1/sessions/{key}/cancel", post(sessions::cancel))
-        .route("/v1/sessions/{key}/close", post(sessions::close))
-        .route("/v1/sessions/{key}/archive", post(sessions::archive))
-        .route("/v1/sessions/{key}/delete", post(sessions::delete))
-        .route("/v1/sessions/{key}/reset", post(sessions::reset))
+        .route("/v1/sessions/{key}/close", sessions::ending(Ending::Closed))
+        .route("/v1/sessions/{key}/archive", sessions::ending(Ending::Archived))
+        .route("/v1/sessions/{key}/delete", sessions::ending(Ending::Deleted))
+        .route("/v1/sessions/{key}/reset", sessions::ending(Ending::Reset))
         .route("/v1/sessions/{key}/new", post(sessions::new))
         .route("/v1/sessions/{key}/options", post(sessions::options))
         .route("/v1/sessions/{key}/permissions", get(sessions::permissions))

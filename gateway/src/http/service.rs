@@ -4,7 +4,7 @@
 use crate::api::{AgentView, StatusView};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::BindingWindows;
+use crate::core::policy::{BindingWindows, Policy};
 use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
@@ -95,6 +95,15 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// # Errors
     /// `ACP_DISABLED`.
     fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure>;
+
+    /// What is effective for a conversation.
+    fn policy(&self, at: &ConversationRef) -> Policy;
+
+    /// Whether a binding of a conversation that leads nowhere may be removed without a person.
+    fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
+        let _ = at;
+        false
+    }
 
     /// How the gateway is.
     fn status(&self) -> Reply<'_, StatusView>;

@@ -4,6 +4,7 @@ use crate::api::{
     AgentView, AnswerBody, CancelBody, CloseBody, Done, HealthView, NewBody, OptionBody, PermissionView,
     PromptBody, RunView, SessionView, SpawnBody, StatusView,
 };
+use crate::core::binding::Placement;
 use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
@@ -14,6 +15,7 @@ use crate::http::Api;
 use crate::http::answer::{Caller, Input, Json, Key, Once, Refused};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::routing::{MethodRouter, post};
 use serde::Deserialize;
 
 /// Most sessions in one list.
@@ -74,6 +76,7 @@ pub(crate) async fn spawn(
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
         bind: None,
+        placement: Placement::Here,
         prompt: body.prompt,
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
@@ -135,62 +138,20 @@ pub(crate) async fn cancel(
     Ok(Json(api.service.cancel(&key, body.run_id, once).await?))
 }
 
-/// `POST /v1/sessions/{key}/close`.
-pub(crate) async fn close(
-    api: State<Api>,
-    key: Key,
-    once: Once,
-    caller: Caller,
-    body: Input<CloseBody>,
-) -> Closing {
-    end(Ending::Closed, api, (key, once, caller), body).await
-}
-
-/// `POST /v1/sessions/{key}/archive`.
-pub(crate) async fn archive(
-    api: State<Api>,
-    key: Key,
-    once: Once,
-    caller: Caller,
-    body: Input<CloseBody>,
-) -> Closing {
-    end(Ending::Archived, api, (key, once, caller), body).await
-}
-
-/// `POST /v1/sessions/{key}/delete`.
-pub(crate) async fn delete(
-    api: State<Api>,
-    key: Key,
-    once: Once,
-    caller: Caller,
-    body: Input<CloseBody>,
-) -> Closing {
-    end(Ending::Deleted, api, (key, once, caller), body).await
-}
-
-/// `POST /v1/sessions/{key}/reset`.
-pub(crate) async fn reset(
-    api: State<Api>,
-    key: Key,
-    once: Once,
-    caller: Caller,
-    body: Input<CloseBody>,
-) -> Closing {
-    end(Ending::Reset, api, (key, once, caller), body).await
-}
-
-type Closing = Result<Json<SessionNow>, Refused>;
-
-/// The close transaction, in whichever way it is asked for.
-async fn end(
-    ending: Ending,
-    State(api): State<Api>,
-    (Key(key), Once(once), Caller(caller)): (Key, Once, Caller),
-    Input(body): Input<CloseBody>,
-) -> Closing {
-    let reason = body.reason.unwrap_or_else(|| format!("{} by {caller}", ending.as_str()));
-    let request = CloseRequest { reason, ending, discard: body.discard };
-    Ok(Json(api.service.close(&key, request, once).await?))
+/// `POST /v1/sessions/{key}/close`, `archive`, `delete` and `reset`: the close transaction, in whichever way it is
+/// asked for.
+pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
+    post(
+        move |State(api): State<Api>,
+              Key(key): Key,
+              Once(once): Once,
+              Caller(caller): Caller,
+              Input(body): Input<CloseBody>| async move {
+            let reason = body.reason.unwrap_or_else(|| format!("{} by {caller}", ending.as_str()));
+            let request = CloseRequest { reason, ending, discard: body.discard };
+            Ok::<_, Refused>(Json(api.service.close(&key, request, once).await?))
+        },
+    )
 }
 
 /// `POST /v1/sessions/{key}/new`.

@@ -8,9 +8,10 @@ use super::service::{Reply, Service};
 use super::{Api, ApiLimits, router, server::Bound};
 use crate::api::{AgentView, AnswerBody, Done, EventsPage, PromptBody, SOCKET, SessionView, StatusView};
 use crate::client::{Client, Wanted};
+use crate::config::load::{Inputs, load};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
-use crate::core::policy::BindingWindows;
+use crate::core::policy::{BindingWindows, Policy, Scope, effective};
 use crate::core::request::CloseRequest;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
 use crate::core::rows::{
@@ -241,6 +242,11 @@ impl Service for Fake {
     }
     fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
         Ok(BindingWindows::default())
+    }
+
+    fn policy(&self, at: &ConversationRef) -> Policy {
+        let loaded = load(Inputs::default()).unwrap();
+        effective(&loaded, &Scope::of(Some(at)))
     }
 
     fn status(&self) -> Reply<'_, StatusView> {

@@ -1,14 +1,16 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::api::{AgentView, StatusView};
-use crate::channel::Channel;
 use crate::channel::console::Console;
+use crate::channel::{Channel, Limit, Unit};
+use crate::config::load::{Inputs, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::BindingWindows;
+use crate::core::policy::{BindingWindows, Policy, Scope, effective};
 use crate::core::request::CloseRequest;
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
+use crate::core::told::told;
 use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
@@ -20,165 +22,12 @@ use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 use tokio::sync::watch;
 
-/// Acts as the manager does towards its callers: durable spawns, and one answer per key.
-struct Fake {
-    store: Store,
-    prompts: StdMutex<BTreeMap<String, (PromptRequest, PromptAccepted)>>,
-    cancels: StdMutex<Vec<SessionKey>>,
-    fails: StdMutex<Option<Failure>>,
-}
+mod bindings;
+mod commands;
+mod diagnostics;
+mod fake;
 
-impl Fake {
-    fn new(store: &Store) -> Arc<Self> {
-        Arc::new(Self {
-            store: store.clone(),
-            prompts: StdMutex::default(),
-            cancels: StdMutex::default(),
-            fails: StdMutex::default(),
-        })
-    }
-
-    fn said(&self) -> Vec<String> {
-        self.prompts.lock().unwrap().values().map(|(request, _)| request.text.clone()).collect()
-    }
-}
-
-fn unused<'a, T: 'a>() -> Reply<'a, T> {
-    Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
-}
-
-impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
-        Box::pin(async move {
-            let session_key = SessionKey::parse(&format!("agent:demo:acp:{}", key.as_str())).unwrap();
-            if self.store.session(session_key.clone()).await?.is_none() {
-                let binding = request.bind.as_ref().map(|at| binding_row(&session_key, at));
-                let spawn = crate::store::SpawnTx {
-                    session: session_row(&session_key),
-                    binding,
-                    run: None,
-                    events: Vec::new(),
-                    idempotency: None,
-                    sessions_max: 100,
-                    account_cap: None,
-                };
-                self.store.spawn_session(spawn).await?;
-            }
-            Ok(Spawned { session_key, run_id: None })
-        })
-    }
-
-    fn prompt<'a>(
-        &'a self,
-        _session: &'a SessionKey,
-        request: PromptRequest,
-        key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
-        Box::pin(async move {
-            if let Some(failure) = self.fails.lock().unwrap().take() {
-                return Err(failure);
-            }
-            let mut prompts = self.prompts.lock().unwrap();
-            let queued_behind = u64::try_from(prompts.len()).unwrap();
-            let fresh = PromptAccepted { run_id: RunId::mint(), after_seq: 0, queued_behind, steered: false };
-            Ok(prompts.entry(key.as_str().to_owned()).or_insert((request, fresh)).1.clone())
-        })
-    }
-
-    fn cancel<'a>(
-        &'a self,
-        session: &'a SessionKey,
-        _: Option<RunId>,
-        _: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
-        Box::pin(async move {
-            self.cancels.lock().unwrap().push(session.clone());
-            Ok(Cancelled { run_id: None, state: None })
-        })
-    }
-
-    fn close<'a>(
-        &'a self,
-        session: &'a SessionKey,
-        _: CloseRequest,
-        _: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
-        Box::pin(async move {
-            Scribe::claim(&self.store, session).await.close().await;
-            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed, discarded: None })
-        })
-    }
-
-    fn new_conversation<'a>(&'a self, _: &'a SessionKey, _: IdempotencyKey) -> Reply<'a, SessionNow> {
-        unused()
-    }
-
-    fn set<'a>(&'a self, _: &'a SessionKey, _: Setting, _: IdempotencyKey) -> Reply<'a, SessionNow> {
-        unused()
-    }
-
-    fn answer_permission<'a>(
-        &'a self,
-        _: &'a SessionKey,
-        _: &'a str,
-        _: &'a str,
-        _: &'a str,
-        _: IdempotencyKey,
-    ) -> Reply<'a, ()> {
-        unused()
-    }
-
-    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
-        unused()
-    }
-
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
-        Box::pin(async move {
-            self.store.session(session.clone()).await?.ok_or_else(|| Failure::of(Code::NoSession))
-        })
-    }
-
-    fn circumstances(&self) -> Reply<'_, Circumstances> {
-        unused()
-    }
-
-    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
-        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
-        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
-    }
-
-    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> Reply<'a, Option<RunRow>> {
-        unused()
-    }
-
-    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
-        Box::pin(async move { Ok(self.store.runs(session.clone(), limit.into()).await?) })
-    }
-
-    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
-        Box::pin(async move { Ok(self.store.pending_permissions(session.clone()).await?) })
-    }
-
-    fn events_after<'a>(&'a self, _: &'a SessionKey, _: u64, _: u32, _: usize) -> Reply<'a, Vec<EventRow>> {
-        unused()
-    }
-
-    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
-        self.store.watch(session)
-    }
-
-    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
-        Ok(BindingWindows::default())
-    }
-
-    fn status(&self) -> Reply<'_, StatusView> {
-        unused()
-    }
-
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
-        unused()
-    }
-}
+use fake::Fake;
 
 fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
     let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
@@ -216,7 +65,7 @@ async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
 }
 
 #[tokio::test]
-async fn a_message_is_one_prompt_however_often_it_comes() {
+async fn c14_a_message_is_one_prompt_however_often_it_comes() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
@@ -228,12 +77,12 @@ async fn a_message_is_one_prompt_however_often_it_comes() {
     let second = inlet.accept(message("m2", "more")).await.unwrap();
     assert_eq!(second.text(), "The agent is busy: queued behind 1.");
     assert_eq!(fake.said().len(), 2);
-    let want = [line("person", "hello"), line("person", "more"), line("notice", second.text())];
+    let want = [line("person", "hello"), line("person", "more"), line("notice", &second.text())];
     assert_eq!(shown(&store).await, want);
 }
 
 #[tokio::test]
-async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
+async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
     let whole = [
         line("person", "hello"),
         line("person", "queued"),
@@ -253,7 +102,7 @@ async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome).await.unwrap();
+                inner.tell(&said, &outcome, false).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -265,7 +114,7 @@ async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
 }
 
 #[tokio::test]
-async fn what_goes_nowhere_is_said() {
+async fn b01_what_goes_nowhere_is_said() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -283,17 +132,16 @@ async fn what_goes_nowhere_is_said() {
         .await
         .unwrap();
     let refused = inlet.accept(message("m2", "hello")).await.unwrap();
-    assert_eq!(
-        refused,
-        Outcome::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-closed".to_owned() }
-    );
+    let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
+    assert_eq!((failure.code, reason.as_str()), (Code::StaleBinding, "session-closed"));
+    assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
     assert_eq!(fake.said(), Vec::<String>::new());
     let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    assert_eq!(errors, [line("error", Code::NotBound.text()), line("error", Code::StaleBinding.text())]);
+    assert_eq!(errors, [line("error", &told(&Failure::of(Code::NotBound))), line("error", &refused.text())]);
 }
 
 #[tokio::test]
-async fn a_store_that_fails_leaves_the_message_to_be_taken_up_again() {
+async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
@@ -305,7 +153,7 @@ async fn a_store_that_fails_leaves_the_message_to_be_taken_up_again() {
     let refused = inlet.accept(message("m2", "more")).await.unwrap();
     assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
     assert_eq!(fake.said().len(), 1);
-    assert_eq!(shown(&store).await.last().unwrap(), &line("error", Code::LimitReached.text()));
+    assert_eq!(shown(&store).await.last().unwrap(), &line("error", &told(&Failure::of(Code::LimitReached))));
 }
 
 #[tokio::test]
@@ -321,49 +169,6 @@ async fn odd_messages_are_not_taken() {
         assert_eq!(inlet.accept(inbound).await.unwrap_err().code, code);
     }
     assert_eq!(shown(&store).await, []);
-}
-
-#[tokio::test]
-async fn commands_are_carried_out_and_never_reach_the_agent() {
-    let (_dir, store) = open();
-    let fake = Fake::new(&store);
-    let inlet = inlet(&store, &fake);
-    let mut number = 0;
-    let mut say = async |text: &str| {
-        number += 1;
-        inlet.accept(message(&format!("m{number}"), text)).await.unwrap()
-    };
-    assert!(say("/acp nonsense").await.text().starts_with("/acp has no command \"nonsense\"."));
-    assert_eq!(say("/acp status").await.text(), Code::NotBound.text());
-    assert_eq!(say("/acp sessions").await.text(), "There are no sessions.");
-    let spawned = say("/acp spawn demo").await;
-    let Outcome::Command { session_key: Some(first), .. } = spawned else { panic!("{spawned:?}") };
-    let taken = say("/acp spawn demo").await;
-    assert!(taken.text().starts_with(&format!("This conversation is bound to {first}.")), "{taken:?}");
-    assert_eq!(say("/acp cancel").await.text(), "Nothing runs and nothing waits.");
-    assert_eq!(fake.cancels.lock().unwrap().as_slice(), std::slice::from_ref(&first));
-    assert_eq!(say("/acp permissions").await.text(), "The agent waits for nothing.");
-    assert_eq!(say("/acp allow").await.text(), "The agent waits for nothing.");
-    assert!(say("/acp sessions").await.text().contains(&format!("* demo (idle, direct) {first}")));
-    assert!(say("/acp status").await.text().starts_with(&format!("{first} (demo) in /tmp\nstate: idle")));
-    assert_eq!(
-        say("/unfocus").await.text(),
-        format!("Unbound. The session goes on; /focus {first} binds it again.")
-    );
-    assert_eq!(say("hello").await.text(), Code::NotBound.text());
-    assert_eq!(
-        say(&format!("/focus {first}")).await.text(),
-        format!("This conversation is bound to {first}.")
-    );
-    assert_eq!(
-        say(&format!("/focus {first}")).await.text(),
-        format!("This conversation was bound already to {first}.")
-    );
-    assert!(matches!(say("hello").await, Outcome::Prompted { .. }));
-    assert_eq!(say("/acp close").await.text(), "The session is being closed.");
-    assert_eq!(say("hello").await.text(), Code::NotBound.text());
-    assert_eq!(say(&format!("/focus {first}")).await.text(), Code::SessionClosed.text());
-    assert_eq!(fake.said(), vec!["hello".to_owned()]);
 }
 
 /// A full disk lets a message into the inbox and no further: it is taken up again by itself when there is room.
@@ -410,4 +215,102 @@ async fn stale_bindings_and_full_queues_are_counted() {
     }
     let levels = store.read("levels", crate::store::levels::look).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
+}
+
+/// A channel that takes everything it is sent, again and again; it answers to no send before the last of `unanswered`,
+/// and to no look before the last of `blind`.
+#[derive(Default)]
+struct Foggy {
+    taken: StdMutex<Vec<String>>,
+    unanswered: StdMutex<u32>,
+    blind: StdMutex<u32>,
+}
+
+impl Foggy {
+    fn taken(&self) -> usize {
+        self.taken.lock().unwrap().len()
+    }
+
+    fn one_less(count: &StdMutex<u32>) -> bool {
+        let mut count = count.lock().unwrap();
+        let had = *count > 0;
+        *count = count.saturating_sub(1);
+        had
+    }
+}
+
+impl Channel for Foggy {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Bytes, 1_000)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, SendOutcome> {
+        self.taken.lock().unwrap().push(message.nonce.clone());
+        let outcome = if Self::one_less(&self.unanswered) {
+            SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
+        } else {
+            SendOutcome::Sent { message_id: "1".to_owned() }
+        };
+        Box::pin(std::future::ready(outcome))
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, Lookup> {
+        let is_there = self.taken.lock().unwrap().contains(&message.nonce);
+        let found = match (Self::one_less(&self.blind), is_there) {
+            (true, _) => Lookup::Unknown { why: "the history cannot be read".to_owned() },
+            (false, true) => Lookup::Found { message_id: "1".to_owned() },
+            (false, false) => Lookup::Absent,
+        };
+        Box::pin(std::future::ready(found))
+    }
+}
+
+fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, Inlet) {
+    let foggy = Arc::new(Foggy {
+        unanswered: StdMutex::new(unanswered),
+        blind: StdMutex::new(blind),
+        ..Foggy::default()
+    });
+    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn Channel>]);
+    let service = Fake::new(store) as Arc<dyn Service>;
+    (foggy, Inlet::new(store.clone(), channels, service, Metrics::default()))
+}
+
+#[tokio::test]
+async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_for() {
+    let (_dir, store) = open();
+    let (channel, inlet) = foggy(&store, 1, 8);
+    let waits = inlet.accept(message("m1", "is anybody there?")).await.unwrap_err();
+    assert_eq!((waits.code, channel.taken()), (Code::StoreUnavailable, 1));
+    // Also by the next process, which does not know what this one sent.
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    assert_eq!(channel.taken(), 1);
+    *channel.blind.lock().unwrap() = 0;
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(channel.taken(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_that_was_never_sent_needs_no_look() {
+    let (_dir, store) = open();
+    let (channel, inlet) = foggy(&store, 0, u32::MAX);
+    let refused = inlet.accept(message("m1", "is anybody there?")).await.unwrap();
+    assert!(matches!(refused, Outcome::Refused { .. }), "{refused:?}");
+    assert_eq!(channel.taken(), 1);
 }

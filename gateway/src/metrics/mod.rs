@@ -62,6 +62,8 @@ struct Inner {
     restarts: Counts,
     evictions: Counter,
     stale: Counts,
+    stale_removed: Counts,
+    routes: Counts,
     lookups: Counts,
     attempts: Counts,
     retries: Counts,
@@ -94,6 +96,8 @@ pub(crate) struct Now {
     pub(crate) connections: Counter,
     /// Whether commits go through.
     pub(crate) writable: Gauge,
+    /// Whether no look through the pages has found damage.
+    pub(crate) sound: Gauge,
     /// Size of the database.
     pub(crate) database_bytes: Gauge,
     /// Size of its log.
@@ -129,6 +133,8 @@ impl Metrics {
             restarts: Counts::default(),
             evictions: Counter::default(),
             stale: Counts::default(),
+            stale_removed: Counts::default(),
+            routes: Counts::default(),
             lookups: Counts::default(),
             attempts: Counts::default(),
             retries: Counts::default(),
@@ -216,6 +222,18 @@ impl Metrics {
         self.inner.stale.get_or_create_owned(&labels([("channel", channel)])).inc();
     }
 
+    /// A binding that led nowhere was removed: `inbound` or `start`.
+    pub(crate) fn stale_removed(&self, channel: &str, when: &str) {
+        let which = labels([("channel", channel), ("when", when)]);
+        self.inner.stale_removed.get_or_create_owned(&which).inc();
+    }
+
+    /// A destination was looked for, `inbound` or `outbound`: `bound`, `unbound` or `refused`, and why.
+    pub(crate) fn route(&self, direction: &str, outcome: &str, reason: &str) {
+        let which = labels([("direction", direction), ("outcome", outcome), ("reason", reason)]);
+        self.inner.routes.get_or_create_owned(&which).inc();
+    }
+
     /// A key was looked up for `verb`: `fresh`, `replay` or `conflict`.
     pub(crate) fn idempotency(&self, verb: &str, result: &str) {
         let which = labels([("verb", verb), ("result", result)]);
@@ -249,6 +267,9 @@ impl Inner {
         all.register("actor_evictions", "Quiet actors that were dropped", self.evictions.clone());
         let text = "Messages in conversations whose binding leads nowhere";
         all.register("stale_binding_detections", text, self.stale.clone());
+        let text = "Bindings that led nowhere and were removed";
+        all.register("stale_binding_removals", text, self.stale_removed.clone());
+        all.register("routes", "Destinations looked for, by outcome and reason", self.routes.clone());
         let text = "Idempotency keys looked up, by verb and result";
         all.register("idempotency_lookups", text, self.lookups.clone());
         let text = "Attempts to bring a part into a conversation, by outcome";
@@ -277,6 +298,8 @@ impl Inner {
     fn register_store(&mut self, group_sizes: Histogram, commit_seconds: Histogram) {
         let (all, now) = (&mut self.registry, &self.levels);
         all.register("store_writable", "1 while commits go through", now.writable.clone());
+        now.sound.set(1);
+        all.register("store_sound", "1 until damage is found", now.sound.clone());
         let text = "Size of the database's file";
         all.register_with_unit("store_database", text, Unit::Bytes, now.database_bytes.clone());
         all.register_with_unit("store_log", "Size of its log", Unit::Bytes, now.log_bytes.clone());

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod contract_tests;
 pub(crate) mod direct;
+pub(crate) mod missing;
 
 use crate::core::link::Link;
 use crate::error::Failure;

@@ -16,12 +16,12 @@ use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
-use crate::session_task::{Deps, Profiles};
+use crate::session_task::{Deps, Lanes, Patience, Profiles, run};
 use crate::store::Store;
 use crate::store::by_hand::Pump;
 use crate::supervisor::Supervisor;
 use crate::supervisor::by_hand::Wire;
-use acp_shared::ids::AgentName;
+use acp_shared::ids::{AgentName, SessionKey};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -149,8 +149,58 @@ pub(super) fn runtime(ports: Ports) -> std::io::Result<Runtime> {
 /// What is started.
 pub(super) struct Gateway {
     pub(super) door: Door,
-    pub(super) deps: Deps,
     pub(super) clock: Clock,
+}
+
+/// What actors are made of.
+fn deps(
+    store: &Store,
+    supervisor: &Supervisor,
+    config: &Loaded,
+    dir: &Path,
+    clock: Clock,
+) -> (Deps, Arc<Agents>) {
+    let live = Live::new(config.clone());
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime));
+    let env = vec![("HOME".to_owned(), "/".to_owned())];
+    let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
+    let deps = Deps {
+        store: store.clone(),
+        supervisor: supervisor.clone(),
+        registry,
+        clock,
+        profiles: Arc::new(ShortLines(Arc::clone(&agents))),
+        live,
+        metrics: Metrics::default(),
+        stop: CancellationToken::new(),
+    };
+    (deps, agents)
+}
+
+/// Actors of a gateway that was here before and does not know that it is over: they hold these sessions until the
+/// next one's actors take them over, and go on trying to write. A supervisor serves the newest gateway only, so that
+/// they do not reach it; and one gateway never has two actors of one session (see `manager/mailbox.rs`).
+pub(super) fn leave_behind(
+    store: &Store,
+    config: &Loaded,
+    (dir, now_ms): (&Path, u64),
+    keys: impl IntoIterator<Item = SessionKey>,
+) {
+    let (supervisor, _) = Wire::new();
+    let clock = Clock::at(now_ms);
+    crate::store::by_hand::tell_time(move || clock.now_ms());
+    let (deps, _) = deps(store, &supervisor, config, dir, clock);
+    for key in keys {
+        let (mailbox, mailbox_lane) = tokio::sync::mpsc::channel(1);
+        let (urgent, urgent_lane) = tokio::sync::mpsc::channel(1);
+        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
+        let deps = deps.clone();
+        tokio::spawn(async move {
+            run(deps, key, lanes, Patience::Once).await;
+            drop((mailbox, urgent));
+        });
+    }
 }
 
 /// Starts everything, in the order of `app::serve`. What recovery reads and writes waits at the borders as all else.
@@ -161,26 +211,11 @@ pub(super) fn start(
     config: &Loaded,
     (dir, now_ms): (&Path, u64),
 ) -> Gateway {
-    let stop = CancellationToken::new();
     let clock = Clock::at(now_ms);
     crate::store::by_hand::tell_time(move || clock.now_ms());
-    let live = Live::new(config.clone());
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime));
-    let env = vec![("HOME".to_owned(), "/".to_owned())];
-    let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
-    let metrics = Metrics::default();
-    let deps = Deps {
-        store: store.clone(),
-        supervisor: supervisor.clone(),
-        registry: Arc::clone(&registry),
-        clock,
-        profiles: Arc::new(ShortLines(Arc::clone(&agents))),
-        live: live.clone(),
-        metrics: metrics.clone(),
-        stop: stop.clone(),
-    };
-    let manager = Arc::new(Manager::new(deps.clone(), store.identity().instance_id));
+    let (deps, agents) = deps(store, supervisor, config, dir, clock);
+    let Deps { registry, live, metrics, stop, .. } = deps.clone();
+    let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
     let local = Arc::new(Local {
         manager: Arc::clone(&manager),
         metrics: metrics.clone(),
@@ -200,8 +235,9 @@ pub(super) fn start(
     tokio::spawn(async move {
         let (manager, first) = resumed;
         let begun = async {
-            manager.resume().await?;
-            first.resume().await
+            manager.resume().await.map_err(|error| error.to_string())?;
+            first.bindings().reconcile().await.map_err(|error| error.to_string())?;
+            first.resume().await.map_err(|error| error.to_string())
         };
         if let Err(error) = begun.await {
             tracing::warn!(%error, "not begun");
@@ -209,5 +245,5 @@ pub(super) fn start(
         drop(app::in_background(&local, first, channels, clock, &stop));
     });
     let door = Door { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
-    Gateway { door, deps, clock }
+    Gateway { door, clock }
 }

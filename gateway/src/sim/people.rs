@@ -1,7 +1,8 @@
 //! People and programs who use the gateway: they type in rooms and call the API, ask again when they hear nothing,
 //! and sometimes ask twice.
 
-use super::room::ROOM;
+use super::room::{ACCOUNT, ROOM};
+use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use crate::core::rows::{ConversationRef, RunMode, SessionMode};
 use crate::core::session::Ending;
@@ -78,7 +79,7 @@ pub(super) struct Door {
 pub(super) fn conversation(id: &str) -> ConversationRef {
     ConversationRef {
         channel: ROOM.to_owned(),
-        account_id: "main".to_owned(),
+        account_id: ACCOUNT.to_owned(),
         conversation_id: id.to_owned(),
         parent_conversation_id: None,
     }
@@ -156,6 +157,7 @@ fn oneshot(text: String) -> SpawnRequest {
         permission: None,
         non_interactive: None,
         bind: None,
+        placement: Placement::default(),
         prompt: Some(text),
         author: "ann".to_owned(),
         interactive: false,

@@ -12,6 +12,9 @@ use tokio::sync::oneshot;
 /// The channel's name.
 pub(super) const ROOM: &str = "room";
 
+/// Its account.
+pub(super) const ACCOUNT: &str = "main";
+
 /// A message that people see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shown {
@@ -51,6 +54,10 @@ impl Room {
 impl Channel for Room {
     fn id(&self) -> &'static str {
         ROOM
+    }
+
+    fn account_id(&self) -> &str {
+        ACCOUNT
     }
 
     fn limit(&self) -> Limit {

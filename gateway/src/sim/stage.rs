@@ -12,7 +12,6 @@ use super::plants::Plant;
 use super::room::{Call, Room};
 use crate::config::load::Loaded;
 use crate::core::session::Ending;
-use crate::session_task::{Lanes, Patience, run};
 use crate::store::by_hand::Hand;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
@@ -46,7 +45,6 @@ enum Next {
     Connect,
     Disconnect,
     SupervisorDies,
-    SecondActor,
     RoomSleeps,
     Time,
     Crash,
@@ -170,7 +168,17 @@ impl<'a> Stage<'a> {
         let runtime = life::runtime(ports.clone()).map_err(|error| Broken(error.to_string()))?;
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
-            let gateway = life::start(&store, &ports, &supervisor, self.config, (&dir, self.now_ms));
+            let at = (dir.as_path(), self.now_ms);
+            if self.chance.one_in(2) {
+                let keys = laws::sessions(lock(&ports.pump).db(), true);
+                let keys: Vec<_> = keys.into_iter().filter(|_| self.chance.one_in(2)).collect();
+                life::leave_behind(&store, self.config, at, keys);
+                ports.settle().await;
+                let mut pump = lock(&ports.pump);
+                let claims = pump.waiting().count();
+                pump.commit(claims);
+            }
+            let gateway = life::start(&store, &ports, &supervisor, self.config, at);
             self.act(&ports, gateway).await
         });
         // The gateway's memory goes, all at once; the database stays as it was committed last.
@@ -340,7 +348,6 @@ impl<'a> Stage<'a> {
             add(7, Next::Wish);
         }
         if !self.calm {
-            add(1, Next::SecondActor);
             add(1, Next::RoomSleeps);
             add(usize::from(self.steps % self.trouble.crash == 0) * 40, Next::Crash);
         }
@@ -422,7 +429,6 @@ impl<'a> Stage<'a> {
                 let mut room = ports.room.lock();
                 room.asleep = !room.asleep;
             }
-            Next::SecondActor => self.second_actor(ports, gateway),
             Next::Time => self.pass_time(ports, gateway).await,
             Next::Crash => {}
         }
@@ -492,20 +498,6 @@ impl<'a> Stage<'a> {
             Err(failure) => laws::of_refusal(wish, &failure)?,
         }
         Ok(())
-    }
-
-    /// A second actor takes a session over, as after a mailbox that was lost: the first one must not write any more.
-    fn second_actor(&mut self, ports: &Ports, gateway: &Gateway) {
-        let keys = laws::sessions(lock(&ports.pump).db(), true);
-        let Some(key) = self.chance.pick(&keys).cloned() else { return };
-        let (mailbox, mailbox_lane) = tokio::sync::mpsc::channel(1);
-        let (urgent, urgent_lane) = tokio::sync::mpsc::channel(1);
-        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
-        let deps = gateway.deps.clone();
-        tokio::spawn(async move {
-            run(deps, key, lanes, Patience::Once).await;
-            drop((mailbox, urgent));
-        });
     }
 
     fn wish(&mut self, ports: &Ports, gateway: &Gateway) {

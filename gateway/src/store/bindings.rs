@@ -1,7 +1,9 @@
 //! `acp_bindings`: which conversation belongs to which session.
 
-use crate::core::rows::{BindingRow, ConversationRef};
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word};
+use crate::core::binding::{AtStart, Stale, at_start};
+use crate::core::route::Target;
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef};
+use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
 use crate::store::{delivery, sessions};
 use acp_shared::ids::{BindingId, SessionKey};
@@ -72,6 +74,118 @@ pub(crate) fn insert(db: &Connection, row: &BindingRow) -> Result<(), StoreError
         Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
         other => other.map(drop),
     }
+}
+
+/// One binding, whatever its state.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn get(db: &Connection, binding_id: BindingId) -> Result<Option<BindingRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM acp_bindings WHERE binding_key = ?1");
+    first(db, &sql, [binding_id.to_string()], from_row)
+}
+
+/// A binding that has not ended, as a look at all of them finds it: each for itself, so that one that cannot be read
+/// hides no other.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// Its key, as it stands there.
+    pub(crate) key: String,
+    /// What it is, with what is known of its session and how many of that one's runs have not ended.
+    pub(crate) found: Result<(BindingRow, Target, u64), StoreError>,
+}
+
+/// Every binding that has not ended, the oldest first.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
+    let sql = format!(
+        "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
+         AND r.state IN ('queued','running')) AS runs_due \
+         FROM acp_bindings AS b LEFT JOIN acp_sessions AS s ON s.session_key = b.session_key \
+         WHERE b.status <> 'ended' ORDER BY b.rowid",
+        COLUMNS.split(", ").map(|column| format!("b.{column} AS {column}")).collect::<Vec<_>>().join(", ")
+    );
+    let read = |row: &Row<'_>| {
+        let state = word_opt(row, "state")?;
+        Ok((from_row(row)?, state.map_or(Target::Missing, Target::Known), int(row, "runs_due")?))
+    };
+    all(db, &sql, [], |row| Ok(Live { key: row.get("binding_key")?, found: read(row) }))
+}
+
+/// The bindings whose conversation is still to be made.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn pending(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
+    const SQL: &str = "SELECT binding_key FROM acp_bindings WHERE status = 'pending' ORDER BY rowid";
+    all(db, SQL, [], |row| id(row, "binding_key"))
+}
+
+/// What is known of a session.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreError> {
+    const SQL: &str = "SELECT state FROM acp_sessions WHERE session_key = ?1";
+    let state = first(db, SQL, [key.as_str()], |row| word(row, "state"))?;
+    Ok(state.map_or(Target::Missing, Target::Known))
+}
+
+/// Ends a binding whose session is gone or closed and owes nothing more, as of this moment. Whether it did.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn end_stale(db: &Connection, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
+    const RUNS: &str =
+        "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
+    let Some(row) = get(db, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
+        return Ok(None);
+    };
+    let runs = first(db, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
+    match at_start(row.status, Some(target(db, &row.session_key)?), runs.unwrap_or(0)) {
+        AtStart::End(stale) => {
+            end(db, binding_id, &format!("stale: {}", stale.as_str()))?;
+            Ok(Some(stale))
+        }
+        AtStart::Keep | AtStart::Finish => Ok(None),
+    }
+}
+
+/// The conversation of a pending binding is there: it is active from now on (H13).
+///
+/// # Errors
+/// [`StoreError::UsedMeanwhile`] when it is not pending any more; [`StoreError::ConversationBound`]; what SQLite says.
+pub(crate) fn activate(
+    db: &Connection,
+    binding_id: BindingId,
+    conversation_id: &str,
+    now_ms: u64,
+) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET status = 'active', thread_id = ?2, last_activity_at = max(last_activity_at, ?3) \
+        WHERE binding_key = ?1 AND status = 'pending'";
+    let changed = run(db, SQL, params![binding_id.to_string(), conversation_id, Int(now_ms)]);
+    match changed {
+        Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
+        Err(error) => Err(error),
+        Ok(0) => Err(StoreError::UsedMeanwhile),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Sets the windows of a binding, and when they began.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET idle_ms = ?2, max_age_ms = ?3, bound_at = ?4, last_activity_at = ?5 \
+        WHERE binding_key = ?1 AND status <> 'ended'";
+    let (idle, age) = (row.idle_ms.map(Int), row.max_age_ms.map(Int));
+    let at =
+        params![row.binding_id.to_string(), idle, age, Int(row.bound_at_ms), Int(row.last_activity_at_ms)];
+    run(db, SQL, at)?;
+    Ok(())
 }
 
 /// Ends a binding, and remembers how far its conversation is still to be told: up to now, and no further.

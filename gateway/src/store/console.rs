@@ -8,7 +8,10 @@ use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 
 const INSERT: &str = "INSERT INTO console_message (conversation_id, author, text, nonce, kind, created_at, session_key, \
-    run_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (nonce) DO NOTHING";
+    run_id, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, \
+    (SELECT coalesce(max(revision), 0) + 1 FROM console_message)) ON CONFLICT (nonce) DO NOTHING";
+const EDIT: &str = "UPDATE console_message SET text = ?3, \
+    revision = (SELECT max(revision) + 1 FROM console_message) WHERE conversation_id = ?1 AND id = ?2";
 
 /// A message that is to be inserted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,15 +35,17 @@ pub(crate) struct NewConsoleMessage {
 /// A row of `console_message`, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConsoleMessage {
-    /// Number, growing: the cursor of every viewer.
+    /// Number, in the order in which messages came. Whoever shows the conversation keeps one message per number.
     pub(crate) id: u64,
+    /// Number of the last change of any message, growing: the cursor of every viewer.
+    pub(crate) revision: u64,
     /// The conversation.
     pub(crate) conversation_id: String,
     /// Who says it; empty for the gateway.
     pub(crate) author: String,
     /// What is said.
     pub(crate) text: String,
-    /// `person`, `final`, `notice`, `permission` or `error`.
+    /// `person`, `final`, `notice`, `permission`, `error` or `card`.
     pub(crate) kind: String,
     /// Milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
@@ -53,6 +58,7 @@ pub(crate) struct ConsoleMessage {
 fn from_row(row: &Row<'_>) -> Result<ConsoleMessage, StoreError> {
     Ok(ConsoleMessage {
         id: int(row, "id")?,
+        revision: int(row, "revision")?,
         conversation_id: row.get("conversation_id")?,
         author: row.get("author")?,
         text: row.get("text")?,
@@ -93,7 +99,15 @@ pub(crate) fn id_of(db: &Connection, nonce: &str) -> Result<Option<u64>, StoreEr
     first(db, "SELECT id FROM console_message WHERE nonce = ?1", [nonce], |row| int(row, "id"))
 }
 
-/// Messages of a conversation after a number, in order, at most `rows_max`.
+/// Gives a message another text; whether it is there.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn edit(db: &Connection, conversation_id: &str, id: u64, text: &str) -> Result<bool, StoreError> {
+    Ok(run(db, EDIT, params![conversation_id, Int(id), text])? == 1)
+}
+
+/// Messages of a conversation that came or changed after a revision, in that order, at most `rows_max`.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
@@ -103,7 +117,7 @@ pub(crate) fn after(
     after: u64,
     rows_max: u64,
 ) -> Result<Vec<ConsoleMessage>, StoreError> {
-    const SQL: &str = "SELECT id, conversation_id, author, text, kind, created_at, session_key, run_id \
-        FROM console_message WHERE conversation_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+    const SQL: &str = "SELECT id, conversation_id, author, text, kind, created_at, session_key, run_id, revision \
+        FROM console_message WHERE conversation_id = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3";
     all(db, SQL, params![conversation_id, Int(after), Int(rows_max)], from_row)
 }

@@ -5,7 +5,7 @@
 //! for in the conversation first.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::project::{self, Need, Part, PartKind, RunDigest};
+use crate::core::project::{self, Need, Part, PartKind, RunDigest, Style, Styles};
 use crate::core::rows::BindingRow;
 use crate::store::bindings;
 use crate::store::codec::{Int, Word, all, first, id_opt, int, run, word};
@@ -118,16 +118,21 @@ pub(crate) struct Batch {
     pub(crate) through: u64,
 }
 
-/// Reads what comes after `after` in a session's journal, whose last number is `end`.
+/// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
-pub(crate) fn batch(db: &Connection, key: &SessionKey, after: u64, end: u64) -> Result<Batch, StoreError> {
-    let kinds: Vec<String> = project::SHOWN.iter().map(|kind| format!("'{}'", kind.as_str())).collect();
+pub(crate) fn batch(
+    db: &Connection,
+    key: &SessionKey,
+    styles: &Styles,
+    after: u64,
+    end: u64,
+) -> Result<Batch, StoreError> {
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
-        kinds.join(",")
+        listed(&project::SHOWN)
     );
     let rows = all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?;
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == ROWS_MAX);
@@ -137,7 +142,10 @@ pub(crate) fn batch(db: &Connection, key: &SessionKey, after: u64, end: u64) -> 
         match project::need(row) {
             Need::Nothing => {}
             Need::Run(run_id) => {
-                if let Some(digest) = digest(db, run_id, row.session_seq)? {
+                let style = styles.at(row.session_seq);
+                if let Some(style) = style
+                    && let Some(digest) = digest(db, run_id, row.session_seq, style)?
+                {
                     out.runs.insert(run_id, digest);
                 }
             }
@@ -150,17 +158,32 @@ pub(crate) fn batch(db: &Connection, key: &SessionKey, after: u64, end: u64) -> 
     Ok(out)
 }
 
+fn listed(kinds: &[EventKind]) -> String {
+    kinds.iter().map(|kind| format!("'{}'", kind.as_str())).collect::<Vec<_>>().join(",")
+}
+
 /// The digest of a run that the row `ended_by` ended.
-fn digest(db: &Connection, run_id: RunId, ended_by: u64) -> Result<Option<RunDigest>, StoreError> {
+fn digest(
+    db: &Connection,
+    run_id: RunId,
+    ended_by: u64,
+    style: &Style,
+) -> Result<Option<RunDigest>, StoreError> {
     const RUN: &str = "SELECT mode, started_at FROM acp_runs WHERE run_id = ?1";
-    const ROWS: &str = "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 \
-        AND kind IN ('agent_message','tool_call','tool_call_update') ORDER BY seq";
+    let rows_of_run = format!(
+        "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
+        listed(&project::DIGESTED)
+    );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
-        Ok(RunDigest::new(word(row, "mode")?, row.get::<_, Option<i64>>("started_at")?.is_some()))
+        Ok(RunDigest::new(
+            word(row, "mode")?,
+            row.get::<_, Option<i64>>("started_at")?.is_some(),
+            style.clone(),
+        ))
     })?;
     let Some(mut digest) = made else { return Ok(None) };
-    let mut statement = db.prepare_cached(ROWS)?;
+    let mut statement = db.prepare_cached(&rows_of_run)?;
     let mut rows = statement.query(params![run_id, Int(ended_by)])?;
     while let Some(row) = rows.next()? {
         let kind: String = row.get("kind")?;

@@ -51,8 +51,8 @@ pub(crate) enum StoreError {
     },
     /// The database's file is damaged.
     #[error(
-        "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` says what can still be \
-         read; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps the \
+        "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` says where, and \
+         `acp-gateway store sessions` lists what can still be read; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps the \
          damaged file aside"
     )]
     Damaged {
@@ -295,7 +295,9 @@ impl From<StoreError> for Failure {
                 );
                 Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
             }
-            StoreError::ConversationBound => Failure::new(Code::Usage, error.to_string()).origin("gateway"),
+            StoreError::ConversationBound => {
+                Failure::new(Code::Usage, error.to_string()).detail("CONVERSATION_BOUND").origin("gateway")
+            }
             StoreError::Exists { .. } => Failure::new(Code::Usage, error.to_string()).origin("client"),
             StoreError::UsedMeanwhile
             | StoreError::Superseded { .. }

@@ -18,7 +18,7 @@ pub(crate) enum Health {
     ReadOnly,
     /// The file was taken away.
     Gone,
-    /// The file is damaged.
+    /// The file is damaged. This one stays.
     Damaged,
     /// Something else; the log says what.
     Failing,
@@ -56,9 +56,12 @@ pub(crate) struct HealthSender {
 }
 
 impl HealthSender {
-    /// Says how it is now; tells those who wait only if that is new.
+    /// Says how it is now; tells those who wait only if that is new. Damage does not go away while a gateway serves:
+    /// the next start looks at the whole file.
     pub(crate) fn set(&self, health: Health) {
-        let changed = self.sender.send_if_modified(|before| std::mem::replace(before, health) != health);
+        let changed = self.sender.send_if_modified(|before| {
+            *before != Health::Damaged && std::mem::replace(before, health) != health
+        });
         if changed && health == Health::Well {
             tracing::warn!("the control plane can be written again");
         } else if changed {
@@ -69,6 +72,11 @@ impl HealthSender {
     /// Whether commits go through.
     pub(crate) fn is_well(&self) -> bool {
         *self.sender.borrow() == Health::Well
+    }
+
+    /// Whether a write met damage: none follows it.
+    pub(crate) fn is_damaged(&self) -> bool {
+        *self.sender.borrow() == Health::Damaged
     }
 
     /// How it is, now and later.

@@ -2,6 +2,7 @@
 //! done about it, and keeps what was done: the same message again gives the same outcome and no second effect.
 
 use crate::core::rows::ConversationRef;
+use crate::core::told::told;
 use crate::error::Failure;
 use crate::store::codec::{Int, all, first, json_opt, run, to_json};
 use crate::store::error::StoreError;
@@ -9,21 +10,22 @@ use crate::store::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 const COLUMNS: &str = "channel, account_id, conversation_id, message_id, text, author, state, outcome_json";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
 /// What a person said in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inbound {
+pub struct Inbound {
     /// Where.
-    pub(crate) conversation: ConversationRef,
+    pub conversation: ConversationRef,
     /// The channel's id of the message: the root of everything that follows from it.
-    pub(crate) message_id: String,
+    pub message_id: String,
     /// Who, for people.
-    pub(crate) author: String,
+    pub author: String,
     /// What.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// What was done about a message.
@@ -68,11 +70,11 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// What the person is told; empty for nothing.
-    pub(crate) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
-            Self::Prompted { text, .. } | Self::Command { text, .. } => text,
-            Self::Refused { failure, .. } => &failure.message,
-            Self::Ignored { .. } => "",
+            Self::Prompted { text, .. } | Self::Command { text, .. } => Cow::Borrowed(text),
+            Self::Refused { failure, .. } => Cow::Owned(told(failure)),
+            Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }
 }
@@ -144,13 +146,15 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
     get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
 }
 
-/// Records what was done about a message. The person is not told yet.
+/// Records what was done about a message. The person is not told yet. Recorded again, it is the same.
 ///
 /// # Errors
-/// What SQLite says; [`StoreError::Refused`] when the message has another outcome already.
+/// What SQLite says; [`StoreError::Refused`] when the message has another outcome.
 pub(crate) fn record(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
     let at = &inbound.conversation;
-    let sql = format!("UPDATE acp_inbox SET outcome_json = ?5 WHERE {KEY} AND outcome_json IS NULL");
+    let sql = format!(
+        "UPDATE acp_inbox SET outcome_json = ?5 WHERE {KEY} AND (outcome_json IS NULL OR outcome_json = ?5)"
+    );
     let keys = params![at.channel, at.account_id, at.conversation_id, inbound.message_id, to_json(outcome)?];
     if run(db, &sql, keys)? == 1 {
         Ok(())

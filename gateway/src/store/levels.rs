@@ -1,5 +1,6 @@
 //! How much of everything there is at this moment, for metrics and `doctor`.
 
+use crate::core::binding::Stale;
 use crate::core::rows::BindingRow;
 use crate::core::session::SessionState;
 use crate::store::bindings;
@@ -22,8 +23,25 @@ pub(crate) struct Levels {
     pub(crate) inbox_waiting: u64,
     /// Parts on their way into conversations.
     pub(crate) parts_waiting: u64,
-    /// Active bindings whose session is closed, gone, or another gateway's.
+    /// Active bindings whose session is closed or gone.
     pub(crate) stale_bindings: u64,
+}
+
+/// The most stale bindings that are named.
+const NAMED_MAX: usize = 20;
+
+/// Where bindings lead nowhere, in words for operators: `console/default/room -> KEY (session-closed)`.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
+    let named = bindings::live(db)?.into_iter().filter_map(|live| {
+        let (binding, target, _) = live.found.ok()?;
+        let (at, stale) = (&binding.conversation, Stale::of(target)?);
+        let place = format!("{}/{}/{}", at.channel, at.account_id, at.conversation_id);
+        Some(format!("{place} -> {} ({})", binding.session_key, stale.as_str()))
+    });
+    Ok(named.take(NAMED_MAX).collect())
 }
 
 /// Counts everything.

@@ -8,8 +8,10 @@ pub(crate) mod backup;
 pub(crate) mod bindings;
 #[cfg(test)]
 pub(crate) mod by_hand;
+pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
+pub(crate) mod commands;
 pub(crate) mod console;
 pub(crate) mod delivery;
 pub(crate) mod error;
@@ -29,8 +31,11 @@ pub(crate) mod readers;
 pub(crate) mod requests;
 pub(crate) mod restore;
 pub(crate) mod runs;
+pub(crate) mod said;
+pub(crate) mod salvage;
 pub(crate) mod schema;
 pub(crate) mod sessions;
+pub(crate) mod styles;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tx;

@@ -150,6 +150,29 @@ CREATE TABLE acp_binding_checkpoint (
   updated_at INTEGER NOT NULL
 ) STRICT;
 
+-- How a conversation is told its session's journal, each from a row on: parts follow from the journal and this alone.
+CREATE TABLE acp_binding_style (
+  binding_key TEXT NOT NULL REFERENCES acp_bindings (binding_key),
+  from_session_seq INTEGER NOT NULL CHECK (from_session_seq >= 0),
+  style_json TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (binding_key, from_session_seq)
+) STRICT;
+
+-- The live card of a run in a conversation: where it is, and nothing that is not in the journal.
+CREATE TABLE acp_delivery_card (
+  binding_key TEXT NOT NULL REFERENCES acp_bindings (binding_key),
+  run_id TEXT NOT NULL REFERENCES acp_runs (run_id),
+  message_id TEXT,
+  number INTEGER NOT NULL CHECK (number >= 0),
+  through_session_seq INTEGER NOT NULL CHECK (through_session_seq >= 0),
+  folded INTEGER NOT NULL CHECK (folded IN (0, 1)),
+  updated_at INTEGER NOT NULL,
+  PRIMARY KEY (binding_key, run_id)
+) STRICT;
+
+CREATE INDEX acp_delivery_card_open ON acp_delivery_card (binding_key) WHERE folded = 0;
+
 CREATE TABLE acp_delivery_part (
   part_id INTEGER PRIMARY KEY,
   binding_key TEXT NOT NULL REFERENCES acp_bindings (binding_key),
@@ -196,6 +219,15 @@ CREATE TABLE acp_inbox (
 ) STRICT;
 
 CREATE INDEX acp_inbox_received ON acp_inbox (created_at) WHERE state = 'received';
+
+-- What the gateway said itself, by the channel's ids: such a message that comes back in is an echo.
+CREATE TABLE acp_said (
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  PRIMARY KEY (channel, account_id, conversation_id, message_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE acp_leases (
   lease_id TEXT PRIMARY KEY,
@@ -262,16 +294,18 @@ CREATE TABLE acp_permission (
 
 CREATE INDEX acp_permission_pending ON acp_permission (session_key) WHERE state = 'pending';
 
+-- revision grows with every change of a message: it is the cursor of whoever looks.
 CREATE TABLE console_message (
   id INTEGER PRIMARY KEY,
   conversation_id TEXT NOT NULL,
   author TEXT NOT NULL,
   text TEXT NOT NULL,
   nonce TEXT NOT NULL UNIQUE,
-  kind TEXT NOT NULL CHECK (kind IN ('person','final','notice','permission','error')),
+  kind TEXT NOT NULL CHECK (kind IN ('person','final','notice','permission','error','card')),
   created_at INTEGER NOT NULL,
   session_key TEXT REFERENCES acp_sessions (session_key),
-  run_id TEXT REFERENCES acp_runs (run_id)
+  run_id TEXT REFERENCES acp_runs (run_id),
+  revision INTEGER NOT NULL UNIQUE
 ) STRICT;
 
-CREATE INDEX console_message_of_conversation ON console_message (conversation_id, id);
+CREATE INDEX console_message_of_conversation ON console_message (conversation_id, revision);

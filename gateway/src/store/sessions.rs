@@ -8,7 +8,7 @@ use crate::store::codec::{
     Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
-use crate::store::{Store, bindings};
+use crate::store::{AccountCap, Store, bindings};
 use acp_shared::ids::{AgentName, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -169,35 +169,65 @@ pub(crate) fn next_epoch(db: &Connection, key: &SessionKey) -> Result<u64, Store
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
-/// What counts as an open session `s`: not a closed one, and none in error whose processes are all gone.
-const OPEN: &str = "s.state <> 'closed' AND (s.state <> 'error' OR EXISTS (SELECT 1 FROM acp_leases AS l \
-    WHERE l.session_key = s.session_key AND l.usage <> 'ended'))";
+/// What counts as a session `s` in use: one that starts, works, has a process or prompts that wait. None that is
+/// closed, and none that rests or is in error with its processes gone.
+const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') \
+    OR EXISTS (SELECT 1 FROM acp_leases AS l WHERE l.session_key = s.session_key AND l.usage <> 'ended') \
+    OR EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND r.state IN ('queued', 'running')))";
 
-/// How many sessions are open.
+/// Whether one more session may be in use, in all and in an account.
 ///
 /// # Errors
-/// What SQLite says.
-pub(crate) fn count_open(db: &Connection) -> Result<u64, StoreError> {
-    let sql = format!("SELECT count(*) AS open FROM acp_sessions AS s WHERE {OPEN}");
-    Ok(first(db, &sql, [], |row| int(row, "open"))?.unwrap_or(0))
+/// [`StoreError::LimitReached`]; what SQLite says.
+pub(crate) fn check_caps(
+    db: &Connection,
+    sessions_max: u64,
+    account_cap: Option<&AccountCap>,
+) -> Result<(), StoreError> {
+    if count_in_use(db)? >= sessions_max {
+        return Err(StoreError::LimitReached { sessions_max, account: false });
+    }
+    let Some(AccountCap { channel, account_id, sessions_max }) = account_cap else { return Ok(()) };
+    if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
+        return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
+    }
+    Ok(())
 }
 
-/// How many sessions are open that were first bound in an account.
+/// The channel and account that a session was first bound in, when it is open and not in use; the outer `None` when
+/// it is in use, closed, or there is none.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn count_open_of_account(
+pub(crate) fn asleep(
     db: &Connection,
-    channel: &str,
-    account_id: &str,
-) -> Result<u64, StoreError> {
+    key: &SessionKey,
+) -> Result<Option<Option<(String, String)>>, StoreError> {
+    let sql = format!(
+        "SELECT b.channel, b.account_id FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
+         ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
+         WHERE s.session_key = ?1 AND s.state <> 'closed' AND NOT ({IN_USE})"
+    );
+    first(db, &sql, [key.as_str()], |row| {
+        let channel: Option<String> = row.get("channel")?;
+        Ok(channel.zip(row.get::<_, Option<String>>("account_id")?))
+    })
+}
+
+fn count_in_use(db: &Connection) -> Result<u64, StoreError> {
+    let sql = format!("SELECT count(*) AS used FROM acp_sessions AS s WHERE {IN_USE}");
+    Ok(first(db, &sql, [], |row| int(row, "used"))?.unwrap_or(0))
+}
+
+/// How many sessions are in use that were first bound in an account.
+fn count_in_use_of_account(db: &Connection, channel: &str, account_id: &str) -> Result<u64, StoreError> {
     // Beside min() the other columns are those of the row that has it.
     let sql = format!(
-        "SELECT count(*) AS open FROM acp_sessions AS s JOIN (SELECT session_key, channel, account_id, min(rowid) \
+        "SELECT count(*) AS used FROM acp_sessions AS s JOIN (SELECT session_key, channel, account_id, min(rowid) \
          FROM acp_bindings GROUP BY session_key) AS b ON b.session_key = s.session_key \
-         WHERE b.channel = ?1 AND b.account_id = ?2 AND {OPEN}"
+         WHERE b.channel = ?1 AND b.account_id = ?2 AND {IN_USE}"
     );
-    Ok(first(db, &sql, [channel, account_id], |row| int(row, "open"))?.unwrap_or(0))
+    Ok(first(db, &sql, [channel, account_id], |row| int(row, "used"))?.unwrap_or(0))
 }
 
 /// One session.

@@ -222,7 +222,8 @@ impl Writer {
         let mut log_bytes = 0_u64;
         let mut stopped = false;
         while !stopped {
-            let message = if log_bytes == 0 && self.health.is_well() {
+            let settled = self.health.is_well() || self.health.is_damaged();
+            let message = if log_bytes == 0 && settled {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
@@ -242,7 +243,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {
                     self.checkpoint();
                     log_bytes = 0;
-                    if !self.health.is_well() {
+                    if !settled {
                         self.probe();
                     }
                 }
@@ -272,7 +273,7 @@ impl Writer {
             jobs: 0,
             events: 0,
             bytes: 0,
-            lost: self.step("BEGIN IMMEDIATE"),
+            lost: self.refused().or_else(|| self.step("BEGIN IMMEDIATE")),
         };
         let mut next = Some(first);
         while let Some(job) = next.take() {
@@ -333,7 +334,10 @@ impl Writer {
         };
         self.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
         group.failed.push((answer, place));
-        if self.db.is_autocommit() {
+        if matches!(error, StoreError::Damaged { .. }) {
+            // A tree that does not hang together is not written to: that spreads it.
+            group.lost = Some(error);
+        } else if self.db.is_autocommit() {
             group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
         } else {
             group.lost = self.step("ROLLBACK TO job").or_else(|| self.step("RELEASE job"));
@@ -369,6 +373,12 @@ impl Writer {
             answer(None);
             drop(place);
         }
+    }
+
+    /// Why nothing is written any more: an earlier write met damage.
+    fn refused(&self) -> Option<StoreError> {
+        let why = "a write met it while the gateway served, and nothing is written since";
+        self.health.is_damaged().then(|| StoreError::Damaged { why: why.to_owned() })
     }
 
     fn step(&self, sql: &'static str) -> Option<StoreError> {

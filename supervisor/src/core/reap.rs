@@ -147,16 +147,17 @@ mod tests {
     use crate::core::lease::{NsInit, fixture};
     use acp_shared::protocol::LeaseState;
 
+    /// Where a lease of the tests was made, and a look from there that finds nothing of it.
+    fn nothing_found() -> (Scope, Findings) {
+        let scope = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
+        let here = Some(scope.clone());
+        let found = Findings { here, holder: Holder::Dead, owned: vec![], unknown: None, doubt: None };
+        (scope, found)
+    }
+
     #[test]
     fn plans() {
-        let scope = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
-        let base = Findings {
-            here: Some(scope.clone()),
-            holder: Holder::Dead,
-            owned: vec![],
-            unknown: None,
-            doubt: None,
-        };
+        let (scope, base) = nothing_found();
         let other_boot = Some(Scope { boot_id: "other".into(), ..scope.clone() });
         let other_ns = Some(Scope { pidns: 8, ..scope.clone() });
         let f = |change: &dyn Fn(&mut Findings)| {
@@ -221,18 +222,11 @@ mod tests {
 
     #[test]
     fn h23_s_a_lost_lease_is_gone_only_by_proof() {
-        let scope = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
+        let (scope, base) = nothing_found();
         let at = |change: &dyn Fn(&mut Scope)| {
             let mut here = scope.clone();
             change(&mut here);
             Some(here)
-        };
-        let base = Findings {
-            here: Some(scope.clone()),
-            holder: Holder::Dead,
-            owned: vec![],
-            unknown: None,
-            doubt: None,
         };
         let gone = |why| Plan::Rest(Rest::Gone(why));
         let unproved = |why| Plan::Rest(Rest::Unproved(why));

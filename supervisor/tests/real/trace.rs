@@ -251,7 +251,9 @@ impl Trace {
         drop(seen);
         // The wrapper is the supervisor's child that has called exec, or is about to.
         let is_victim = |role: Role| role == victim || (victim == Role::Wrapper && role == Role::Starting);
-        let found = self.threads.values().find(|thread| is_victim(thread.role)).map(|thread| thread.process);
+        // That an earlier one has ended may not have been seen yet.
+        let victims = self.threads.values().filter(|thread| is_victim(thread.role));
+        let found = victims.map(|thread| thread.process).find(|process| runs(*process));
         if let Some(process) = found {
             // It is traced and was not reaped by its tracer, so the number is its own.
             let handle = acp_testkit::sys::open(process).unwrap();
@@ -319,6 +321,7 @@ fn name(role: Role, tid: i32, call: libc::c_long, args: [u64; 6]) -> Option<Stri
         (Role::Supervisor, libc::SYS_unlinkat) if text(tid, args[1]) == "launch.json" => "remove".into(),
         (Role::Supervisor, libc::SYS_pidfd_open) => "open".into(),
         (Role::Supervisor, libc::SYS_pidfd_send_signal) if args[1] != 0 => format!("signal {}", args[1]),
+        (Role::Supervisor, libc::SYS_write) if file(args[0]) == "cgroup.kill" => "end group".into(),
         (Role::Supervisor, libc::SYS_close) if kind(args[0]) == "pipe" => "close pipe".into(),
         (Role::Starting | Role::Adapter, libc::SYS_execve) => "exec".into(),
         (Role::Wrapper, libc::SYS_setsid) => "setsid".into(),

@@ -24,9 +24,7 @@ impl Api {
     /// # Panics
     /// When there can be no runtime.
     pub(crate) fn new(socket: &Path) -> Self {
-        let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = built.unwrap_or_else(|e| panic!("no runtime: {e}"));
-        Self { runtime, connections: Connections { socket: socket.to_owned(), idle: Vec::new() } }
+        Self { runtime: runtime(), connections: Connections::new(socket) }
     }
 
     /// The answer to a GET.
@@ -50,21 +48,52 @@ impl Api {
     /// # Panics
     /// When the turn fails.
     pub(crate) fn prompt(&mut self, key: &str, text: &str) -> Turn {
-        self.runtime.block_on(self.connections.prompt(key, text))
+        self.runtime.block_on(self.connections.prompt(key, text, |_| {}))
     }
 }
 
+/// What clients run on.
+///
+/// # Panics
+/// When there can be none.
+pub(crate) fn runtime() -> Runtime {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.unwrap_or_else(|e| panic!("no runtime: {e}"))
+}
+
+/// One client's connections, for those that bring a runtime.
 #[derive(Debug)]
-struct Connections {
+pub(crate) struct Connections {
     socket: PathBuf,
     idle: Vec<SendRequest<Full<Bytes>>>,
 }
 
 impl Connections {
-    async fn prompt(&mut self, key: &str, text: &str) -> Turn {
+    /// To the gateway behind `socket`; each is made when it is needed.
+    pub(crate) fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), idle: Vec::new() }
+    }
+
+    /// Gives up what is open: the gateway may have closed what was silent for long.
+    pub(crate) fn forget(&mut self) {
+        self.idle.clear();
+    }
+
+    /// Prompts and returns what the gateway says to that.
+    ///
+    /// # Panics
+    /// When it refuses.
+    pub(crate) async fn accept(&mut self, key: &str, text: &str) -> Value {
+        self.json("POST", &format!("/v1/sessions/{key}/prompt"), Some(&json!({"text": text}))).await
+    }
+
+    /// Prompts, then reads the run's events from the stream to their end; `on` sees each line as it comes.
+    ///
+    /// # Panics
+    /// When the turn fails.
+    pub(crate) async fn prompt(&mut self, key: &str, text: &str, mut on: impl FnMut(&str)) -> Turn {
         let mut watch = Watch::begin(Dialect::Events);
-        let prompt = json!({"text": text});
-        let accepted = self.json("POST", &format!("/v1/sessions/{key}/prompt"), Some(&prompt)).await;
+        let accepted = self.accept(key, text).await;
         let (Some(run), Some(after)) = (accepted["run_id"].as_str(), accepted["after_seq"].as_u64()) else {
             panic!("no run_id or no after_seq in {accepted}")
         };
@@ -79,6 +108,7 @@ impl Connections {
             rest.push_str(std::str::from_utf8(&data).unwrap_or_else(|e| panic!("the stream: {e}")));
             let whole = rest.rfind('\n').map_or(0, |end| end + 1);
             for line in rest[..whole].lines() {
+                on(line);
                 turn = turn.or(watch.line(line));
             }
             rest.drain(..whole);
@@ -87,7 +117,11 @@ impl Connections {
         turn.unwrap_or_else(|| panic!("the stream ended before the turn"))
     }
 
-    async fn json(&mut self, method: &str, path: &str, body: Option<&Value>) -> Value {
+    /// The answer to a request.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    pub(crate) async fn json(&mut self, method: &str, path: &str, body: Option<&Value>) -> Value {
         let (connection, answer) = self.send(method, path, body, "application/json").await;
         let status = answer.status();
         let body = answer.into_body().collect().await.unwrap_or_else(|e| panic!("{method} {path}: {e}"));

@@ -4,8 +4,8 @@
 //! output is a table for people and, as the last line, one JSON object with every figure. A limit that is missed
 //! is said, and only `--check` makes it the exit code. Nothing here is a test: no figure decides a suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`; none means
-//! all), `--check`.
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`; `plane` for the control plane,
+//! or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
 
 mod api;
 mod cli;
@@ -16,6 +16,7 @@ mod leases;
 mod orphans;
 mod peers;
 mod pipe;
+mod plane;
 mod proc;
 mod report;
 mod stats;
@@ -28,7 +29,7 @@ use house::House;
 use report::Report;
 use std::process::ExitCode;
 
-/// The parts, in the order in which they are measured.
+/// The parts beside those of the control plane ([`plane::PARTS`]).
 const PARTS: [&str; 5] = ["latency", "throughput", "cost", "supervisor", "wrapper"];
 /// Those that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
@@ -42,15 +43,17 @@ fn main() -> ExitCode {
             // Cargo says it to every bench target.
             "--bench" => {}
             "--check" => check = true,
-            part if PARTS.contains(&part) => wanted.push(part),
+            "plane" => wanted.extend(plane::PARTS),
+            part if PARTS.contains(&part) || plane::PARTS.contains(&part) => wanted.push(part),
             other => {
-                eprintln!("{other}: not --check, and none of {}", PARTS.join(", "));
+                let parts = [PARTS.as_slice(), &["plane"], &plane::PARTS].concat();
+                eprintln!("{other}: not --check, and none of {}", parts.join(", "));
                 return ExitCode::from(2);
             }
         }
     }
     if wanted.is_empty() {
-        wanted = PARTS.to_vec();
+        wanted = [PARTS.as_slice(), &plane::PARTS].concat();
     }
     let mut report = Report::start();
     if wanted.iter().any(|part| OF_GATEWAY.contains(part)) {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         }
         house.end();
     }
+    plane::measure(&wanted, &mut report);
     if wanted.contains(&"supervisor") {
         supervisor::measure(&mut report);
     }

@@ -4,7 +4,8 @@ use crate::turn::{Dialect, Turn, Watch};
 use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// An agent with a conversation.
 #[derive(Debug)]
@@ -23,9 +24,17 @@ impl Pipe {
     /// # Panics
     /// When it cannot.
     pub(crate) fn start(world: &World, cwd: &str) -> Self {
-        let cwd = world.dir(cwd);
         let mut command = world.command("acp-gateway");
-        command.arg("demo-agent").arg("--state-dir").arg(world.dir("raw")).current_dir(&cwd);
+        command.arg("demo-agent").arg("--state-dir").arg(world.dir("raw"));
+        Self::of(command, &world.dir(cwd))
+    }
+
+    /// Starts an agent and opens a conversation in `cwd`.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub(crate) fn of(mut command: Command, cwd: &Path) -> Self {
+        command.current_dir(cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
@@ -45,11 +54,20 @@ impl Pipe {
     /// # Panics
     /// When the agent ends, or the turn fails.
     pub(crate) fn prompt(&mut self, text: &str) -> Turn {
+        self.follow(text, |_| {})
+    }
+
+    /// The same; `on` sees each line as it comes.
+    ///
+    /// # Panics
+    /// As [`Pipe::prompt`].
+    pub(crate) fn follow(&mut self, text: &str, mut on: impl FnMut(&str)) -> Turn {
         let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
         let mut watch = Watch::begin(Dialect::Acp);
         self.request("session/prompt", &params);
         loop {
             self.read();
+            on(&self.line);
             if let Some(turn) = watch.line(&self.line) {
                 return turn;
             }

@@ -1,5 +1,6 @@
 //! What a process costs while it does nothing, as `/proc` says.
 
+use nix::sys::resource::{UsageWho, getrusage};
 use std::fs;
 
 /// Memory that is one process's alone, in KiB.
@@ -50,4 +51,49 @@ pub(crate) fn cpu_ms(pid: i32) -> f64 {
     let after = text.rsplit_once(") ").map_or("", |(_, after)| after);
     let ticks: u32 = after.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
     f64::from(ticks) * TICK_MS
+}
+
+/// CPU of this thread, or of all children that ended, user and system, in ms.
+///
+/// # Panics
+/// When the kernel does not say.
+pub(crate) fn usage_ms(who: UsageWho) -> f64 {
+    let usage = getrusage(who).unwrap_or_else(|e| panic!("no usage: {e}"));
+    let times = [usage.user_time(), usage.system_time()];
+    let part = |number: i64| f64::from(i32::try_from(number).unwrap_or(0));
+    times.iter().map(|time| part(time.tv_sec()) * 1e3 + part(time.tv_usec()) / 1e3).sum()
+}
+
+/// What `work` returns, and the CPU that this thread used for it, in ms.
+///
+/// # Panics
+/// When the kernel does not say.
+pub(crate) fn thread_cpu_ms<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let used = || usage_ms(UsageWho::RUSAGE_THREAD);
+    let before = used();
+    let done = work();
+    (done, used() - before)
+}
+
+/// Bytes that it asked the kernel for so far, from files and elsewhere, whether the disk was needed or not.
+///
+/// # Panics
+/// When the process is gone.
+pub(crate) fn read_bytes(pid: i32) -> u64 {
+    io_bytes(pid, "rchar: ")
+}
+
+/// Bytes that it gave to the kernel so far, for files and elsewhere.
+///
+/// # Panics
+/// When the process is gone.
+pub(crate) fn written_bytes(pid: i32) -> u64 {
+    io_bytes(pid, "wchar: ")
+}
+
+fn io_bytes(pid: i32, what: &str) -> u64 {
+    let path = format!("/proc/{pid}/io");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let line = text.lines().find_map(|line| line.strip_prefix(what));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{path}: {text}"))
 }

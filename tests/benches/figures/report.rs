@@ -1,6 +1,7 @@
 //! What was measured, for people and for programs.
 
 use serde_json::{Map, Value, json};
+use std::time::Instant;
 
 /// What a figure must hold.
 #[derive(Debug, Clone, Copy)]
@@ -34,13 +35,19 @@ pub(crate) struct Report {
     figures: Map<String, Value>,
     missed: Vec<String>,
     part: String,
+    began: Instant,
 }
 
 impl Report {
     /// An empty report that says where it is made.
     pub(crate) fn start() -> Self {
-        let mut report =
-            Self { facts: Map::new(), figures: Map::new(), missed: Vec::new(), part: String::new() };
+        let mut report = Self {
+            facts: Map::new(),
+            figures: Map::new(),
+            missed: Vec::new(),
+            part: String::new(),
+            began: Instant::now(),
+        };
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         report.fact("kernel", &read("/proc/sys/kernel/osrelease"));
@@ -76,6 +83,19 @@ impl Report {
         self.row(name, value, unit, Some(limit));
     }
 
+    /// A figure beside the same of a peer, and the ratio of the two; the limit, if there is one, is the ratio's.
+    pub(crate) fn against(
+        &mut self,
+        name: &str,
+        (ours, unit): (f64, &str),
+        (peer, theirs): (&str, f64),
+        (ratio, limit): (f64, Option<Limit>),
+    ) {
+        self.row(name, ours, unit, None);
+        self.row(&format!("{name}, {peer}"), theirs, unit, None);
+        self.row(&format!("{name}, ratio to {peer}"), ratio, "times", limit);
+    }
+
     fn row(&mut self, name: &str, value: f64, unit: &str, limit: Option<Limit>) {
         let decimals = if value.abs() < 1_000.0 { 3 } else { 0 };
         let judged = match limit {
@@ -83,7 +103,7 @@ impl Report {
             Some(limit) if limit.holds(value) => format!("{:>10}  ok", limit.text()),
             Some(limit) => format!("{:>10}  MISSED", limit.text()),
         };
-        println!("  {name:<46} {value:>12.decimals$} {unit:<8} {judged}");
+        println!("  {name:<58} {value:>12.decimals$} {unit:<8} {judged}");
         let name = format!("{}.{name}", self.part).replace([' ', ',', '-'], "_").replace("__", "_");
         if limit.is_some_and(|limit| !limit.holds(value)) {
             self.missed.push(name.clone());
@@ -93,7 +113,9 @@ impl Report {
     }
 
     /// Prints the line for programs and returns how many limits were missed.
-    pub(crate) fn finish(self) -> usize {
+    pub(crate) fn finish(mut self) -> usize {
+        println!();
+        self.fact("seconds", &self.began.elapsed().as_secs().to_string());
         match self.missed.as_slice() {
             [] => println!("\nEvery limit holds.\n"),
             missed => println!("\nMISSED: {}\n", missed.join(", ")),

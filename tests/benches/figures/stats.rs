@@ -20,6 +20,21 @@ impl Sample {
         sorted.get(rank).copied().unwrap_or(f64::NAN)
     }
 
+    /// All values together.
+    pub(crate) fn sum(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// From the smallest to the largest, as a part of the one in the middle.
+    pub(crate) fn spread(&self) -> f64 {
+        (self.percentile(100) - self.percentile(0)) / self.median()
+    }
+
     /// The value in the middle.
     pub(crate) fn median(&self) -> f64 {
         self.percentile(50)
@@ -34,6 +49,20 @@ impl Sample {
 impl FromIterator<f64> for Sample {
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
         Self(values.into_iter().collect())
+    }
+}
+
+impl Extend<f64> for Sample {
+    fn extend<I: IntoIterator<Item = f64>>(&mut self, values: I) {
+        self.0.extend(values);
+    }
+}
+
+impl IntoIterator for Sample {
+    type Item = f64;
+    type IntoIter = std::vec::IntoIter<f64>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }
 

@@ -1,12 +1,12 @@
 //! The wrapper beside programs that do a part of its work: what it adds to a start, and what it holds afterwards.
 
 use crate::peers::Above;
-use crate::proc::{Private, sleeps};
+use crate::proc::{Private, sleeps, usage_ms};
 use crate::report::{Limit, Report};
 use crate::stats::Sample;
 use acp_tests::wait::{SOON, eventually};
 use acp_tests::world::bin;
-use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::resource::UsageWho;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -67,9 +67,10 @@ fn added_cpu(sides: &[(String, Above)], directory: &Path, report: &mut Report) -
         for (side, ((_, above), sample)) in sides.iter().zip(&mut added).enumerate() {
             let at = |n: usize| directory.join(format!("{round}-{side}-{n}"));
             (0..STARTS).for_each(|n| above.prepare(TRUE, &at(n)));
-            let before = cpu_ms();
+            let before = usage_ms(UsageWho::RUSAGE_CHILDREN);
             (0..STARTS).for_each(|n| above.start(TRUE, &at(n)).finish());
-            let each = (cpu_ms() - before) / f64::from(u32::try_from(STARTS).unwrap_or(u32::MAX));
+            let each = (usage_ms(UsageWho::RUSAGE_CHILDREN) - before)
+                / f64::from(u32::try_from(STARTS).unwrap_or(u32::MAX));
             if matches!(above, Above::Bare) {
                 of_bare = each;
                 bare.push(each);
@@ -164,19 +165,6 @@ impl Drop for Sleeper {
             let _ = child.kill();
         }
     }
-}
-
-/// CPU of all children that ended, user and system, in ms.
-fn cpu_ms() -> f64 {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap_or_else(|e| panic!("no usage: {e}"));
-    let times = [usage.user_time(), usage.system_time()];
-    times
-        .iter()
-        .map(|time| {
-            f64::from(i32::try_from(time.tv_sec()).unwrap_or(0)) * 1e3
-                + f64::from(i32::try_from(time.tv_usec()).unwrap_or(0)) / 1e3
-        })
-        .sum()
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `say TEXT` | says it |
 //! | `chunks N [pace_ms=M] [size=BYTES]` | says [`chunk_text`]`(1..=N, BYTES)`, M milliseconds apart (defaults 0 and 16) |
+//! | `stamps N M` | says [`now_ns`] N times, M milliseconds after the one before |
 //! | `thought TEXT` | one `agent_thought_chunk` |
 //! | `plan A; B; …` | one `plan` with these entries |
 //! | `mode MODE` | one `current_mode_update` |
@@ -100,6 +101,15 @@ pub fn chunk_text(number: u64, size: usize) -> String {
         text.push(if text.len() + 1 == size { ' ' } else { '.' });
     }
     text
+}
+
+/// The clock that all processes of a machine share and nobody sets, in nanoseconds: what one of them says and another
+/// one hears can be subtracted.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
 /// What the binary does.

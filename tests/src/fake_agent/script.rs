@@ -16,6 +16,7 @@ pub(crate) enum Script {
 pub(crate) enum Directive {
     Say(String),
     Chunks { count: u64, pace_ms: u64, size: usize },
+    Stamps { count: u64, pace_ms: u64 },
     Thought(String),
     Plan(Vec<String>),
     Mode(String),
@@ -51,9 +52,10 @@ pub(crate) enum Directive {
 pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
 /// The first word of every directive.
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "say",
     "chunks",
+    "stamps",
     "thought",
     "plan",
     "mode",
@@ -124,6 +126,10 @@ fn directive(line: &str) -> Result<Directive, String> {
     match name {
         "say" => Ok(Directive::Say(unescape(rest))),
         "chunks" => chunks(rest),
+        "stamps" => {
+            let (count, pace_ms) = word(rest);
+            Ok(Directive::Stamps { count: number(count)?, pace_ms: number(pace_ms)? })
+        }
         "thought" => Ok(Directive::Thought(unescape(rest))),
         "plan" => Ok(Directive::Plan(rest.split(';').map(|entry| entry.trim().to_owned()).collect())),
         "mode" => Ok(Directive::Mode(required(name, rest)?)),
@@ -248,6 +254,7 @@ mod tests {
             ("say", D::Say(String::new())),
             ("chunks 3", D::Chunks { count: 3, pace_ms: 0, size: 16 }),
             ("chunks 2000 pace_ms=2 size=80", D::Chunks { count: 2000, pace_ms: 2, size: 80 }),
+            ("stamps 3 5", D::Stamps { count: 3, pace_ms: 5 }),
             ("thought hm", D::Thought(text("hm"))),
             ("plan a b; c", D::Plan(vec![text("a b"), text("c")])),
             ("mode ask", D::Mode(text("ask"))),
@@ -308,6 +315,7 @@ mod tests {
             ("chunks x", 1),
             ("chunks 3 speed=4", 1),
             ("chunks 3 size=-1", 1),
+            ("stamps 3", 1),
             ("say a\ntool dig x", 2),
             ("tool write", 1),
             ("fs_read", 1),

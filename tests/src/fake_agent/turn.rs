@@ -5,7 +5,7 @@ use super::messages::{self, OPTIONS};
 use super::requests::Answer;
 use super::script::{self, Directive, Script};
 use super::session::{MODES, Said};
-use super::{chunk_text, outlet, process};
+use super::{chunk_text, now_ns, outlet, process};
 use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -116,6 +116,7 @@ impl Agent {
         match step {
             Directive::Say(text) => self.say(turn, text)?,
             Directive::Chunks { count, pace_ms, size } => self.chunks(turn, *count, *pace_ms, *size)?,
+            Directive::Stamps { count, pace_ms } => self.stamps(turn, *count, *pace_ms)?,
             Directive::Thought(text) => {
                 self.update(&turn.session, messages::chunk("agent_thought_chunk", text))?;
             }
@@ -206,6 +207,17 @@ impl Agent {
             if self.cancelled() {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    fn stamps(&mut self, turn: &mut Turn, count: u64, pace_ms: u64) -> Result<(), Halt> {
+        for _ in 0..count {
+            self.pause(pace_ms)?;
+            if self.cancelled() {
+                break;
+            }
+            self.say(turn, &now_ns().to_string())?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The law of the house as tests: which module may name which, how large things may be, what must be documented.
 //! Each test names every violation at once and says what to do.
 
+mod acceptance;
 mod cases;
 mod documents;
 mod floors;

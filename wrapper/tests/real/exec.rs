@@ -103,16 +103,21 @@ fn arguments_are_never_split_or_quoted() {
     assert_eq!(rig.read_all(), format!("{}|", args.join("|")));
 }
 
+/// While a program is being loaded, its libraries are open for a moment.
+fn only_stdio_is_open(adapter: i32) {
+    crate::rig::eventually("only stdio is open", || {
+        let entries = std::fs::read_dir(format!("/proc/{adapter}/fd")).unwrap();
+        let mut open: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        open.sort();
+        open == ["0", "1", "2"]
+    });
+}
+
 #[test]
 fn c45_r_only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
     let mut rig = Rig::running(&program(&["/bin/sleep", "60"]));
-    let [adapter] = rig.living()[..] else { panic!("one process was expected: {:?}", rig.living()) };
-    let mut open: Vec<_> = std::fs::read_dir(format!("/proc/{adapter}/fd"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    open.sort();
-    assert_eq!(open, ["0", "1", "2"]);
+    let adapter = rig.only();
+    only_stdio_is_open(adapter);
     for field in ["SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd"] {
         assert_eq!(status_field(adapter, field).unwrap(), "0".repeat(16), "{field}");
     }
@@ -137,14 +142,11 @@ fn c45_r_a_dirty_inheritance_is_not_passed_on() {
     assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
     rig.say(&ToWrapper::Go);
     assert_eq!(rig.hear(), FromWrapper::Running);
+    let adapter = rig.only();
     crate::rig::eventually("the shell has become sleep", || {
-        rig.living().iter().all(|pid| status_field(*pid, "Name").is_some_and(|name| name == "sleep"))
+        status_field(adapter, "Name").is_some_and(|name| name == "sleep")
     });
-    let [adapter] = rig.living()[..] else { panic!("one process was expected: {:?}", rig.living()) };
-    // While it is being loaded, its libraries are open for a moment.
-    crate::rig::eventually("only stdio is open", || {
-        std::fs::read_dir(format!("/proc/{adapter}/fd")).unwrap().count() == 3
-    });
+    only_stdio_is_open(adapter);
     assert_eq!(status_field(adapter, "SigIgn").unwrap(), "0".repeat(16));
     rig.signal(rustix::process::Signal::TERM);
     assert_eq!(rig.exit_code(), 128 + libc::SIGTERM);

@@ -348,6 +348,17 @@ impl Rig {
         all_pids().into_iter().filter(|pid| marked(*pid) && is_alive(*pid)).collect()
     }
 
+    /// The one living process of the lease, once there is just one: while a program takes the place of another, its
+    /// environment is empty for a moment.
+    pub(crate) fn only(&self) -> i32 {
+        let mut living = Vec::new();
+        eventually("one process of the lease lives", || {
+            living = self.living();
+            living.len() == 1
+        });
+        living[0]
+    }
+
     /// The living processes below the wrapper, whatever their environment says; the adapter first.
     pub(crate) fn below(&self) -> Vec<i32> {
         let parents: Vec<(i32, i32)> = all_pids()

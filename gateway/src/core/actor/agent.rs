@@ -138,9 +138,7 @@ impl Actor {
             self.ask_again(out);
         }
         if due(&mut self.timers.init_ms) {
-            let text = format!("The agent did not open a session within {} ms.", self.profile.init_ms);
-            let failure = Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent");
-            self.fault(&failure, out);
+            self.fault(&self.init_failure(), out);
             self.close_lease("the agent did not open a session in time", out);
         }
         if due(&mut self.timers.cancel_ms) {
@@ -173,8 +171,26 @@ impl Actor {
         if due(&mut self.timers.idle_ms) {
             self.rest_agent(out);
         }
+        if due(&mut self.timers.away_ms) {
+            self.tell_away(out);
+        }
         self.probe(out);
         self.expire_permissions(out);
+    }
+
+    /// Why the agent is not there although it had its time: it may not even have been started.
+    fn init_failure(&self) -> Failure {
+        let within = span(self.profile.init_ms);
+        if self.lease.as_ref().is_some_and(|lease| lease.row.usage == LeaseUse::Intended) {
+            let text = format!(
+                "The agent was not started within {within}: the supervisor does not answer, or has no room. \
+                 `acp-gateway doctor` says more; send it again once the supervisor is there."
+            );
+            let failure = Failure::new(Code::BackendUnavailable, text).detail("NOT_STARTED");
+            return failure.origin("supervisor").retryable();
+        }
+        let text = format!("The agent did not open a session within {within}.");
+        Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent")
     }
 
     /// The running turn has had its time: it is cancelled, and fails once the agent has stopped.
@@ -233,6 +249,28 @@ impl Actor {
         let runtime_ms = self.limits.runtime_idle_ms;
         let rests = runtime_ms > 0 && self.may_rest();
         self.timers.idle_ms = rests.then(|| self.session.last_activity_at_ms.saturating_add(runtime_ms));
+    }
+
+    /// A prompt waits, no turn runs, and the agent's streams are out of reach. One that was never started has its own
+    /// deadline, and so has a turn that runs.
+    pub(super) fn watch_away(&mut self, out: &Batch) {
+        let waits = self.current().is_none() && self.next_prompt().is_some();
+        let away = self.lease.as_ref().is_some_and(|lease| !lease.attached && lease.ended.is_none());
+        if !waits || !away || self.timers.init_ms.is_some() {
+            self.timers.away_ms = None;
+            self.told_away &= away;
+        } else if !self.told_away && self.timers.away_ms.is_none() {
+            self.timers.away_ms = Some(out.now_ms + self.limits.reconcile_ms);
+        }
+    }
+
+    /// Whoever waits is told why, once for each time that the agent is away. What waits goes on by itself.
+    fn tell_away(&mut self, out: &mut Batch) {
+        self.told_away = true;
+        let text = "The agent is out of reach: the supervisor does not answer. What was said waits until it does; \
+                    `acp-gateway doctor` says more, and a cancel takes it back.";
+        let payload = json!({ "status": "agent_away", "text": text }).to_string();
+        out.event(&mut self.session, None, EventKind::Status, payload);
     }
 
     /// An agent that has nothing to do is asked from time to time whether it is there.

@@ -8,6 +8,7 @@ use crate::core::jsonrpc::INTERNAL_ERROR;
 use crate::core::link::{Answer, Ask, PermissionOption, RpcError, Wanted};
 use crate::core::permission::{self, Decision};
 use crate::core::rows::{AgentRequestRow, NonInteractive, PermissionRow, PermissionState, RequestState};
+use crate::core::session::SessionState;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
@@ -101,6 +102,11 @@ impl Actor {
         let payload = json!({ "permission_id": row.permission_id(), "params": params });
         self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
         let run_id = row.ask.run_id;
+        // Whatever the mode: what was told to stop gets no approval for another step, and nobody is asked for one.
+        if self.session.state == SessionState::Cancelling {
+            self.settle(row, None, "cancel", out);
+            return;
+        }
         match decision {
             Decision::Ask => {
                 out.writes.push(Write::Permission(Box::new(row.clone())));
@@ -143,7 +149,11 @@ impl Actor {
         keyed: Option<Keyed>,
         out: &mut Batch,
     ) -> Result<Answered, Failure> {
-        let found = self.permissions.values().find(|row| row.permission_id() == permission_id);
+        // The deadline may have come before the tick that looks for it.
+        self.expire_permissions(out);
+        // H4: nobody hears an answer whose process has ended, or is being ended, although its last words are not read.
+        let hears = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
+        let found = self.permissions.values().find(|row| hears && row.permission_id() == permission_id);
         let Some(row) = found else {
             let text = "This permission is unknown, already settled, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail("PERMISSION_NOT_PENDING"));

@@ -149,6 +149,10 @@ impl Actor {
         self.session.agent_session_id = None;
         self.session.resumable = false;
         self.close_lease("new conversation", out);
+        if self.session.state == SessionState::Error {
+            self.session.last_error = None;
+            self.session_event(SessionEvent::Renewed, out);
+        }
         let payload =
             json!({ "status": "new_conversation", "text": "The next prompt starts a new conversation." });
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());

@@ -111,7 +111,10 @@ impl Actor {
                 return;
             }
             Fate::NeverArrived | Fate::Arrived => {
-                let text = format!("The agent ended in the middle of the turn ({text}).");
+                let text = format!(
+                    "The agent ended in the middle of the turn ({text}). The turn was not tried again: look at what \
+                     it did before you send it again."
+                );
                 Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
             }
             Fate::Uncertain => Failure::of(Code::Uncertain).detail("UNCERTAIN"),

@@ -89,6 +89,8 @@ struct Timers {
     probe_ms: Option<u64>,
     /// When its answer must have come.
     alive_ms: Option<u64>,
+    /// When those who wait for an agent out of reach are told.
+    away_ms: Option<u64>,
 }
 
 /// One session. See the module.
@@ -107,6 +109,8 @@ pub(crate) struct Actor {
     requeues: u32,
     /// Whether the link is a fresh one although a process lives.
     link_lost: bool,
+    /// Whether those who wait were told that the agent is out of reach.
+    told_away: bool,
 }
 
 impl std::fmt::Debug for Actor {
@@ -161,6 +165,7 @@ impl Actor {
             timers: Timers::default(),
             requeues: 0,
             link_lost: false,
+            told_away: false,
         }
     }
 
@@ -204,6 +209,7 @@ impl Actor {
             timers.idle_ms,
             timers.probe_ms,
             timers.alive_ms,
+            timers.away_ms,
         ]
         .into_iter()
         .flatten()
@@ -219,6 +225,11 @@ impl Actor {
     /// Whether configuration does not have its agent any more, so that there is nothing to start.
     pub(crate) const fn is_refused(&self) -> bool {
         self.profile.refused.is_some()
+    }
+
+    /// How long the agent may take to open a session, in milliseconds.
+    pub(crate) const fn init_ms(&self) -> u64 {
+        self.profile.init_ms
     }
 
     /// The session as it is now.
@@ -253,6 +264,7 @@ impl Actor {
         self.start_next(out);
         self.close_oneshot(out);
         self.watch_idle(out);
+        self.watch_away(out);
         self.pump(out);
         // What was said last goes before the end.
         out.acts.sort_by_key(|act| matches!(act, Act::CloseLease { .. }));

@@ -25,6 +25,10 @@ impl Actor {
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
         }
+        if matches!(setting, Setting::TimeoutS(_) | Setting::Defaults) {
+            // A turn that runs is given the new time, counted from its start, as a restart would.
+            self.watch_turn();
+        }
         if setting.restarts() {
             self.close_lease("started again with other settings", out);
         } else if let Some(option) = setting.for_agent()

@@ -7,6 +7,9 @@ mod attacks;
 mod cases;
 mod letters;
 mod lives;
+mod machines;
+mod permissions;
+mod phases;
 mod world;
 
 use super::*;

@@ -84,7 +84,7 @@ impl Actor {
         }
         if self.runs.len() >= self.limits.queue_runs_max {
             let max = self.limits.queue_runs_max;
-            let text = format!("{max} prompts wait already. Wait for one to end, or cancel one.");
+            let text = format!("{max} prompts run or wait already. Wait for one to end, or cancel one.");
             return Err(Failure::new(Code::LimitReached, text).retryable());
         }
         if json_len(&request.text) > MESSAGE_BYTES_MAX {
@@ -176,7 +176,7 @@ impl Actor {
         self.on_steps(steps, out);
     }
 
-    fn next_prompt(&self) -> Option<usize> {
+    pub(super) fn next_prompt(&self) -> Option<usize> {
         self.runs.iter().position(|run| run.state == RunState::Queued && run.mode == RunMode::Prompt)
     }
 

@@ -80,6 +80,12 @@ impl Policy {
         Ok(BindingWindows { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
     }
 
+    /// Whether a binding that leads nowhere may be removed without a person: only while prompts are routed at all, so
+    /// that a switch that is off takes no binding along.
+    pub(crate) fn may_unbind_stale(&self) -> bool {
+        self.may_prompt().is_ok() && self.bindings.auto_unbind_stale.value
+    }
+
     /// Whether an agent may be spawned and started.
     ///
     /// # Errors
@@ -99,15 +105,15 @@ impl Policy {
         Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"))
     }
 
-    /// As many sessions are open as may be in all.
+    /// As many sessions are in use as may be in all.
     pub(crate) fn at_sessions_max(&self) -> Failure {
-        full("sessions are open", &self.sessions_max, "SESSIONS_MAX")
+        full("sessions are in use", &self.sessions_max, "SESSIONS_MAX")
     }
 
-    /// As many sessions are open as may be in the scope's account.
+    /// As many sessions are in use as may be in the scope's account.
     pub(crate) fn at_account_max(&self) -> Failure {
         let max = self.account_sessions_max.clone().map(Option::unwrap_or_default);
-        full("sessions of this account are open", &max, "ACCOUNT_SESSIONS_MAX")
+        full("sessions of this account are in use", &max, "ACCOUNT_SESSIONS_MAX")
     }
 
     /// The backend of new sessions is not there.
@@ -121,7 +127,8 @@ impl Policy {
 
 fn full(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
     let text = format!(
-        "{} {what}, as many as may be: {}. Close one that is not needed; /acp sessions lists them.",
+        "{} {what}, as many as may be: {}. Close one that is not needed, or wait until one rests; /acp sessions lists \
+         them.",
         max.value,
         max.said()
     );

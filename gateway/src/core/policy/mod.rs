@@ -99,9 +99,9 @@ pub(crate) struct Policy {
     pub(crate) cwd_roots: Effective<Vec<PathBuf>>,
     /// Variables of the gateway that the agent may see beside the usual ones: of all levels together.
     pub(crate) env_allow: Effective<Vec<String>>,
-    /// Open sessions in all.
+    /// Sessions in use in all.
     pub(crate) sessions_max: Effective<u64>,
-    /// Open sessions of the account; `None` is no cap of its own.
+    /// Sessions in use of the account; `None` is no cap of its own.
     pub(crate) account_sessions_max: Effective<Option<u64>>,
     /// Runs of one session that have not ended.
     pub(crate) queue_runs_max: Effective<u64>,
@@ -130,6 +130,8 @@ pub(crate) struct Bindings {
     pub(crate) idle_ms: Effective<Option<u64>>,
     /// A binding ends this long after it was made.
     pub(crate) max_age_ms: Effective<Option<u64>>,
+    /// Whether a binding that leads nowhere is removed when somebody speaks there.
+    pub(crate) auto_unbind_stale: Effective<bool>,
     /// Whether `/acp spawn` may bind.
     pub(crate) spawn_acp_sessions: Effective<bool>,
     /// Whether an agent's own spawn may bind.
@@ -206,6 +208,11 @@ pub(crate) struct Recovery {
 /// Works out everything that is effective in a scope.
 pub(crate) fn effective(loaded: &Loaded, scope: &Scope) -> Policy {
     resolve::policy(loaded, scope)
+}
+
+/// Works out how a channel groups what the agent says, and nothing else.
+pub(crate) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
+    resolve::stream(loaded, scope)
 }
 
 /// The least of several windows, the first one of those that are equal; of none, the last one named.

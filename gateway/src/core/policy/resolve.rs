@@ -15,16 +15,21 @@ const KILL_MS: u64 = 5_000;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 /// The kinds of update that a conversation does not see unless it is said so, and the one that it sees.
-const TAGS: [(&str, bool); 9] = [
+const TAGS: [(&str, bool); 14] = [
     ("agent_message_chunk", true),
     ("agent_thought_chunk", false),
     ("available_commands_update", false),
+    ("compaction_summary_chunk", false),
     ("config_option_update", false),
     ("current_mode_update", false),
     ("plan", false),
+    ("plan_removed", false),
+    ("plan_update", false),
+    ("session_info_update", false),
     ("tool_call", false),
     ("tool_call_update", false),
     ("usage_update", false),
+    ("user_message_chunk", false),
 ];
 
 type Key = Vec<String>;
@@ -96,6 +101,10 @@ impl Resolver<'_> {
             enabled: self.pick(self.bindings_of("enabled", |it| it.enabled), enabled),
             idle_ms: window("idle_hours", |it| it.idle_hours, session.idle_hours),
             max_age_ms: window("max_age_hours", |it| it.max_age_hours, session.max_age_hours),
+            auto_unbind_stale: self.pick(
+                self.bindings_of("auto_unbind_stale", |it| it.auto_unbind_stale),
+                self.plain("session.thread_bindings.auto_unbind_stale", session.auto_unbind_stale),
+            ),
             spawn_acp_sessions: spawn("spawn_acp_sessions", |it| it.spawn_acp_sessions),
             spawn_subagent_sessions: spawn("spawn_subagent_sessions", |it| it.spawn_subagent_sessions),
         }
@@ -238,6 +247,11 @@ impl Resolver<'_> {
 /// A number of units, 0 being "not set".
 fn set(count: u64, unit: u64) -> Option<u64> {
     (count > 0).then(|| count.saturating_mul(unit))
+}
+
+/// How a channel groups what the agent says.
+pub(super) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
+    Resolver { loaded, scope }.stream()
 }
 
 /// Everything that is effective in a scope.

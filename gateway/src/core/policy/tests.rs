@@ -267,7 +267,7 @@ fn every_effective_value_is_shown_with_its_key() {
         assert!(row.key.contains('.'), "{row:?}");
         assert!(["default", "table of built-in agents"].contains(&row.source.as_str()), "{row:?}");
     }
-    let noted = rows.iter().find(|row| row.setting == "stream.max_output_chars").unwrap();
+    let noted = rows.iter().find(|row| row.setting == "bindings.spawn_subagent_sessions").unwrap();
     assert!(noted.note.as_deref().unwrap().starts_with("not used in this version"), "{noted:?}");
 }
 

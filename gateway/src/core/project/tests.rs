@@ -1,12 +1,25 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::core::split::Unit;
+use crate::config::Separator;
+use crate::core::split::{Limit, Unit};
 use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
 use serde_json::json;
+use std::collections::BTreeMap;
 
-fn limit() -> Limit {
-    Limit::new(Unit::Utf16, 1_900)
+mod cases;
+
+/// What a conversation is told by default.
+fn style() -> Style {
+    let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
+    Style {
+        limit: Limit::new(Unit::Utf16, 1_900),
+        output_chars_max: 24_000,
+        line_chars_max: 320,
+        separator: Separator::Paragraph,
+        repeat_suppression: true,
+        tags: hidden.iter().map(|&tag| (tag.to_owned(), false)).collect(),
+    }
 }
 
 fn binding() -> BindingId {
@@ -52,30 +65,52 @@ impl Journal {
         self.push(Some(run), EventKind::Done, json!({"stop_reason": stop_reason}))
     }
 
-    /// What a reader that stands at `event` gives it: only rows that were committed by then.
+    fn update(&mut self, run: RunId, payload: Value) -> &mut Self {
+        self.push(Some(run), EventKind::Update, payload)
+    }
+
+    /// The same in the default style.
     fn parts_of(&self, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
+        self.parts_in(&style(), at, mode, started)
+    }
+
+    /// What a reader that stands at `event` gives it: only rows that were committed by then.
+    fn parts_in(&self, style: &Style, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
         let event = &self.rows[at];
         match need(event) {
-            Need::Nothing => project(binding(), limit(), event, Digest::Nothing),
+            Need::Nothing => project(binding(), style, event, Digest::Nothing),
             Need::Next => match self.rows.get(at + 1) {
-                Some(next) => project(binding(), limit(), event, Digest::Next(next)),
-                None => project(binding(), limit(), event, Digest::Nothing),
+                Some(next) => project(binding(), style, event, Digest::Next(next)),
+                None => project(binding(), style, event, Digest::Nothing),
             },
             Need::Run(run) => {
-                let mut digest = RunDigest::new(mode, started);
+                let mut digest = RunDigest::new(mode, started, style.clone());
                 for row in self.rows[..at].iter().filter(|row| row.run_id == Some(run)) {
                     digest.add(row.kind, &row.payload);
                 }
-                project(binding(), limit(), event, Digest::Run(&digest))
+                project(binding(), style, event, Digest::Run(&digest))
             }
         }
     }
 
     fn texts(&self) -> Vec<(PartKind, String)> {
+        self.texts_in(&style())
+    }
+
+    fn texts_in(&self, style: &Style) -> Vec<(PartKind, String)> {
         (0..self.rows.len())
-            .flat_map(|at| self.parts_of(at, RunMode::Prompt, true))
+            .flat_map(|at| self.parts_in(style, at, RunMode::Prompt, true))
             .map(|part| (part.kind, part.text))
             .collect()
+    }
+
+    /// Everything that is told of a journal whose rows are told in these styles.
+    fn told(&self, styles: &Styles, rows: std::ops::Range<usize>) -> Vec<Part> {
+        rows.flat_map(|at| {
+            let style = styles.at(self.rows[at].session_seq).unwrap();
+            self.parts_in(style, at, RunMode::Prompt, true)
+        })
+        .collect()
     }
 }
 
@@ -108,7 +143,7 @@ fn a_run_ends_in_one_final_message() {
 }
 
 #[test]
-fn tools_are_one_line_and_part_paragraphs() {
+fn tools_are_counted_and_part_paragraphs() {
     let run = run_id(1);
     let got = one(|journal| {
         journal.say(run, "Looking.").tool(run, "a", "read", "completed").tool(run, "b", "edit", "failed");
@@ -119,7 +154,7 @@ fn tools_are_one_line_and_part_paragraphs() {
 }
 
 #[test]
-fn failures_say_what_to_do_next() {
+fn c02_a_failed_turn_shows_what_was_said_and_what_to_do_next() {
     let run = run_id(1);
     let got = one(|journal| {
         journal.say(run, "Half an ans");
@@ -127,8 +162,9 @@ fn failures_say_what_to_do_next() {
         journal.push(Some(run), EventKind::Error, payload);
     });
     let want = format!(
-        "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}",
-        Code::Uncertain.text()
+        "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}\nNext: {}",
+        Code::Uncertain.text(),
+        step(Code::Uncertain, None)
     );
     assert_eq!(got, vec![(PartKind::Final, want)]);
 }
@@ -211,18 +247,15 @@ fn notices() {
 }
 
 #[test]
-fn long_output_is_split_and_very_long_output_is_cut() {
+fn c01_long_output_is_split_and_nothing_of_it_is_lost() {
     let run = run_id(1);
     let mut journal = Journal::default();
     journal.say(run, &"word ".repeat(1_000)).done(run, "end_turn");
     let parts = journal.parts_of(1, RunMode::Prompt, true);
     assert_eq!(parts.iter().map(|part| part.part_no).collect::<Vec<_>>(), vec![0, 1, 2]);
     assert!(parts.iter().all(|part| part.nonce == nonce(binding(), 2, part.part_no)));
-    let mut journal = Journal::default();
-    journal.say(run, &"é".repeat(OUTPUT_BYTES_MAX)).done(run, "end_turn");
-    let text: String = journal.parts_of(1, RunMode::Prompt, true).into_iter().map(|part| part.text).collect();
-    assert!(text.len() < OUTPUT_BYTES_MAX + 200);
-    assert!(text.ends_with("shows all of it.)"));
+    let whole: String = parts.iter().map(|part| part.text.as_str()).collect();
+    assert_eq!(whole, "word ".repeat(1_000).trim_end());
 }
 
 #[test]
@@ -240,7 +273,7 @@ fn nonces_differ_and_fit_a_channel() {
 
 /// Journals as agents make them.
 fn journals() -> impl Strategy<Value = Journal> {
-    let step = (0u8..3, 0u8..8, "[a-z `\n]{0,12}");
+    let step = (0u8..3, 0u8..10, "[a-z `\n]{0,12}");
     prop::collection::vec(step, 0..40).prop_map(|steps| {
         let mut journal = Journal::default();
         for (run, what, text) in steps {
@@ -251,6 +284,12 @@ fn journals() -> impl Strategy<Value = Journal> {
                 4 => journal.done(run, "end_turn"),
                 5 => journal.push(Some(run), EventKind::Permission, json!({"permission_id": text})),
                 6 => journal.push(None, EventKind::Status, json!({"status": "x", "text": text})),
+                7 => journal.update(run, json!({"sessionUpdate": "notice", "message": text})),
+                8 => journal.push(
+                    Some(run),
+                    EventKind::AgentThought,
+                    json!({"content": {"type": "text", "text": text}}),
+                ),
                 _ => journal.push(
                     Some(run),
                     EventKind::Replay,
@@ -262,29 +301,72 @@ fn journals() -> impl Strategy<Value = Journal> {
     })
 }
 
+/// Styles as configurations give them.
+fn styles_of() -> impl Strategy<Value = Style> {
+    let separator = prop::sample::select(vec![
+        Separator::None,
+        Separator::Space,
+        Separator::Newline,
+        Separator::Paragraph,
+    ]);
+    let tags = ["tool_call", "tool_call_update", "agent_thought_chunk", "agent_message_chunk", "notice"];
+    let tags = prop::collection::btree_map(prop::sample::select(tags.to_vec()), any::<bool>(), 0..5);
+    (32usize..200, 1usize..200, 64usize..100, separator, any::<bool>(), tags).prop_map(
+        |(chunk, output_chars_max, line_chars_max, separator, repeat_suppression, tags)| Style {
+            limit: Limit::new(Unit::Bytes, 16_384).within_chars(chunk),
+            output_chars_max,
+            line_chars_max,
+            separator,
+            repeat_suppression,
+            tags: tags.into_iter().map(|(tag, shown)| (tag.to_owned(), shown)).collect(),
+        },
+    )
+}
+
 proptest! {
-    /// A reader sees the journal grow, and may stand anywhere when it does: the parts are the same.
+    /// A reader sees the journal grow, may stand anywhere when it does, may die there and be followed by another one,
+    /// and the configuration may be another one each time: what is told is what anybody works out afterwards.
     #[test]
     fn any_cut_of_the_journal_gives_the_same_parts(
         journal in journals(),
-        cuts in prop::collection::vec(0usize..60, 0..6),
+        cuts in prop::collection::vec((0usize..60, styles_of()), 1..6),
     ) {
-        let whole: Vec<Part> =
-            (0..journal.rows.len()).flat_map(|at| journal.parts_of(at, RunMode::Prompt, true)).collect();
-        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(journal.rows.len())).collect();
-        cuts.push(journal.rows.len());
-        cuts.sort_unstable();
+        let end = journal.rows.len();
+        let mut cuts: Vec<(usize, Style)> = cuts.into_iter().map(|(cut, style)| (cut.min(end), style)).collect();
+        cuts.sort_by_key(|(cut, _)| *cut);
+        let last = cuts.last().unwrap().1.clone();
+        cuts.push((end, last));
+        let mut records: Vec<(u64, Style)> = Vec::new();
         let (mut checkpoint, mut got) = (0, Vec::new());
-        for committed in cuts {
-            let view = Journal { rows: journal.rows[..committed].to_vec() };
-            for at in checkpoint..committed {
-                got.extend(view.parts_of(at, RunMode::Prompt, true));
+        for (committed, style) in cuts {
+            // As the store records it: from the first row that is not there yet, or from the start.
+            let from = if records.is_empty() { 0 } else { u64::try_from(committed).unwrap() + 1 };
+            if records.last().is_none_or(|(_, known)| *known != style) {
+                records.retain(|(at, _)| *at != from);
+                records.push((from, style));
             }
+            let view = Journal { rows: journal.rows[..committed].to_vec() };
+            got.extend(view.told(&Styles::new(records.clone()), checkpoint..committed));
             checkpoint = committed;
         }
+        let whole = journal.told(&Styles::new(records), 0..end);
         prop_assert_eq!(&got, &whole);
         let numbers: Vec<(u64, u32)> = whole.iter().map(|part| (part.session_seq, part.part_no)).collect();
         prop_assert!(numbers.is_sorted_by(|one, next| one < next), "{:?}", numbers);
+    }
+
+    /// Whatever is told fits, and a turn says once at most that there is more.
+    #[test]
+    fn c01_c04_what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
+        for (kind, text) in journal.texts_in(&style) {
+            prop_assert!(style.limit.fits(&text), "{:?}", text);
+            prop_assert!(kind != PartKind::Card);
+        }
+        for at in 0..journal.rows.len() {
+            let parts = journal.parts_in(&style, at, RunMode::Prompt, true);
+            let whole: String = parts.iter().map(|part| part.text.as_str()).collect();
+            prop_assert!(whole.matches("The output goes on").count() <= 1, "{}", whole);
+        }
     }
 
     #[test]

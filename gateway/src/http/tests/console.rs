@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels};
+use crate::channel::{Channel, Channels, EditOutcome, Outgoing, SendOutcome};
+use crate::core::project::PartKind;
 use crate::http::console::{ConsoleApi, ConversationView, MessagesPage, Said, Say, router as console_router};
 use crate::inbound::Inlet;
 use crate::store::Store;
@@ -120,7 +121,7 @@ impl View {
                 id = number.parse().unwrap();
             } else if let Some(data) = line.strip_prefix("data: ") {
                 let message: Value = serde_json::from_str(data).unwrap();
-                assert_eq!(message["id"], id, "the cursor is the message's own number");
+                assert_eq!(message["revision"], id, "the cursor is the message's own revision");
                 found.push((id, message["text"].as_str().unwrap().to_owned()));
             }
         }
@@ -278,6 +279,39 @@ async fn a_viewer_goes_on_where_it_was() {
         assert!(view.seen.ends_with("0\r\n\r\n"), "ended in order: {}", view.seen);
     }
     store.close().await;
+}
+
+/// A card is replaced where it stands: a viewer gets the same message again, and whoever comes later the last text.
+#[tokio::test]
+async fn c07_a_viewer_sees_a_card_being_replaced() {
+    let house = House::new().await;
+    let console = Console::new(house.store.clone());
+    let at = conversation("c");
+    assert!(console.can_edit());
+    let card = |text: &str| Outgoing {
+        kind: PartKind::Card,
+        text: text.to_owned(),
+        nonce: "card".to_owned(),
+        session_key: None,
+        run_id: None,
+    };
+    let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };
+    house.put("c", "a question").await;
+    let mut view = View::open(house.dir.path(), "c", "", "").await;
+    assert_eq!(texts(&view.until(2).await), ["Working", "a question"]);
+    let edited = console.edit(&at, &message_id, &card("Working: 1 tool call")).await;
+    assert_eq!(edited, EditOutcome::Edited);
+    assert_eq!(texts(&view.until(3).await), ["Working", "a question", "Working: 1 tool call"]);
+    let page = house.page("c", "").await.messages;
+    let seen: Vec<(String, String)> = page.iter().map(|it| (it.id.to_string(), it.text.clone())).collect();
+    assert_eq!(seen[1], (message_id.clone(), "Working: 1 tool call".to_owned()));
+    assert_eq!((page[1].kind.as_str(), seen.len()), ("card", 2), "one message, not two");
+    assert!(page[0].id > page[1].id && page[0].revision < page[1].revision, "{page:?}");
+    // Not there, or not a number of this channel, or of another conversation.
+    for (at, id) in [(&at, "999"), (&at, "x"), (&conversation("other"), message_id.as_str())] {
+        assert!(matches!(console.edit(at, id, &card("y")).await, EditOutcome::Gone { .. }), "{id}");
+    }
+    house.end().await;
 }
 
 #[tokio::test]

@@ -1,17 +1,18 @@
 //! Damage, loss, backups and their return.
 
-use super::fixtures::{open, run, session, spawn_of};
-use crate::core::rows::{ConversationRef, SessionRow};
+use super::fixtures::{binding, open, run, session, spawn_of};
+use crate::core::rows::{BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::store::backup::backup;
 use crate::store::inbox::{self, Inbound};
 use crate::store::restore::{finish, restore};
 use crate::store::schema::DB_FILE;
-use crate::store::{Durability, Health, SpawnTx, Store, StoreError, check, runs};
+use crate::store::{Durability, Health, SpawnTx, Store, StoreError, check, runs, salvage};
 use acp_shared::codes::Code;
 use rusqlite::Connection;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 fn reopen(dir: &Path) -> Result<Store, StoreError> {
     Store::open(dir, Durability::Full)
@@ -79,6 +80,104 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
         assert!(backup(dir.path(), &to, false, &mut still).is_err(), "{name}: damage is no backup");
         assert!(!to.exists());
     }
+}
+
+#[tokio::test]
+async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
+    let (dir, store) = open();
+    for n in 0..400 {
+        let row = SessionRow { cwd: format!("/{}", "w".repeat(300)), ..session(&format!("s{n:03}")) };
+        store.spawn_session(spawn_of(row)).await.unwrap();
+    }
+    store.close().await;
+    let whole = salvage::look(dir.path()).unwrap();
+    assert_eq!((whole.sessions.len(), whole.unread.len()), (400, 0));
+    let keys: Vec<&str> = whole.sessions.iter().map(|saved| saved.session_key.as_str()).collect();
+    assert!(keys.is_sorted(), "in the order they were made");
+    // One page in the middle of the table.
+    let path = dir.path().join(DB_FILE);
+    let bytes = std::fs::read(&path).unwrap();
+    let of_s200 = |page: &&[u8]| {
+        page.windows(4).any(|word| word == b"s200") && page.windows(9).any(|w| w == b"/wwwwwwww")
+    };
+    let at = bytes.chunks(4096).position(|page| of_s200(&page)).unwrap() as u64;
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0xee; 4096], at * 4096).unwrap();
+    assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })));
+    let before = std::fs::read(&path).unwrap();
+    let left = salvage::look(dir.path()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), before, "it only reads");
+    assert_eq!(left.unread.len(), 1, "{:?}", left.unread);
+    assert!(left.unread[0].contains("acp_sessions"), "{:?}", left.unread);
+    assert!(left.sessions.len() > 350 && left.sessions.len() < 400, "{}", left.sessions.len());
+    let has = |key: &str| {
+        left.sessions.iter().any(|saved| whole.sessions.contains(saved) && saved.session_key.contains(key))
+    };
+    assert!(has("s000") && has("s399") && !has("s200"), "both sides of the hole");
+    // Nothing at all can be read.
+    std::fs::write(&path, vec![7; 8192]).unwrap();
+    let nothing = salvage::look(dir.path()).unwrap();
+    assert_eq!((nothing.sessions.len(), nothing.unread.len()), (0, 1), "{nothing:?}");
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(salvage::look(dir.path()), Err(StoreError::File { .. })));
+}
+
+#[tokio::test]
+async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads() {
+    let (dir, store) = open();
+    let row = SessionRow { cwd: "/wwwwwwww".to_owned(), ..session("s") };
+    store.spawn_session(spawn_of(row)).await.unwrap();
+    store.close().await;
+    let store = reopen(dir.path()).unwrap();
+    let path = dir.path().join(DB_FILE);
+    let bytes = std::fs::read(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (at, page) in bytes.chunks(4096).enumerate() {
+        if page.windows(9).any(|word| word == b"/wwwwwwww") {
+            file.write_all_at(&[0xee; 4096], at as u64 * 4096).unwrap();
+        }
+    }
+    let touch = |sql: &'static str| {
+        store.write("touch", move |tx| {
+            // What was read at the start is still in memory.
+            tx.execute_batch("PRAGMA shrink_memory")?;
+            Ok(tx.execute(sql, [])?)
+        })
+    };
+    let elsewhere = "INSERT INTO acp_meta (key, value) VALUES (hex(randomblob(8)), 'x')";
+    assert_eq!(touch(elsewhere).await.unwrap(), 1);
+    let met = touch("UPDATE acp_sessions SET updated_at = 0").await;
+    assert!(matches!(met, Err(StoreError::Damaged { .. })), "{met:?}");
+    let mut health = store.health();
+    assert_eq!(*health.borrow_and_update(), Health::Damaged);
+    let well = health.wait_for(|health| *health == Health::Well);
+    let well = tokio::time::timeout(Duration::from_secs(1), well).await;
+    assert!(well.is_err(), "it does not heal by itself");
+    let refused = touch(elsewhere).await;
+    assert!(
+        matches!(refused, Err(StoreError::Damaged { .. })),
+        "what may spread it is not done: {refused:?}"
+    );
+    let rows = store.read("count", |db| {
+        Ok(db.query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
+    });
+    assert!(rows.await.unwrap() > 0, "what can be read is read");
+    store.close().await;
+    assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })), "and the next start says so");
+}
+
+#[tokio::test]
+async fn a_list_of_what_can_be_read_refuses_what_is_newer_and_names_conversations() {
+    let (dir, store) = open();
+    let row = session("s");
+    let binding = binding(&row.session_key, "thread", BindingStatus::Active);
+    store.spawn_session(SpawnTx { binding: Some(binding), ..spawn_of(row) }).await.unwrap();
+    store.close().await;
+    let found = salvage::look(dir.path()).unwrap();
+    assert!(found.sessions[0].bound[0].ends_with(" thread"), "{found:?}");
+    let path = dir.path().join(DB_FILE);
+    raw(&path).pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(salvage::look(dir.path()), Err(StoreError::Newer { found: 99, .. })));
 }
 
 #[tokio::test]

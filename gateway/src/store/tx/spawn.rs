@@ -51,14 +51,7 @@ impl Store {
             if let Some((scope, key, fingerprint, result)) = &idempotency {
                 idempotency::insert(tx, scope, key, (fingerprint, result), now_ms())?;
             }
-            if sessions::count_open(tx)? >= sessions_max {
-                return Err(StoreError::LimitReached { sessions_max, account: false });
-            }
-            if let Some(AccountCap { channel, account_id, sessions_max }) = account_cap
-                && sessions::count_open_of_account(tx, &channel, &account_id)? >= sessions_max
-            {
-                return Err(StoreError::LimitReached { sessions_max, account: true });
-            }
+            sessions::check_caps(tx, sessions_max, account_cap.as_ref())?;
             sessions::insert(tx, &session)?;
             if let Some(binding) = &binding {
                 if binding.session_key != session.session_key {

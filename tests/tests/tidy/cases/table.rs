@@ -7,6 +7,32 @@ pub(crate) enum List {
     Supervision,
     /// The acceptance cases of process and supervisor: `aNN` in the name of a test.
     Acceptance,
+    /// Sessions and runs of the control plane: `bNN`.
+    Sessions,
+    /// Its delivery: `cNN`, in the gateway and up to 14 in `tests/`.
+    Delivery,
+    /// Its bindings: `dNN`.
+    Bindings,
+    /// Its commands: `eNN`.
+    Commands,
+}
+
+impl List {
+    /// The letter that names it in tests.
+    pub(crate) const fn letter(self) -> char {
+        match self {
+            Self::Supervision | Self::Delivery => 'c',
+            Self::Acceptance => 'a',
+            Self::Sessions => 'b',
+            Self::Bindings => 'd',
+            Self::Commands => 'e',
+        }
+    }
+
+    /// Whether it is about processes rather than about the control plane.
+    pub(crate) const fn of_processes(self) -> bool {
+        matches!(self, Self::Supervision | Self::Acceptance)
+    }
 }
 
 /// How a case is tested.
@@ -16,6 +42,8 @@ pub(crate) enum Kind {
     Simulated,
     /// With real processes: `_r_` after the numbers.
     Real,
+    /// In the gateway's own suite: nothing after the numbers.
+    Suite,
 }
 
 impl Kind {
@@ -24,6 +52,7 @@ impl Kind {
         match self {
             Self::Simulated => 'S',
             Self::Real => 'R',
+            Self::Suite => 'U',
         }
     }
 }
@@ -155,7 +184,7 @@ const ACCEPTANCE: [&str; 21] = [
     "legacy record without lease id",
 ];
 
-/// Every case, in order.
+/// Every case of processes, in order.
 pub(crate) fn cases() -> Vec<Case> {
     let supervision = (1..).zip(SUPERVISION).map(|(number, (title, asked))| Case {
         list: List::Supervision,

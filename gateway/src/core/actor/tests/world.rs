@@ -323,6 +323,12 @@ impl World {
         self.replies.iter().find(|(of, _)| *of == ticket).unwrap().1.clone()
     }
 
+    /// Asks for something, and does not wait for it.
+    pub(super) fn push(&mut self, command: Command) {
+        self.next_ticket += 1;
+        self.inputs.push_back(Input::Command { ticket: self.next_ticket, command, keyed: None });
+    }
+
     pub(super) fn input(&mut self, input: Input) {
         self.inputs.push_back(input);
         assert!(self.settle());

@@ -73,6 +73,6 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
 #[test]
 fn lists_say_the_numbers_to_answer_with() {
     let want = "The agent waits for:\n- Write (id 01890a5d-ac96-774b-bcce-b302099a8057:1)\n  1. Name of y\n  2. Name of n";
-    assert_eq!(permissions_text(&[pending(1)]), want);
-    assert_eq!(permissions_text(&[]), "The agent waits for nothing.");
+    assert_eq!(pending_text(&[pending(1)]), want);
+    assert_eq!(pending_text(&[]), "The agent waits for nothing.");
 }

@@ -1,0 +1,355 @@
+//! Which conversation belongs to which session: one service over the store and the channels' adapters. Whoever binds,
+//! unbinds or asks goes through it; a spawn writes its binding in its own transaction, in the same words.
+//!
+//! Source: seed 003 "Core service contract", design §6 "Bindings and delivery", H13.
+
+mod error;
+pub(crate) mod router;
+mod start;
+
+pub(crate) use error::BindingError;
+pub(crate) use router::BoundDeliveryRouter;
+
+use crate::channel::Channels;
+use crate::core::binding::{Placement, Stale, renewed, unmade};
+use crate::core::policy::BindingWindows;
+use crate::core::route::Target;
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
+use crate::core::session::SessionState;
+use crate::metrics::Metrics;
+use crate::store::{Store, StoreError, Tx, bindings, commands, now_ms, sessions};
+use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
+
+/// Under which what was done about bindings is kept.
+pub(crate) const DONE: &str = "binding";
+
+/// What is to be bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BindRequest {
+    /// The session; it must be there and open.
+    pub(crate) session_key: SessionKey,
+    /// The conversation in which somebody asks for it.
+    pub(crate) at: ConversationRef,
+    /// Where the binding goes; `None` is where the channel usually puts it.
+    pub(crate) placement: Option<Placement>,
+    /// Who asks.
+    pub(crate) by: String,
+    /// How long it lasts; in place of another binding that one's windows stay (D5).
+    pub(crate) windows: BindingWindows,
+    /// Under this key it is done once.
+    pub(crate) key: IdempotencyKey,
+}
+
+/// A binding that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// Itself.
+    pub(crate) binding: BindingRow,
+    /// Its session.
+    pub(crate) session: SessionRow,
+    /// Whether it was made now, rather than found.
+    pub(crate) fresh: bool,
+}
+
+/// Which bindings are to be ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unbind {
+    /// The one of this conversation.
+    Conversation(ConversationRef),
+    /// All of this session.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a close ends them in its own transaction"))]
+    Session(SessionKey),
+}
+
+/// Binds conversations to sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionBindingService {
+    store: Store,
+    channels: Channels,
+    metrics: Metrics,
+}
+
+impl SessionBindingService {
+    /// Over this control plane and these adapters.
+    pub(crate) const fn new(store: Store, channels: Channels, metrics: Metrics) -> Self {
+        Self { store, channels, metrics }
+    }
+
+    /// Where a binding that is asked for in a conversation goes.
+    ///
+    /// # Errors
+    /// [`BindingError::NoAdapter`]; [`BindingError::NotHere`] when it cannot go there.
+    pub(crate) fn placement(
+        &self,
+        at: &ConversationRef,
+        asked: Option<Placement>,
+    ) -> Result<Placement, BindingError> {
+        let can = self.channels.get(at)?.capabilities(at);
+        let placement = asked.or_else(|| can.usual()).filter(|placement| can.allow(*placement));
+        placement.ok_or_else(|| BindingError::NotHere { channel: at.channel.clone(), can })
+    }
+
+    /// Binds a session. Asked for again it is found as it is: a conversation has one binding, and a session one
+    /// conversation of its own below another.
+    ///
+    /// # Errors
+    /// [`BindingError::NoAdapter`], [`BindingError::NotHere`], [`BindingError::NoSession`],
+    /// [`BindingError::SessionClosed`], [`BindingError::Store`]: nothing was made. [`BindingError::NotMade`]: the
+    /// conversation could not be made. [`BindingError::NotMadeYet`]: it may be made later, by itself.
+    pub(crate) async fn bind(&self, request: BindRequest) -> Result<Bound, BindingError> {
+        let placement = self.placement(&request.at, request.placement)?;
+        let now = now_ms();
+        let bind = move |tx: &Tx<'_>| bind_once(tx, request, placement, now);
+        let bound = self.store.write("bind", bind).await??;
+        tracing::info!(
+            session_key = %bound.binding.session_key,
+            thread_id = bound.binding.conversation.conversation_id,
+            status = ?bound.binding.status,
+            fresh = bound.fresh,
+            "a conversation is bound"
+        );
+        if bound.binding.status == BindingStatus::Pending {
+            return self.finish(bound.binding.binding_id).await;
+        }
+        Ok(bound)
+    }
+
+    /// The bindings of a session that have not ended, the oldest first.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`].
+    pub(crate) async fn list_by_session(&self, key: &SessionKey) -> Result<Vec<BindingRow>, BindingError> {
+        let key = key.clone();
+        Ok(self.store.read("bindings_of_session", move |db| bindings::of_session(db, &key)).await?)
+    }
+
+    /// The binding that a spawn made, once its conversation is there; `None` when it made none.
+    ///
+    /// # Errors
+    /// As [`SessionBindingService::bind`].
+    pub(crate) async fn of_spawn(&self, key: &SessionKey) -> Result<Option<Bound>, BindingError> {
+        match self.list_by_session(key).await?.into_iter().next() {
+            Some(binding) => self.finish(binding.binding_id).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The binding of a conversation that has not ended, with what is known of its session.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`].
+    pub(crate) async fn resolve_by_conversation(
+        &self,
+        at: &ConversationRef,
+    ) -> Result<Option<(BindingRow, Target)>, BindingError> {
+        Ok(resolve_by_conversation(&self.store, at).await?)
+    }
+
+    /// Somebody spoke through a binding. Durable when this returns, so that no stop loses it (D8), together with what
+    /// `also` writes about it.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`].
+    pub(crate) async fn touch(
+        &self,
+        binding_id: BindingId,
+        at_ms: u64,
+        also: impl FnOnce(&Tx<'_>) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), BindingError> {
+        let touch = move |tx: &Tx<'_>| {
+            bindings::touch(tx, binding_id, at_ms)?;
+            also(tx)
+        };
+        Ok(self.store.write("binding_touch", touch).await?)
+    }
+
+    /// Ends bindings, once under this key. Those that it ended.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`].
+    pub(crate) async fn unbind(
+        &self,
+        which: Unbind,
+        reason: &str,
+        key: IdempotencyKey,
+    ) -> Result<Vec<BindingRow>, BindingError> {
+        let why = reason.to_owned();
+        let ended = self.store.write("unbind", move |tx| {
+            let end = || {
+                let found = match &which {
+                    Unbind::Conversation(at) => bindings::of_conversation(tx, at)?.into_iter().collect(),
+                    Unbind::Session(key) => bindings::of_session(tx, key)?,
+                };
+                let ids: Vec<BindingId> = found.iter().map(|binding| binding.binding_id).collect();
+                ids.iter().try_for_each(|id| bindings::end(tx, *id, &why))?;
+                Ok(ids)
+            };
+            let ids = commands::once(tx, DONE, &key, end)?;
+            let found = ids.into_iter().filter_map(|id| bindings::get(tx, id).transpose());
+            found.collect::<Result<Vec<BindingRow>, StoreError>>()
+        });
+        let ended = ended.await?;
+        for binding in &ended {
+            tracing::info!(
+                session_key = %binding.session_key,
+                thread_id = binding.conversation.conversation_id,
+                reason,
+                "a conversation is bound no more"
+            );
+        }
+        Ok(ended)
+    }
+
+    /// Removes a binding whose session is gone or closed, if that is still so and nothing of it waits, together with
+    /// what `also` writes about it. Why it was removed, or `None` when it was not.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`]: nothing was written.
+    pub(crate) async fn remove_stale(
+        &self,
+        binding: &BindingRow,
+        also: impl FnOnce(&Tx<'_>, Stale) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<Option<Stale>, BindingError> {
+        let id = binding.binding_id;
+        let remove = move |tx: &Tx<'_>| {
+            let removed = bindings::end_stale(tx, id)?;
+            removed.map_or(Ok(()), |stale| also(tx, stale))?;
+            Ok(removed)
+        };
+        let removed = self.store.write("binding_stale", remove).await?;
+        if let Some(stale) = removed {
+            tracing::warn!(
+                session_key = %binding.session_key,
+                channel = binding.conversation.channel,
+                thread_id = binding.conversation.conversation_id,
+                reason = stale.as_str(),
+                "a binding that led nowhere was removed"
+            );
+        }
+        Ok(removed)
+    }
+}
+
+/// See [`SessionBindingService::resolve_by_conversation`].
+///
+/// # Errors
+/// As [`Store::read`].
+pub(crate) async fn resolve_by_conversation(
+    store: &Store,
+    at: &ConversationRef,
+) -> Result<Option<(BindingRow, Target)>, StoreError> {
+    let at = at.clone();
+    let read = store.read("binding_of_conversation", move |db| {
+        let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok(None) };
+        let target = bindings::target(db, &binding.session_key)?;
+        Ok(Some((binding, target)))
+    });
+    read.await
+}
+
+/// A new binding of a conversation to a session.
+pub(crate) fn new_binding(
+    conversation: ConversationRef,
+    session: &SessionKey,
+    by: &str,
+    windows: BindingWindows,
+    now_ms: u64,
+) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation,
+        session_key: session.clone(),
+        target_kind: TargetKind::Session,
+        status: BindingStatus::Active,
+        bound_by: by.to_owned(),
+        bound_at_ms: now_ms,
+        last_activity_at_ms: now_ms,
+        idle_ms: windows.idle_ms,
+        max_age_ms: windows.max_age_ms,
+        metadata: "{}".to_owned(),
+        end_reason: None,
+    }
+}
+
+/// The same binding, of a conversation that is still to be made below its own (H13).
+pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
+    BindingRow {
+        conversation: unmade(&binding.conversation, binding.binding_id),
+        status: BindingStatus::Pending,
+        ..binding
+    }
+}
+
+/// The same as [`bind`], once under its key: a repetition finds what the first one made or found.
+fn bind_once(
+    tx: &Tx<'_>,
+    request: BindRequest,
+    placement: Placement,
+    now: u64,
+) -> Result<Result<Bound, BindingError>, StoreError> {
+    let key = request.key.clone();
+    if let Some((id, fresh)) = commands::before::<(BindingId, bool)>(tx, DONE, &key)?
+        && let Some(binding) = bindings::get(tx, id)?
+        && let Some(session) = sessions::get(tx, &binding.session_key)?
+    {
+        return Ok(Ok(Bound { binding, session, fresh }));
+    }
+    let bound = bind(tx, request, placement, now)?;
+    if let Ok(Bound { binding, fresh, .. }) = &bound {
+        commands::once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
+    }
+    Ok(bound)
+}
+
+fn bind(
+    tx: &Tx<'_>,
+    request: BindRequest,
+    placement: Placement,
+    now: u64,
+) -> Result<Result<Bound, BindingError>, StoreError> {
+    let BindRequest { session_key, at, by, windows, .. } = request;
+    let Some(session) = sessions::get(tx, &session_key)? else {
+        return Ok(Err(BindingError::NoSession { session_key }));
+    };
+    if session.state == SessionState::Closed {
+        return Ok(Err(BindingError::SessionClosed { session_key }));
+    }
+    let target_kind = match session.spawned_by {
+        Some(_) => TargetKind::Subagent,
+        None => TargetKind::Session,
+    };
+    let new = BindingRow { target_kind, ..new_binding(at.clone(), &session_key, &by, windows, now) };
+    let found = match placement {
+        Placement::Here => bindings::of_conversation(tx, &at)?,
+        Placement::Child => child_of(&at, bindings::of_session(tx, &session_key)?),
+    };
+    let same = |it: &BindingRow| it.session_key == session_key && it.status != BindingStatus::Ending;
+    let binding = match (placement, found) {
+        (Placement::Child, Some(before)) => return Ok(Ok(Bound { binding: before, session, fresh: false })),
+        (Placement::Here, Some(before)) if same(&before) => {
+            bindings::touch(tx, before.binding_id, now)?;
+            return Ok(Ok(Bound { binding: before, session, fresh: false }));
+        }
+        (Placement::Here, Some(before)) => {
+            bindings::end(tx, before.binding_id, "bound to another session")?;
+            renewed(new, &before)
+        }
+        (Placement::Here, None) => new,
+        (Placement::Child, None) => to_be_made(new),
+    };
+    bindings::bind(tx, &binding)?;
+    Ok(Ok(Bound { binding, session, fresh: true }))
+}
+
+/// The binding in a conversation below `at`, be it there or still to be made.
+fn child_of(at: &ConversationRef, all: Vec<BindingRow>) -> Option<BindingRow> {
+    all.into_iter().find(|it| {
+        it.status != BindingStatus::Ending
+            && it.conversation.channel == at.channel
+            && it.conversation.account_id == at.account_id
+            && it.conversation.parent_conversation_id.as_deref() == Some(&at.conversation_id)
+    })
+}
+
+#[cfg(test)]
+mod tests;

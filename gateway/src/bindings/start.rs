@@ -1,0 +1,187 @@
+//! Bindings after a start: those that lead nowhere go, those whose conversation was still to be made are finished
+//! (D10, H13). Nothing is ended that could not be read, and no channel is asked more than a few things at once.
+
+use super::{BindingError, Bound, SessionBindingService};
+use crate::channel::{Opened, Outgoing};
+use crate::core::binding::{AtStart, at_start, intro};
+use crate::core::project::{PartKind, nonce_of};
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
+use crate::store::{StoreError, Tx, bindings, now_ms, sessions};
+use acp_shared::ids::BindingId;
+use futures_util::StreamExt as _;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How many conversations are worked on at once.
+const AT_ONCE_MAX: usize = 8;
+/// How often conversations that are still to be made are tried again, in milliseconds.
+const AGAIN_MS: u64 = 30_000;
+
+/// What a look at all bindings came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reconciled {
+    /// Bindings that stay.
+    pub(crate) kept: usize,
+    /// Bindings that led nowhere and were removed.
+    pub(crate) removed: usize,
+    /// Bindings whose conversation is there now.
+    pub(crate) finished: usize,
+    /// Bindings whose conversation is still to be made, or cannot be.
+    pub(crate) unfinished: usize,
+}
+
+impl SessionBindingService {
+    /// Looks at every binding that has not ended, and does what `core/binding.rs` says about it.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`] when they cannot be listed: all of them stay.
+    pub(crate) async fn reconcile(&self) -> Result<Reconciled, BindingError> {
+        let live = self.store.read("bindings_live", bindings::live).await?;
+        let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
+        let done: Vec<AtOne> = done.buffer_unordered(AT_ONCE_MAX).collect().await;
+        let count = |what| done.iter().filter(|one| **one == what).count();
+        Ok(Reconciled {
+            kept: count(AtOne::Kept),
+            removed: count(AtOne::Removed),
+            finished: count(AtOne::Finished),
+            unfinished: count(AtOne::Unfinished),
+        })
+    }
+
+    async fn reconcile_one(&self, live: bindings::Live) -> AtOne {
+        let (binding, target, runs_due) = match live.found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(binding_id = live.key, %error, "a binding cannot be read: it stays as it is");
+                return AtOne::Kept;
+            }
+        };
+        match at_start(binding.status, Some(target), runs_due) {
+            AtStart::Keep => AtOne::Kept,
+            AtStart::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
+                Ok(Some(_)) => {
+                    self.metrics.stale_removed(&binding.conversation.channel, "start");
+                    AtOne::Removed
+                }
+                Ok(None) => AtOne::Kept,
+                Err(error) => {
+                    tracing::warn!(session_key = %binding.session_key, %error, "a stale binding stays");
+                    AtOne::Kept
+                }
+            },
+            AtStart::Finish => match self.finish(binding.binding_id).await {
+                Ok(_) => AtOne::Finished,
+                Err(error) => {
+                    tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
+                    AtOne::Unfinished
+                }
+            },
+        }
+    }
+
+    /// Finishes bindings whose conversation is still to be made, now and then, until `stop`.
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        let mut every = tokio::time::interval(Duration::from_millis(AGAIN_MS));
+        every.tick().await;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = every.tick() => {}
+            }
+            let pending = self.store.read("bindings_pending", bindings::pending).await;
+            let pending = pending.unwrap_or_else(|error| {
+                tracing::warn!(%error, "pending bindings cannot be looked for");
+                Vec::new()
+            });
+            let tried = futures_util::stream::iter(pending).map(|id| self.finish(id));
+            tried.for_each_concurrent(AT_ONCE_MAX, |done| async { drop(done.await) }).await;
+        }
+    }
+
+    /// Makes the conversation of a pending binding and activates it; one that is not pending is what it is. Every step
+    /// can be repeated: the starter's nonce follows from the binding (H13).
+    ///
+    /// # Errors
+    /// As [`SessionBindingService::bind`].
+    pub(crate) async fn finish(&self, binding_id: BindingId) -> Result<Bound, BindingError> {
+        let (binding, session) = self.pending(binding_id).await?;
+        if binding.status == BindingStatus::Active {
+            return Ok(Bound { binding, session, fresh: false });
+        }
+        let at = parent_of(&binding);
+        let starter = Outgoing {
+            kind: PartKind::Notice,
+            text: intro(&session, &binding),
+            nonce: nonce_of(&["starter", &binding_id.to_string()]),
+            session_key: Some(session.session_key.clone()),
+            run_id: None,
+        };
+        let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
+            Opened::Made { conversation_id } => conversation_id,
+            Opened::Rejected { why, again: false } => {
+                self.give_up(&binding, &why).await?;
+                return Err(BindingError::NotMade { why });
+            }
+            Opened::Rejected { why, again: true } | Opened::Uncertain { why } => {
+                return Err(BindingError::NotMadeYet { why });
+            }
+        };
+        let made = conversation_id.clone();
+        let activate = move |tx: &Tx<'_>| bindings::activate(tx, binding_id, &made, now_ms());
+        match self.store.write("binding_activate", activate).await {
+            Ok(()) => {
+                let conversation = ConversationRef { conversation_id, ..binding.conversation };
+                let binding = BindingRow { conversation, status: BindingStatus::Active, ..binding };
+                Ok(Bound { binding, session, fresh: true })
+            }
+            Err(StoreError::ConversationBound) => {
+                let why = "the conversation is bound to another session already".to_owned();
+                self.give_up(&binding, &why).await?;
+                Err(BindingError::NotMade { why })
+            }
+            Err(StoreError::UsedMeanwhile) => {
+                Err(BindingError::NotMade { why: "it was unbound meanwhile".to_owned() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn pending(&self, binding_id: BindingId) -> Result<(BindingRow, SessionRow), BindingError> {
+        let read = self.store.read("binding_pending", move |db| {
+            let Some(binding) = bindings::get(db, binding_id)? else { return Ok(None) };
+            let session = sessions::get(db, &binding.session_key)?;
+            Ok(session.map(|session| (binding, session)))
+        });
+        let found = read
+            .await?
+            .filter(|(binding, _)| matches!(binding.status, BindingStatus::Pending | BindingStatus::Active));
+        found.ok_or(BindingError::NotBound)
+    }
+
+    async fn give_up(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
+        let (id, reason) = (binding.binding_id, format!("spawn-failed: {why}"));
+        tracing::warn!(session_key = %binding.session_key, why, "a conversation could not be made");
+        Ok(self.store.write("binding_failed", move |tx| bindings::end(tx, id, &reason)).await?)
+    }
+}
+
+/// What became of one binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AtOne {
+    Kept,
+    Removed,
+    Finished,
+    Unfinished,
+}
+
+/// The conversation below which a pending binding's own is to be made.
+fn parent_of(binding: &BindingRow) -> ConversationRef {
+    let at = &binding.conversation;
+    ConversationRef {
+        channel: at.channel.clone(),
+        account_id: at.account_id.clone(),
+        conversation_id: at.parent_conversation_id.clone().unwrap_or_default(),
+        parent_conversation_id: None,
+    }
+}

@@ -1,0 +1,144 @@
+//! Which conversation belongs to which session, and for how long.
+
+use super::{Asked, Commands, Meant};
+use crate::bindings::{BindRequest, Bound, DONE, Unbind};
+use crate::core::binding::{Window, intro};
+use crate::core::command::gate::{Belongs, Who};
+use crate::core::rows::BindingRow;
+use crate::core::session::SessionState;
+use crate::core::ttl::span;
+use crate::core::when::utc;
+use crate::error::Failure;
+use crate::inbound::root_key;
+use crate::store::{bindings, commands};
+use acp_shared::codes::Code;
+use acp_shared::ids::{BindingId, SessionKey};
+
+impl Commands {
+    /// `/focus`
+    pub(super) async fn focus(&self, asked: Asked<'_>, name: &str) -> Result<String, Failure> {
+        let decide = async {
+            let session_key = self.named(asked, Some(name), Who::Focus).await?;
+            if self.service.session(&session_key).await?.state == SessionState::Closed {
+                return Err(Failure::of(Code::SessionClosed));
+            }
+            Ok(Meant { session_key, answer: None, elsewhere: false })
+        };
+        let key = self.meant(asked, decide).await?.session_key;
+        let at = asked.inbound.conversation.clone();
+        let request = BindRequest {
+            session_key: key.clone(),
+            windows: self.service.may_focus(&at)?,
+            at,
+            placement: None,
+            by: asked.by.name.to_owned(),
+            key: root_key(asked.inbound)?,
+        };
+        let bound = self.bindings.bind(request).await?;
+        Ok(match bound.fresh {
+            true => begun(asked, &bound),
+            false => format!("This conversation was bound already to {key}."),
+        })
+    }
+
+    /// `/unfocus`
+    pub(super) async fn unfocus(&self, asked: Asked<'_>) -> Result<String, Failure> {
+        let at = asked.inbound.conversation.clone();
+        let here = at.clone();
+        let root = root_key(asked.inbound)?;
+        let of = root.clone();
+        let before = self.store.read("unfocus_before", move |db| {
+            let done = commands::before::<Vec<BindingId>>(db, DONE, &of)?;
+            Ok((done.is_some(), bindings::of_conversation(db, &here)?))
+        });
+        let (is_done, binding) = before.await?;
+        if let Some(binding) = binding.filter(|_| !is_done) {
+            let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by] };
+            asked.by.may(Who::Binder, &belongs)?;
+        }
+        let reason = format!("unbound by {}", asked.name());
+        let ended = self.bindings.unbind(Unbind::Conversation(at), &reason, root).await?;
+        Ok(match ended.first() {
+            Some(BindingRow { session_key: key, .. }) => {
+                format!("Unbound. The session goes on; /focus {key} binds it again.")
+            }
+            None => "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one."
+                .to_owned(),
+        })
+    }
+
+    /// `/session idle`, `/session max-age`
+    pub(super) async fn window(
+        &self,
+        asked: Asked<'_>,
+        target: Option<&str>,
+        window: Window,
+        change: Option<Option<u64>>,
+    ) -> Result<String, Failure> {
+        let Some(ms) = change else {
+            let session = self.named(asked, target, Who::Anyone).await?;
+            return self.shown(asked, session, window).await;
+        };
+        let decide = async {
+            let session_key = self.named(asked, target, Who::Binder).await?;
+            Ok(Meant { session_key, answer: None, elsewhere: false })
+        };
+        let session = self.meant(asked, decide).await?.session_key;
+        let root = root_key(asked.inbound)?;
+        let (key, at) = (session.clone(), asked.inbound.conversation.clone());
+        let done = self.store.write("binding_window", move |tx| {
+            commands::once(tx, DONE, &root, || {
+                let shown = commands::set_window(tx, &key, &at, (window, ms))?;
+                let count = shown.len();
+                let text = shown.first().map(|binding| window_text(binding, window));
+                let all = if count > 1 {
+                    format!(" This holds for its {count} conversations here.")
+                } else {
+                    String::new()
+                };
+                Ok(text.map(|text| text + &all))
+            })
+        });
+        done.await?.ok_or_else(|| unbound(&session))
+    }
+
+    /// A window of a session's binding, as it is.
+    async fn shown(&self, asked: Asked<'_>, session: SessionKey, window: Window) -> Result<String, Failure> {
+        let (key, at) = (session.clone(), asked.inbound.conversation.clone());
+        let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
+        let found = found.await?;
+        found.first().map(|binding| window_text(binding, window)).ok_or_else(|| unbound(&session))
+    }
+}
+
+fn unbound(session: &SessionKey) -> Failure {
+    let text = format!("No conversation here is bound to {session}, so there is nothing that could run out.");
+    Failure::new(Code::NotBound, text).origin("gateway")
+}
+
+/// What is said where a binding was asked for: what works here now, or where it is bound.
+pub(super) fn begun(asked: Asked<'_>, bound: &Bound) -> String {
+    let at = &bound.binding.conversation;
+    if at.conversation_id == asked.inbound.conversation.conversation_id {
+        intro(&bound.session, &bound.binding)
+    } else {
+        format!("{} is bound to the conversation {}.", bound.session.session_key, at.conversation_id)
+    }
+}
+
+/// What a window of a binding is, and when it ends.
+fn window_text(binding: &BindingRow, window: Window) -> String {
+    let (ms, since_ms, after) = match window {
+        Window::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),
+        Window::MaxAge => (binding.max_age_ms, binding.bound_at_ms, ", whatever is said"),
+    };
+    match ms.filter(|ms| *ms > 0) {
+        None => format!("/session {} is off: the binding does not end for that reason.", window.as_str()),
+        Some(ms) => format!(
+            "/session {} is {}: the binding ends after that time{after}; as it is, at {}.",
+            window.as_str(),
+            span(ms),
+            utc(since_ms.saturating_add(ms))
+        ),
+    }
+}

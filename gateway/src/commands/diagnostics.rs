@@ -1,0 +1,326 @@
+//! What there is and how it is. Answers name no secrets and no internals: those are in the log and in
+//! `acp-gateway doctor`.
+
+use super::{Asked, Commands, options, permissions};
+use crate::api::{AgentView, StatusView};
+use crate::core::command::gate::Standing;
+use crate::core::policy::Policy;
+use crate::core::rows::{BindingRow, BindingStatus, SessionRow};
+use crate::core::run::RunState;
+use crate::core::ttl::Expiry;
+use crate::core::when::utc;
+use crate::error::Failure;
+use crate::store::codec::Word as _;
+use crate::store::commands;
+use crate::store::levels::Circumstances;
+use acp_shared::ids::SessionKey;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Sessions that a list shows.
+const LIST_MAX: usize = 20;
+/// Sessions that are looked through for those that are somebody's.
+const LOOK_MAX: u32 = 1_000;
+/// Runs of a session that its status counts.
+const RUNS_MAX: u32 = 100;
+/// Longest text of an agent's or an error's, in characters.
+const TEXT_CHARS_MAX: usize = 300;
+/// Abilities of an agent that its status names.
+const ABILITIES_MAX: usize = 16;
+
+impl Commands {
+    /// The open sessions that are the person's to see, the one used last first.
+    async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
+        if asked.by.standing == Standing::Operator {
+            return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
+        }
+        let mut own = Vec::new();
+        for row in self.service.sessions(false, LOOK_MAX).await? {
+            let key = row.session_key.clone();
+            let owners = self.store.read("session_owners", move |db| commands::owners(db, &key)).await?;
+            if asked.by.owns(&owners) {
+                own.push(row);
+            }
+            if own.len() == LIST_MAX {
+                break;
+            }
+        }
+        Ok(own)
+    }
+
+    /// `/acp sessions`
+    pub(super) async fn sessions(&self, asked: Asked<'_>) -> Result<String, Failure> {
+        let current = self.here(asked.inbound).await?;
+        let rows = self.visible(asked).await?;
+        if rows.is_empty() {
+            return Ok("There are no sessions. /acp spawn starts one.".to_owned());
+        }
+        let around = self.service.circumstances().await?;
+        let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
+        for row in &rows {
+            let mark = if current.as_ref() == Some(&row.session_key) { '*' } else { '-' };
+            text.push_str(&format!("\n{mark} {}", session_line(row, &around)));
+        }
+        Ok(text)
+    }
+
+    /// `/acp status`
+    pub(super) async fn status(&self, session: &SessionKey) -> Result<String, Failure> {
+        let row = self.service.session(session).await?;
+        let runs = self.service.runs(session, RUNS_MAX).await?;
+        let expiry = self.service.expiry(session).await?;
+        let key = session.clone();
+        let bindings = self.store.read("status", move |db| crate::store::bindings::of_session(db, &key));
+        let mut text = status_text(&row, &bindings.await?, expiry.as_ref());
+        let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();
+        let running = runs.iter().find(|run| run.state == RunState::Running);
+        let turn = running.map_or_else(|| "none".to_owned(), |run| run.run_id.to_string());
+        let _ = write!(text, "\nrunning turn: {turn}; {waiting} wait");
+        let pending = self.service.pending_permissions(session).await?;
+        if !pending.is_empty() {
+            text.push('\n');
+            text.push_str(&permissions::pending_text(&pending));
+        }
+        Ok(text)
+    }
+
+    /// `/agents`
+    pub(super) async fn agents(&self, asked: Asked<'_>) -> Result<String, Failure> {
+        let rows = self.visible(asked).await?;
+        let around = self.service.circumstances().await?;
+        let views = self.service.agents().await?;
+        Ok(agents_text(&rows, &around, &views))
+    }
+
+    /// `/acp doctor`
+    pub(super) async fn doctor(&self, asked: Asked<'_>) -> Result<String, Failure> {
+        let status = self.service.status().await?;
+        let around = self.service.circumstances().await?;
+        let policy = self.service.policy(&asked.inbound.conversation);
+        Ok(doctor_text(&status, &around, &policy))
+    }
+
+    /// `/acp install`
+    pub(super) async fn install(&self, asked: Asked<'_>) -> Result<String, Failure> {
+        let status = self.service.status().await?;
+        let views = self.service.agents().await?;
+        let policy = self.service.policy(&asked.inbound.conversation);
+        Ok(install_text(&status, &views, &policy))
+    }
+}
+
+/// One line, and not too long.
+fn short(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut out: String = plain.take(TEXT_CHARS_MAX).collect();
+    if text.chars().count() > TEXT_CHARS_MAX {
+        out.push('…');
+    }
+    out.trim().to_owned()
+}
+
+fn place(binding: &BindingRow) -> String {
+    let at = &binding.conversation;
+    let status = if binding.status == BindingStatus::Active { "" } else { binding.status.word() };
+    format!("{}/{} {status}", at.channel, at.conversation_id).trim_end().to_owned()
+}
+
+fn places(bindings: &[BindingRow]) -> String {
+    let all: Vec<String> = bindings.iter().map(place).collect();
+    if all.is_empty() { "unbound".to_owned() } else { format!("bound to {}", all.join(", ")) }
+}
+
+fn name(row: &SessionRow) -> &str {
+    row.label.as_deref().unwrap_or(row.agent.as_str())
+}
+
+fn session_line(row: &SessionRow, around: &Circumstances) -> String {
+    let mut text = format!(
+        "{} ({}, {}, {}, {}) {}",
+        name(row),
+        row.mode.word(),
+        row.state,
+        row.backend,
+        places(around.bindings.get(&row.session_key).map_or(&[], Vec::as_slice)),
+        row.session_key
+    );
+    if around.running.contains_key(&row.session_key) {
+        text.push_str("; a turn runs");
+    }
+    if let Some(count) = around.queued.get(&row.session_key) {
+        let _ = write!(text, "; {count} wait");
+    }
+    if let Some(failure) = &row.last_error {
+        let _ = write!(text, "; last error {}", failure.code);
+    }
+    text
+}
+
+fn status_text(row: &SessionRow, bindings: &[BindingRow], expiry: Option<&Expiry>) -> String {
+    let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
+    if let Some(label) = &row.label {
+        let _ = write!(text, ", called {label}");
+    }
+    let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
+    let _ = write!(text, "\n{}", places(bindings));
+    let agent_session = row.agent_session_id.as_deref().unwrap_or("pending until its first answer");
+    let resumable = if row.agent_session_id.is_none() || row.resumable { "" } else { " (cannot be resumed)" };
+    let _ = write!(text, "\nagent's conversation: {agent_session}{resumable}");
+    if let Some(agent) = row.agent_info.as_deref().and_then(agent_text) {
+        let _ = write!(text, "\nagent: {agent}");
+    }
+    let _ = write!(text, "\nsettings: {}", options::effective(row));
+    let _ = write!(text, "\nlast used: {}", utc(row.last_activity_at_ms));
+    if let Some(expiry) = expiry {
+        let _ = write!(text, "\nends: {} if it is not used ({})", utc(expiry.at_ms), expiry.reason());
+    }
+    if let Some(failure) = &row.last_error {
+        let _ = write!(text, "\nlast error: {} ({})", short(&failure.message), failure.code);
+    }
+    text
+}
+
+/// What the agent says of itself: its name and what it can.
+fn agent_text(info: &str) -> Option<String> {
+    let info: Value = serde_json::from_str(info).ok()?;
+    let words = ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(short).unwrap_or_default());
+    let mut abilities = Vec::new();
+    collect("", &info["agentCapabilities"], &mut abilities);
+    abilities.truncate(ABILITIES_MAX);
+    let named = words.join(" ");
+    let can = if abilities.is_empty() { String::new() } else { format!("can {}", abilities.join(", ")) };
+    let parts: Vec<&str> = [named.trim(), can.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The abilities that are on: true, or an object without members.
+fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
+    let is_on = value.as_bool() == Some(true) || value.as_object().is_some_and(serde_json::Map::is_empty);
+    if is_on && !path.is_empty() {
+        found.push(short(path));
+        return;
+    }
+    for (key, value) in value.as_object().into_iter().flatten().filter(|(key, _)| *key != "_meta") {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        collect(&path, value, found);
+    }
+}
+
+fn agents_text(rows: &[SessionRow], around: &Circumstances, views: &[AgentView]) -> String {
+    let (busy, rest): (Vec<_>, Vec<_>) = rows.iter().partition(|row| {
+        around.running.contains_key(&row.session_key) || around.queued.contains_key(&row.session_key)
+    });
+    let bound = rest.into_iter().filter(|row| around.bindings.contains_key(&row.session_key));
+    let mut text = String::from(if busy.is_empty() { "No agent works." } else { "At work:" });
+    for row in busy {
+        text.push_str(&format!("\n- {}", session_line(row, around)));
+    }
+    let bound: Vec<String> = bound.map(|row| format!("\n- {}", session_line(row, around))).collect();
+    if !bound.is_empty() {
+        let _ = write!(text, "\nBound and at rest:{}", bound.concat());
+    }
+    let startable = views.iter().filter(|view| view.installed && view.allowed);
+    let names: Vec<String> = startable
+        .map(|view| format!("{}{}", view.name, if view.default { " (the default)" } else { "" }))
+        .collect();
+    match names.is_empty() {
+        true => text.push_str("\nNo agent can be started here. /acp install says what is missing."),
+        false => {
+            let _ = write!(text, "\nCan be started with /acp spawn: {}.", names.join(", "));
+        }
+    }
+    text
+}
+
+fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> String {
+    let mut checks: Vec<(bool, String)> = Vec::new();
+    let mut next: Vec<&str> = Vec::new();
+    let mut check = |ok: bool, text: String, step: &'static str| {
+        checks.push((ok, text));
+        if !ok {
+            next.push(step);
+        }
+    };
+    let gate =
+        policy.may_prompt().map_or_else(|failure| failure.message, |()| "prompts reach agents".to_owned());
+    check(
+        policy.may_prompt().is_ok(),
+        format!("policy: {gate}"),
+        "ask whoever runs this gateway to change that key",
+    );
+    let wanted = &policy.backend.value;
+    let backend = status.backends.iter().find(|backend| backend.id == *wanted);
+    let how = match backend {
+        Some(backend) if backend.ok => "works",
+        Some(_) => "does not work",
+        None => "is not there",
+    };
+    check(
+        backend.is_some_and(|it| it.ok),
+        format!("backend {wanted} {how}"),
+        "/acp install says how it is set up",
+    );
+    let connected = status.supervisor.connected;
+    let link = if connected { "answers" } else { "does not answer" };
+    check(connected, format!("supervisor {link}"), "ask whoever runs this gateway to start the supervisor");
+    match &status.store {
+        None => check(false, "store cannot be read".to_owned(), "ask for a look at `acp-gateway doctor`"),
+        Some(store) => {
+            let well = store.health == "well";
+            let text = format!("store is {}, {} sessions open", store.health, store.sessions_open);
+            check(
+                well,
+                text,
+                "ask whoever runs this gateway to look at the disk and at `acp-gateway store check`",
+            );
+            let stale = store.stale_bindings;
+            let text =
+                if stale == 0 { "no binding leads".to_owned() } else { format!("{stale} bindings lead") };
+            check(stale == 0, text + " nowhere", "/unfocus in those conversations");
+            let stuck = store.actors_stuck;
+            let text = if stuck == 0 { "no session is".to_owned() } else { format!("{stuck} sessions are") };
+            check(stuck == 0, text + " stuck", "ask for a look at the log, which names them");
+        }
+    }
+    let healthy = if checks.iter().all(|(ok, _)| *ok) { "healthy" } else { "not healthy" };
+    let mut text = format!("acp-gateway {} is {healthy}.", status.version);
+    for (ok, what) in &checks {
+        let _ = write!(text, "\n- {} {what}", if *ok { "ok:" } else { "WRONG:" });
+    }
+    let queued: u64 = around.queued.values().sum();
+    let _ = write!(text, "\n- {} turns run, {queued} wait", around.running.len());
+    for step in next {
+        let _ = write!(text, "\nNext: {step}.");
+    }
+    text
+}
+
+fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> String {
+    let wanted = &policy.backend.value;
+    let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
+    let mut steps = Vec::new();
+    match (is_there, &policy.install_command.value) {
+        (true, _) => {
+            steps.push(format!("The backend {wanted} is part of this gateway: there is nothing to install."))
+        }
+        (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", short(command))),
+        (false, None) => {
+            steps.push(format!(
+                "The backend {wanted} is not there: set {} to `direct`, which is.",
+                policy.backend.key
+            ));
+        }
+    }
+    let missing = views.iter().filter(|view| !view.installed && view.allowed);
+    let notes: Vec<String> = missing
+        .map(|view| format!("\n   - {}: {}", view.name, view.note.as_deref().map(short).unwrap_or_default()))
+        .collect();
+    if notes.is_empty() {
+        steps.push("Every agent that is known and allowed is installed.".to_owned());
+    } else {
+        steps.push(format!("Agents that are not installed, if you want them:{}", notes.concat()));
+    }
+    steps.push("/acp doctor says whether all is well, /agents what can be started.".to_owned());
+    let lines: Vec<String> = (1..).zip(&steps).map(|(number, step)| format!("{number}. {step}")).collect();
+    lines.join("\n")
+}

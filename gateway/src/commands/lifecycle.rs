@@ -1,0 +1,157 @@
+//! Sessions from their spawn to their end, and what runs in them.
+
+use super::bindings::begun;
+use super::{Asked, Commands, Meant};
+use crate::bindings::BindingError;
+use crate::core::binding::Placement;
+use crate::core::command::{Place, SpawnArgs};
+use crate::core::rows::{RunMode, SessionMode};
+use crate::core::session::Ending;
+use crate::error::Failure;
+use crate::inbound::{root_key, submit};
+use crate::manager::{CloseRequest, SpawnRequest};
+use crate::store::codec::Word as _;
+use crate::store::inbox::Outcome;
+use acp_shared::ids::SessionKey;
+
+impl Commands {
+    /// `/acp spawn`
+    pub(super) async fn spawn(&self, asked: Asked<'_>, args: SpawnArgs) -> Result<Outcome, Failure> {
+        asked.by.may_spawn()?;
+        let at = &asked.inbound.conversation;
+        let placement = match args.place {
+            Place::Auto => Some(self.bindings.placement(at, None)?),
+            Place::Here => Some(self.bindings.placement(at, Some(Placement::Here))?),
+            Place::Off => None,
+        };
+        let request = SpawnRequest {
+            agent: args.agent,
+            cwd: args.cwd,
+            label: args.label,
+            mode: args.mode.unwrap_or(SessionMode::Persistent),
+            permission: args.permission,
+            non_interactive: None,
+            bind: placement.map(|_| at.clone()),
+            placement: placement.unwrap_or_default(),
+            prompt: None,
+            author: asked.inbound.author.clone(),
+            interactive: true,
+            spawned_by: None,
+        };
+        let spawned = match self.service.spawn(request, root_key(asked.inbound)?).await {
+            Ok(spawned) => spawned,
+            Err(failure) => return Err(self.explain(asked, failure).await),
+        };
+        let mut text = self.begun_by_spawn(asked, &spawned.session_key, placement.is_some()).await?;
+        if let Err(failure) = self.service.policy(at).may_prompt() {
+            text.push_str("\nNote: ");
+            text.push_str(&failure.message);
+        }
+        // Not bound yet to a client that follows it: what it was bound to by this very command.
+        let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);
+        let session_key = if here.is_some() { here } else { self.here(asked.inbound).await? };
+        Ok(Outcome::Command { session_key, run_id: None, text })
+    }
+
+    /// What is said of a session that was spawned, once the conversation of its binding is there.
+    async fn begun_by_spawn(
+        &self,
+        asked: Asked<'_>,
+        key: &SessionKey,
+        is_bound: bool,
+    ) -> Result<String, Failure> {
+        if !is_bound {
+            let row = self.service.session(key).await?;
+            let (agent, cwd, mode) = (&row.agent, &row.cwd, row.mode.word());
+            return Ok(format!(
+                "{agent} works in {cwd}: session {key}, {mode}. It is bound to nothing; /focus {key} binds a conversation to it."
+            ));
+        }
+        match self.bindings.of_spawn(key).await {
+            Ok(Some(bound)) => Ok(begun(asked, &bound)),
+            // Unbound meanwhile, by somebody else or by a window.
+            Ok(None) => {
+                Ok(format!("{key} runs. This conversation is not bound to it; /focus {key} binds it."))
+            }
+            Err(error @ BindingError::NotMade { .. }) => {
+                // Nobody would see what it says: nothing of the spawn stays.
+                let request = CloseRequest::new("spawn-failed: its conversation could not be made");
+                self.service.close(key, request, root_key(asked.inbound)?).await?;
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Says which session is in the way when a spawn failed because the conversation is taken.
+    async fn explain(&self, asked: Asked<'_>, failure: Failure) -> Failure {
+        if failure.detail_code.as_deref() != Some("CONVERSATION_BOUND") {
+            return failure;
+        }
+        match self.bindings.resolve_by_conversation(&asked.inbound.conversation).await {
+            Ok(Some((binding, _))) => {
+                let text = format!("This conversation is bound to {}.", binding.session_key);
+                Failure { message: text, ..failure }
+            }
+            _ => failure,
+        }
+    }
+
+    /// `/acp cancel`
+    pub(super) async fn cancel(&self, asked: Asked<'_>, session: &SessionKey) -> Result<String, Failure> {
+        let cancelled = self.service.cancel(session, None, root_key(asked.inbound)?).await?;
+        Ok(match cancelled.run_id {
+            Some(_) => format!("The turn of {session} was asked to stop."),
+            None => format!("Nothing runs and nothing waits in {session}."),
+        })
+    }
+
+    /// `/acp steer`: what comes of it is said where the session is bound.
+    pub(super) async fn steer(
+        &self,
+        asked: Asked<'_>,
+        meant: &Meant,
+        text: String,
+    ) -> Result<Outcome, Failure> {
+        let session = &meant.session_key;
+        let outcome = submit(self.service.as_ref(), asked.inbound, session, RunMode::Steer, text).await?;
+        Ok(match outcome {
+            Outcome::Prompted { run_id, text, .. } if meant.elsewhere => {
+                let text = format!("{text} The answer goes to the conversations of {session}.");
+                let session_key = self.here(asked.inbound).await?;
+                Outcome::Command { session_key, run_id: Some(run_id), text }
+            }
+            other => other,
+        })
+    }
+
+    /// `/acp close`, `archive`, `delete`, `reset`
+    pub(super) async fn close(
+        &self,
+        asked: Asked<'_>,
+        session: &SessionKey,
+        (ending, discard): (Ending, bool),
+    ) -> Result<String, Failure> {
+        let reason = format!("{} by {}", ending.as_str(), asked.name());
+        let request = CloseRequest { reason, ending, discard };
+        let now = self.service.close(session, request, root_key(asked.inbound)?).await?;
+        let forgets = match now.discarded {
+            Some(true) => " Its agent was asked to forget it.",
+            Some(false) => " Its agent cannot be asked to forget it: it does not run, or has no way to.",
+            None => "",
+        };
+        Ok(format!("{session} is being closed, and no conversation is bound to it any more.{forgets}"))
+    }
+
+    /// `/acp new`
+    pub(super) async fn new_conversation(
+        &self,
+        asked: Asked<'_>,
+        session: &SessionKey,
+    ) -> Result<String, Failure> {
+        self.service.new_conversation(session, root_key(asked.inbound)?).await?;
+        Ok(format!(
+            "The next message begins a new conversation in {session}; the session and its history stay."
+        ))
+    }
+}

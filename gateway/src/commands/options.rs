@@ -1,0 +1,73 @@
+//! Settings of a session.
+
+use super::{Asked, Commands};
+use crate::core::options::Setting;
+use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
+use crate::core::ttl::span;
+use crate::error::Failure;
+use crate::inbound::root_key;
+use acp_shared::ids::SessionKey;
+
+impl Commands {
+    /// `/acp set-mode`, `set`, `cwd`, `permissions`, `timeout`, `model`, `reset-options`
+    pub(super) async fn set(
+        &self,
+        asked: Asked<'_>,
+        session: &SessionKey,
+        setting: Setting,
+    ) -> Result<String, Failure> {
+        let done = said(&setting);
+        self.service.set(session, setting, root_key(asked.inbound)?).await?;
+        let row = self.service.session(session).await?;
+        Ok(format!("{done}\nSettings of {session}: {}.", effective(&row)))
+    }
+}
+
+/// What was done.
+fn said(setting: &Setting) -> String {
+    const KEPT: &str = "also after a restart of the agent";
+    match setting {
+        Setting::Mode(mode) => format!("The mode is {mode}, {KEPT}."),
+        Setting::Model(model) => format!("The model is {model}, {KEPT}."),
+        Setting::Cwd(_) => "The agent goes on in another directory with the next message.".to_owned(),
+        Setting::Permission(mode) => format!("From now on: {}.", asks(*mode)),
+        Setting::NonInteractive(policy) => format!("From now on: {}.", unasked(*policy)),
+        Setting::TimeoutS(0) => {
+            "A turn may take as long as the gateway lets it, from the next one on.".to_owned()
+        }
+        Setting::TimeoutS(seconds) => {
+            format!("A turn may take {}, from the next one on.", span(seconds.saturating_mul(1_000)))
+        }
+        Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
+        Setting::Defaults => "All settings are what configuration says.".to_owned(),
+    }
+}
+
+const fn asks(mode: PermissionMode) -> &'static str {
+    match mode {
+        PermissionMode::ApproveAll => "the agent may do everything (approve-all)",
+        PermissionMode::ApproveReads => "the agent may read, and asks for the rest (approve-reads)",
+        PermissionMode::DenyAll => "the agent may do nothing that it asks for (deny-all)",
+        PermissionMode::Ask => "the agent asks (ask)",
+    }
+}
+
+const fn unasked(policy: NonInteractive) -> &'static str {
+    match policy {
+        NonInteractive::Deny => "what nobody can be asked about is refused",
+        NonInteractive::Fail => "what nobody can be asked about ends the run",
+    }
+}
+
+/// The settings of a session that hold now.
+pub(super) fn effective(row: &SessionRow) -> String {
+    let options = &row.options;
+    let mut out = vec![format!("directory {}", row.cwd)];
+    out.extend(options.mode_id.iter().map(|mode| format!("mode {mode}")));
+    out.extend(options.model.iter().map(|model| format!("model {model}")));
+    out.push(asks(options.permission).to_owned());
+    out.push(unasked(options.non_interactive).to_owned());
+    out.extend(options.timeout_s.map(|s| format!("a turn may take {}", span(s.saturating_mul(1_000)))));
+    out.extend(options.config.iter().map(|(id, value)| format!("{id} = {value}")));
+    out.join("; ")
+}

@@ -1,0 +1,127 @@
+//! What the agent waits for, and its answer.
+
+use super::{Asked, Commands, Meant, usage};
+use crate::core::command::{AnswerArgs, Verdict};
+use crate::core::link::{PermissionOption, Wanted};
+use crate::core::rows::PermissionRow;
+use crate::error::Failure;
+use crate::inbound::root_key;
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// Which question is answered, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Choice {
+    permission_id: String,
+    option_id: String,
+    /// What people read of the option.
+    name: String,
+}
+
+impl Commands {
+    /// `/acp permissions` without a mode
+    pub(super) async fn pending(&self, session: &SessionKey) -> Result<String, Failure> {
+        Ok(pending_text(&self.service.pending_permissions(session).await?))
+    }
+
+    /// Which question `/acp allow`, `deny` or `answer` means, and which option of it.
+    pub(super) async fn choose(&self, session: &SessionKey, args: &AnswerArgs) -> Result<Choice, Failure> {
+        let pending = self.service.pending_permissions(session).await?;
+        let row = pick_permission(&pending, args.permission.as_deref())
+            .map_err(|text| usage(text).detail("PERMISSION_NOT_PENDING"))?;
+        let option = pick_option(options_of(row), &args.verdict).map_err(usage)?;
+        Ok(Choice {
+            permission_id: row.permission_id(),
+            option_id: option.id.clone(),
+            name: option.name.clone(),
+        })
+    }
+
+    /// `/acp allow`, `deny`, `answer`
+    pub(super) async fn answer(&self, asked: Asked<'_>, meant: &Meant) -> Result<String, Failure> {
+        let choice = meant.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
+        let key = root_key(asked.inbound)?;
+        let (permission, option) = (&choice.permission_id, &choice.option_id);
+        self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
+        Ok(format!("Answered: {}.", choice.name))
+    }
+}
+
+/// The options of a permission request.
+fn options_of(row: &PermissionRow) -> &[PermissionOption] {
+    match &row.ask.what {
+        Wanted::Permission { options, .. } => options,
+        _ => &[],
+    }
+}
+
+fn title_of(row: &PermissionRow) -> &str {
+    match &row.ask.what {
+        Wanted::Permission { title, .. } => title,
+        _ => &row.ask.method,
+    }
+}
+
+/// The questions that wait, with the numbers to answer them by.
+pub(super) fn pending_text(pending: &[PermissionRow]) -> String {
+    let mut text = String::from(if pending.is_empty() {
+        "The agent waits for nothing."
+    } else {
+        "The agent waits for:"
+    });
+    for row in pending {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "\n- {} (id {})", title_of(row), row.permission_id());
+        for (number, option) in (1..).zip(options_of(row)) {
+            let _ = write!(text, "\n  {number}. {}", option.name);
+        }
+    }
+    text
+}
+
+/// The permission that is meant: the only one, or the one whose id is or starts like `wanted`.
+fn pick_permission<'a>(
+    pending: &'a [PermissionRow],
+    wanted: Option<&str>,
+) -> Result<&'a PermissionRow, String> {
+    let fits = |row: &&PermissionRow| wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted));
+    let exact = pending.iter().find(|row| wanted == Some(row.permission_id().as_str()));
+    let mut found = pending.iter().filter(fits);
+    match (exact, found.next(), found.next()) {
+        (Some(row), _, _) | (None, Some(row), None) => Ok(row),
+        (None, None, _) if pending.is_empty() => Err("The agent waits for nothing.".to_owned()),
+        (None, None, _) => Err("No pending permission has that id. /acp permissions lists them.".to_owned()),
+        (None, Some(_), Some(_)) => {
+            Err("Several permissions fit. Name one by its id; /acp permissions lists them.".to_owned())
+        }
+    }
+}
+
+/// The option that is meant.
+fn pick_option<'a>(
+    options: &'a [PermissionOption],
+    verdict: &Verdict,
+) -> Result<&'a PermissionOption, String> {
+    let of_kind = |kinds: [&str; 2]| {
+        kinds.into_iter().find_map(|kind| options.iter().find(|option| option.kind == kind))
+    };
+    let found = match verdict {
+        Verdict::Allow => of_kind(["allow_once", "allow_always"]),
+        Verdict::Deny => of_kind(["reject_once", "reject_always"]),
+        Verdict::Option(wanted) => options.iter().find(|option| option.id == *wanted).or_else(|| {
+            let number: usize = wanted.parse().ok()?;
+            options.get(number.checked_sub(1)?)
+        }),
+    };
+    found.ok_or_else(|| {
+        let names: Vec<String> =
+            (1..).zip(options).map(|(number, option)| format!("{number}. {}", option.name)).collect();
+        format!("The agent offers no such option. Use /acp answer with one of: {}.", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+#[path = "permissions_tests.rs"]
+mod tests;

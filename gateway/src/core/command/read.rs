@@ -1,0 +1,271 @@
+//! The grammar of each command: what follows it, read into a value. Errors are sentences for people.
+
+use super::words::{Flag, Given, plain, shown};
+use super::{Act, AnswerArgs, Command, Place, SpawnArgs, Verdict, Window, window};
+use crate::core::options::Setting;
+use crate::core::rows::{PermissionMode, SessionMode};
+use crate::core::session::Ending;
+use acp_shared::ids::AgentName;
+
+type Read = Result<Command, String>;
+
+const SESSION: Flag = Flag::Value("session");
+const DISCARD: Flag = Flag::Switch("discard");
+const SPAWN: [Flag; 6] = [
+    Flag::Value("cwd"),
+    Flag::Value("label"),
+    Flag::Value("mode"),
+    Flag::Value("permission"),
+    Flag::Value("thread"),
+    Flag::Value("bind"),
+];
+
+fn given(args: &str) -> Result<Given, String> {
+    Given::read(args, &[SESSION])
+}
+
+/// The session that is meant: what is left of the words, or the flag, not both.
+fn target(given: &Given, words: &[String]) -> Result<Option<String>, String> {
+    let said = words.join(" ");
+    match (said.is_empty(), given.value("session")) {
+        (true, flag) => Ok(flag.map(str::to_owned)),
+        (false, None) => Ok(Some(said)),
+        (false, Some(_)) => Err(format!("{} is too much beside --session.", shown(&said))),
+    }
+}
+
+fn alone(args: &str, command: Command) -> Read {
+    if args.is_empty() { Ok(command) } else { Err(format!("It takes nothing; {} is too much.", shown(args))) }
+}
+
+/// Of a session, and nothing else.
+fn on(args: &str, act: Act) -> Read {
+    let given = given(args)?;
+    Ok(Command::On { target: target(&given, &given.words)?, act })
+}
+
+/// A value, then perhaps the session.
+fn value(args: &str, what: &str, act: impl FnOnce(&str) -> Result<Act, String>) -> Read {
+    let given = given(args)?;
+    let Some((value, rest)) = given.words.split_first() else { return Err(format!("It wants {what}.")) };
+    Ok(Command::On { target: target(&given, rest)?, act: act(value)? })
+}
+
+pub(super) fn help(_: &str) -> Read {
+    Ok(Command::Help)
+}
+
+pub(super) fn doctor(args: &str) -> Read {
+    alone(args, Command::Doctor)
+}
+
+pub(super) fn install(args: &str) -> Read {
+    alone(args, Command::Install)
+}
+
+pub(super) fn sessions(args: &str) -> Read {
+    alone(args, Command::Sessions)
+}
+
+pub(super) fn agents(args: &str) -> Read {
+    alone(args, Command::Agents)
+}
+
+pub(super) fn unfocus(args: &str) -> Read {
+    alone(args, Command::Unfocus)
+}
+
+pub(super) fn focus(args: &str) -> Read {
+    let given = given(args)?;
+    let target = target(&given, &given.words)?;
+    target.map(Command::Focus).ok_or_else(|| "It wants a session: its key, id or label.".to_owned())
+}
+
+pub(super) fn cancel(args: &str) -> Read {
+    on(args, Act::Cancel)
+}
+
+pub(super) fn new(args: &str) -> Read {
+    on(args, Act::New)
+}
+
+pub(super) fn status(args: &str) -> Read {
+    on(args, Act::Status)
+}
+
+pub(super) fn reset_options(args: &str) -> Read {
+    on(args, Act::Set(Setting::Defaults))
+}
+
+pub(super) fn steer(args: &str) -> Read {
+    // The text as it is: quotes in it are the person's own.
+    let (given, text) = Given::before_text(args, &[SESSION])?;
+    if text.is_empty() {
+        return Err("It wants a text.".to_owned());
+    }
+    Ok(Command::On { target: target(&given, &[])?, act: Act::Steer(text.to_owned()) })
+}
+
+pub(super) fn close(args: &str) -> Read {
+    end(args, Ending::Closed)
+}
+
+pub(super) fn archive(args: &str) -> Read {
+    end(args, Ending::Archived)
+}
+
+pub(super) fn delete(args: &str) -> Read {
+    end(args, Ending::Deleted)
+}
+
+pub(super) fn reset(args: &str) -> Read {
+    end(args, Ending::Reset)
+}
+
+fn end(args: &str, ending: Ending) -> Read {
+    let given = Given::read(args, &[SESSION, DISCARD])?;
+    let act = Act::Close { ending, discard: given.has("discard") };
+    Ok(Command::On { target: target(&given, &given.words)?, act })
+}
+
+pub(super) fn set_mode(args: &str) -> Read {
+    value(args, "a mode", |mode| Ok(Act::Set(Setting::Mode(mode.to_owned()))))
+}
+
+pub(super) fn model(args: &str) -> Read {
+    value(args, "a model", |model| Ok(Act::Set(Setting::Model(model.to_owned()))))
+}
+
+pub(super) fn cwd(args: &str) -> Read {
+    value(args, "a directory", |cwd| Ok(Act::Set(Setting::Cwd(cwd.to_owned()))))
+}
+
+pub(super) fn timeout(args: &str) -> Read {
+    value(args, "a number of seconds", |seconds| {
+        let digits = !seconds.is_empty() && seconds.chars().all(|c| c.is_ascii_digit());
+        let parsed = seconds.parse().ok().filter(|_| digits);
+        let parsed = parsed.ok_or_else(|| format!("{} is no number of seconds.", shown(seconds)))?;
+        Ok(Act::Set(Setting::TimeoutS(parsed)))
+    })
+}
+
+pub(super) fn set(args: &str) -> Read {
+    let given = given(args)?;
+    let [option, value, rest @ ..] = given.words.as_slice() else {
+        return Err("It wants an option and a value.".to_owned());
+    };
+    let value = value.clone();
+    let setting = match plain(option).as_str() {
+        "cwd" => Setting::Cwd(value),
+        "model" => Setting::Model(value),
+        _ => Setting::Config { id: option.clone(), value },
+    };
+    Ok(Command::On { target: target(&given, rest)?, act: Act::Set(setting) })
+}
+
+pub(super) fn permissions(args: &str) -> Read {
+    let given = given(args)?;
+    let Some((mode, rest)) = given.words.split_first() else {
+        return Ok(Command::On { target: target(&given, &[])?, act: Act::Permissions });
+    };
+    let mode = permission_mode(mode)
+        .ok_or_else(|| format!("{} is none of ask, approve-reads, approve-all, deny-all.", shown(mode)))?;
+    Ok(Command::On { target: target(&given, rest)?, act: Act::Set(Setting::Permission(mode)) })
+}
+
+fn permission_mode(word: &str) -> Option<PermissionMode> {
+    Some(match plain(word).as_str() {
+        "ask" => PermissionMode::Ask,
+        "approve-reads" => PermissionMode::ApproveReads,
+        "approve-all" => PermissionMode::ApproveAll,
+        "deny-all" => PermissionMode::DenyAll,
+        _ => return None,
+    })
+}
+
+pub(super) fn allow(args: &str) -> Read {
+    verdict(args, Verdict::Allow)
+}
+
+pub(super) fn deny(args: &str) -> Read {
+    verdict(args, Verdict::Deny)
+}
+
+fn verdict(args: &str, verdict: Verdict) -> Read {
+    let given = given(args)?;
+    let permission = match given.words.as_slice() {
+        [] => None,
+        [id] => Some(id.clone()),
+        [_, extra, ..] => return Err(format!("It takes one permission; {} is too much.", shown(extra))),
+    };
+    answered(&given, permission, verdict)
+}
+
+pub(super) fn answer(args: &str) -> Read {
+    let given = given(args)?;
+    let (permission, option) = match given.words.as_slice() {
+        [option] => (None, option.clone()),
+        [id, option] => (Some(id.clone()), option.clone()),
+        _ => return Err("It wants an option, and before it the permission if there are several.".to_owned()),
+    };
+    answered(&given, permission, Verdict::Option(option))
+}
+
+fn answered(given: &Given, permission: Option<String>, verdict: Verdict) -> Read {
+    Ok(Command::On { target: target(given, &[])?, act: Act::Answer(AnswerArgs { permission, verdict }) })
+}
+
+pub(super) fn idle(args: &str) -> Read {
+    binding_window(args, Window::Idle)
+}
+
+pub(super) fn max_age(args: &str) -> Read {
+    binding_window(args, Window::MaxAge)
+}
+
+fn binding_window(args: &str, window: Window) -> Read {
+    let given = given(args)?;
+    let (change, rest) = match given.words.split_first() {
+        None => (None, &[][..]),
+        Some((time, rest)) => (Some(window::parse(time)?), rest),
+    };
+    Ok(Command::Window { target: target(&given, rest)?, window, change })
+}
+
+pub(super) fn spawn(args: &str) -> Read {
+    let given = Given::read(args, &SPAWN)?;
+    let agent = match given.words.as_slice() {
+        [] => None,
+        [agent] => Some(AgentName::parse(agent).map_err(|error| format!("{}: {error}.", shown(agent)))?),
+        [_, extra, ..] => return Err(format!("It takes one agent; {} is one too many.", shown(extra))),
+    };
+    let mode = match given.value("mode").map(plain).as_deref() {
+        None => None,
+        Some("persistent") => Some(SessionMode::Persistent),
+        Some("oneshot") => Some(SessionMode::Oneshot),
+        Some(_) => return Err("--mode is persistent or oneshot.".to_owned()),
+    };
+    let permission = match given.value("permission") {
+        None => None,
+        Some(word) => Some(
+            permission_mode(word)
+                .ok_or_else(|| "--permission is ask, approve-reads, approve-all or deny-all.".to_owned())?,
+        ),
+    };
+    let own = |name: &str| given.value(name).map(str::to_owned);
+    let place = place(&given)?;
+    Ok(Command::Spawn(SpawnArgs { agent, cwd: own("cwd"), label: own("label"), mode, permission, place }))
+}
+
+fn place(given: &Given) -> Result<Place, String> {
+    let thread = given.value("thread").map(plain);
+    let bind = given.value("bind").map(plain);
+    match (thread.as_deref(), bind.as_deref()) {
+        (Some(_), Some(_)) => Err("--thread and --bind say the same thing: give one of them.".to_owned()),
+        (None, None) | (Some("auto"), None) => Ok(Place::Auto),
+        (Some("here"), None) | (None, Some("here")) => Ok(Place::Here),
+        (Some("off"), None) | (None, Some("off")) => Ok(Place::Off),
+        (Some(_), None) => Err("--thread is auto, here or off.".to_owned()),
+        (None, Some(_)) => Err("--bind is here or off.".to_owned()),
+    }
+}

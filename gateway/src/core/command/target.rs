@@ -1,0 +1,179 @@
+//! Which session a command means: what the person named, or else what this conversation is bound to, or else the
+//! session that asks. Nothing is guessed: what fits several, and what fits none, is an error that says so.
+//! Source: openclaw.md §2 "Target resolution".
+
+use super::words::shown;
+use crate::core::route::Route;
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+
+/// The least that the beginning of an id may have, in characters.
+const PREFIX_CHARS_MIN: usize = 4;
+/// How many sessions are named when several fit.
+const NAMED_MAX: usize = 5;
+
+/// A session that may be meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// Its key.
+    pub(crate) session_key: SessionKey,
+    /// The agent's own id of the conversation, once it has one.
+    pub(crate) agent_session_id: Option<String>,
+    /// What a person called it.
+    pub(crate) label: Option<String>,
+}
+
+impl Candidate {
+    /// The last part of the key, which no other session of this gateway has.
+    fn id(&self) -> &str {
+        let key = self.session_key.as_str();
+        key.rsplit_once(':').map_or(key, |(_, id)| id)
+    }
+}
+
+/// How a name may fit, the best way first: the first way in which it fits any session decides.
+const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
+    |it, name| it.session_key.as_str() == name,
+    |it, name| it.session_key.as_str().eq_ignore_ascii_case(name),
+    |it, name| it.id().eq_ignore_ascii_case(name) || it.agent_session_id.as_deref() == Some(name),
+    |it, name| it.label.as_deref() == Some(name),
+    |it, name| {
+        name.chars().count() >= PREFIX_CHARS_MIN
+            && it.id().get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+    },
+];
+
+/// The session of that name: its key, its id or the agent's, its label, or the beginning of its id.
+///
+/// # Errors
+/// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` when several fit.
+pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, Failure> {
+    for fits in WAYS {
+        let mut found: Vec<&SessionKey> =
+            candidates.iter().filter(|it| fits(it, name)).map(|it| &it.session_key).collect();
+        found.sort_by_key(|key| key.as_str());
+        found.dedup();
+        match found.as_slice() {
+            [] => {}
+            [only] => return Ok((*only).clone()),
+            several => {
+                let keys: Vec<&str> = several.iter().take(NAMED_MAX).map(|key| key.as_str()).collect();
+                let more = if several.len() > NAMED_MAX { ", …" } else { "" };
+                let text =
+                    format!("{} fits several sessions: {}{more}. Use the key.", shown(name), keys.join(", "));
+                return Err(Failure::new(Code::NoSession, text).detail("SESSION_AMBIGUOUS").origin("client"));
+            }
+        }
+    }
+    let text = format!("No session has the key, id or label {}.", shown(name));
+    Err(Failure::new(Code::NoSession, text).origin("client"))
+}
+
+/// The session of a command that names none: the one that the conversation is bound to, or else the one that asks.
+///
+/// # Errors
+/// `ACP_NOT_BOUND`; why the binding does not lead to its session. Then the session that asks is not meant either.
+pub(crate) fn unnamed(here: Route, requester: Option<&SessionKey>) -> Result<SessionKey, Failure> {
+    match (here, requester) {
+        (Route::Bound { session_key, .. }, _) => Ok(session_key),
+        (Route::Refused { failure, .. }, _) => Err(failure),
+        (Route::Unbound { .. }, Some(own)) => Ok(own.clone()),
+        (Route::Unbound { .. }, None) => Err(Failure::of(Code::NotBound)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::core::route::Destination;
+    use acp_shared::ids::BindingId;
+
+    fn key(text: &str) -> SessionKey {
+        SessionKey::parse(text).unwrap()
+    }
+
+    fn candidate(key: &str, agent_session_id: &str, label: &str) -> Candidate {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Candidate {
+            session_key: self::key(key),
+            agent_session_id: some(agent_session_id),
+            label: some(label),
+        }
+    }
+
+    #[test]
+    fn e04_a_name_is_a_key_then_an_id_then_a_label_then_the_beginning_of_an_id() {
+        let all = [
+            candidate("agent:a:acp:01a1-one", "their-1", "one"),
+            candidate("agent:a:acp:01a1-two", "their-2", "twin"),
+            candidate("agent:b:acp:01b2-tri", "their-2", "twin"),
+            // Called like the id of another one, like the beginning of one, and like a key.
+            candidate("agent:c:acp:four", "", "01a1-one"),
+            candidate("agent:c:acp:five", "", "01b2"),
+            candidate("agent:c:acp:six", "", "agent:a:acp:01a1-two"),
+        ];
+        for (name, want) in [
+            ("agent:a:acp:01a1-one", Ok("agent:a:acp:01a1-one")),
+            ("Agent:A:acp:01A1-ONE", Ok("agent:a:acp:01a1-one")),
+            ("agent:a:acp:01a1-two", Ok("agent:a:acp:01a1-two")),
+            ("01a1-one", Ok("agent:a:acp:01a1-one")),
+            ("their-1", Ok("agent:a:acp:01a1-one")),
+            ("one", Ok("agent:a:acp:01a1-one")),
+            ("01b2", Ok("agent:c:acp:five")),
+            ("01b2-", Ok("agent:b:acp:01b2-tri")),
+            ("01A1-T", Ok("agent:a:acp:01a1-two")),
+            ("01a1", Err(Some("SESSION_AMBIGUOUS"))),
+            ("their-2", Err(Some("SESSION_AMBIGUOUS"))),
+            ("twin", Err(Some("SESSION_AMBIGUOUS"))),
+            ("01b", Err(None)),
+            ("fiv", Err(None)),
+            ("One", Err(None)),
+            ("none", Err(None)),
+            ("", Err(None)),
+        ] {
+            let found = find(name, &all);
+            let found = found.as_ref().map(SessionKey::as_str).map_err(|failure| {
+                assert_eq!(failure.code, Code::NoSession);
+                failure.detail_code.as_deref()
+            });
+            assert_eq!(found, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn e04_what_fits_several_names_them() {
+        let all: Vec<Candidate> =
+            (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
+        let failure = find("twin", &all).unwrap_err();
+        let keys: Vec<String> = (0..5).map(|n| format!("agent:a:acp:{n}")).collect();
+        let want = format!("\"twin\" fits several sessions: {}, …. Use the key.", keys.join(", "));
+        assert_eq!(failure.message, want);
+        // The same session twice is one.
+        assert_eq!(find("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));
+    }
+
+    #[test]
+    fn e04_without_a_name_it_is_the_binding_and_then_who_asks() {
+        let (own, bound) = (key("agent:own:acp:1"), key("agent:bound:acp:1"));
+        let is_bound = Route::Bound {
+            binding_id: BindingId::mint(),
+            session_key: bound.clone(),
+            reason: "active-binding",
+        };
+        let unbound = Route::Unbound { destination: Destination::Hint, reason: "no-binding" };
+        let stale = Route::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-missing" };
+        for (here, requester, want) in [
+            (is_bound.clone(), None, Ok(&bound)),
+            (is_bound, Some(&own), Ok(&bound)),
+            (unbound.clone(), Some(&own), Ok(&own)),
+            (unbound, None, Err(Code::NotBound)),
+            (stale.clone(), None, Err(Code::StaleBinding)),
+            (stale, Some(&own), Err(Code::StaleBinding)),
+        ] {
+            let found = unnamed(here.clone(), requester);
+            assert_eq!(found.as_ref().map_err(|failure| failure.code), want, "{here:?} {requester:?}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Every row of the grammar in good and bad forms, and what is and is not ours.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use proptest::prelude::*;
+
+/// Whether a command changes anything.
+fn changes(command: &Command) -> bool {
+    match command {
+        Command::Spawn(_) | Command::Focus(_) | Command::Unfocus => true,
+        Command::On { act, .. } => act.changes(),
+        Command::Window { change, .. } => change.is_some(),
+        Command::Sessions
+        | Command::Agents
+        | Command::Doctor
+        | Command::Install
+        | Command::Help
+        | Command::Misused { .. } => false,
+    }
+}
+
+fn spawn(change: impl FnOnce(&mut SpawnArgs)) -> Command {
+    let mut args = SpawnArgs::default();
+    change(&mut args);
+    Command::Spawn(args)
+}
+
+fn on(target: &str, act: Act) -> Command {
+    let target = (!target.is_empty()).then(|| target.to_owned());
+    Command::On { target, act }
+}
+
+fn set(target: &str, setting: Setting) -> Command {
+    on(target, Act::Set(setting))
+}
+
+fn close(target: &str, ending: Ending, discard: bool) -> Command {
+    on(target, Act::Close { ending, discard })
+}
+
+fn answered(permission: Option<&str>, verdict: Verdict) -> Act {
+    Act::Answer(AnswerArgs { permission: permission.map(str::to_owned), verdict })
+}
+
+fn window(target: &str, window: Window, change: Option<Option<u64>>) -> Command {
+    let target = (!target.is_empty()).then(|| target.to_owned());
+    Command::Window { target, window, change }
+}
+
+fn config(id: &str, value: &str) -> Setting {
+    Setting::Config { id: id.to_owned(), value: value.to_owned() }
+}
+
+/// What is typed, and what it means.
+fn good() -> Vec<(&'static str, Command)> {
+    let demo = || AgentName::parse("demo").ok();
+    let placed = |place| spawn(|args| args.place = place);
+    let full = |args: &mut SpawnArgs| {
+        args.agent = demo();
+        args.cwd = Some("/tmp/a b".to_owned());
+        args.label = Some("my own".to_owned());
+        args.mode = Some(SessionMode::Oneshot);
+        args.permission = Some(PermissionMode::DenyAll);
+        args.place = Place::Here;
+    };
+    vec![
+        ("/acp spawn", spawn(|_| ())),
+        ("/acp spawn demo", spawn(|args| args.agent = demo())),
+        ("/ACP Spawn demo", spawn(|args| args.agent = demo())),
+        (
+            "/acp spawn --cwd '/tmp/a b' demo --label=\"my own\" \u{2014}mode oneshot \u{2013}\u{2013}permission=deny-all --thread here",
+            spawn(full),
+        ),
+        (
+            "/acp spawn demo \u{2012}cwd=\"/tmp/a b\" \u{2015}label \u{201C}my own\u{201D} --mode=ONESHOT --permission deny\u{2011}all \u{2212}bind=here",
+            spawn(full),
+        ),
+        ("/acp spawn --thread auto", placed(Place::Auto)),
+        ("/acp spawn --thread=off", placed(Place::Off)),
+        ("/acp spawn --bind off", placed(Place::Off)),
+        ("/acp spawn --mode persistent", spawn(|args| args.mode = Some(SessionMode::Persistent))),
+        (
+            "/acp spawn --permission approve-reads",
+            spawn(|args| args.permission = Some(PermissionMode::ApproveReads)),
+        ),
+        ("/acp cancel", on("", Act::Cancel)),
+        ("/acp cancel my own label", on("my own label", Act::Cancel)),
+        ("/acp cancel --session=\"my own\"", on("my own", Act::Cancel)),
+        ("/acp steer don't \"quote\"", on("", Act::Steer("don't \"quote\"".to_owned()))),
+        ("/acp steer\ntwo\nlines", on("", Act::Steer("two\nlines".to_owned()))),
+        ("/acp steer --session 'a b' look --there", on("a b", Act::Steer("look --there".to_owned()))),
+        ("/acp steer -- --all of it", on("", Act::Steer("--all of it".to_owned()))),
+        ("/acp close", close("", Ending::Closed, false)),
+        ("/acp close --discard", close("", Ending::Closed, true)),
+        ("/acp close one two --discard", close("one two", Ending::Closed, true)),
+        ("/acp archive x", close("x", Ending::Archived, false)),
+        ("/acp delete \u{2014}discard", close("", Ending::Deleted, true)),
+        ("/acp reset", close("", Ending::Reset, false)),
+        ("/acp new", on("", Act::New)),
+        ("/acp new x", on("x", Act::New)),
+        ("/acp sessions", Command::Sessions),
+        ("/acp status", on("", Act::Status)),
+        ("/acp status agent:demo:acp:1", on("agent:demo:acp:1", Act::Status)),
+        ("/acp set-mode plan", set("", Setting::Mode("plan".to_owned()))),
+        ("/acp set\u{2010}mode plan my own", set("my own", Setting::Mode("plan".to_owned()))),
+        ("/acp mode plan", set("", Setting::Mode("plan".to_owned()))),
+        ("/acp set effort high", set("", config("effort", "high"))),
+        ("/acp set effort 'very high' x", set("x", config("effort", "very high"))),
+        ("/acp set cwd /tmp", set("", Setting::Cwd("/tmp".to_owned()))),
+        ("/acp set model big", set("", Setting::Model("big".to_owned()))),
+        ("/acp cwd '/tmp/a b' x", set("x", Setting::Cwd("/tmp/a b".to_owned()))),
+        ("/acp permissions", on("", Act::Permissions)),
+        ("/acp permissions --session x", on("x", Act::Permissions)),
+        ("/acp permissions Approve\u{2011}All x", set("x", Setting::Permission(PermissionMode::ApproveAll))),
+        ("/acp timeout 600", set("", Setting::TimeoutS(600))),
+        ("/acp timeout 0 x", set("x", Setting::TimeoutS(0))),
+        ("/acp model 'big one'", set("", Setting::Model("big one".to_owned()))),
+        ("/acp reset-options", set("", Setting::Defaults)),
+        ("/acp reset-options x", set("x", Setting::Defaults)),
+        ("/acp allow", on("", answered(None, Verdict::Allow))),
+        ("/acp allow x:1 --session s", on("s", answered(Some("x:1"), Verdict::Allow))),
+        ("/acp deny x:1", on("", answered(Some("x:1"), Verdict::Deny))),
+        ("/acp answer 2", on("", answered(None, Verdict::Option("2".to_owned())))),
+        ("/acp answer x:1 2", on("", answered(Some("x:1"), Verdict::Option("2".to_owned())))),
+        ("/acp doctor", Command::Doctor),
+        ("/acp install", Command::Install),
+        ("/acp", Command::Help),
+        ("  /acp help ", Command::Help),
+        ("/acp --help", Command::Help),
+        ("/acp help me", Command::Help),
+        ("/focus agent:demo:acp:1", Command::Focus("agent:demo:acp:1".to_owned())),
+        ("/focus my own label", Command::Focus("my own label".to_owned())),
+        ("/unfocus", Command::Unfocus),
+        ("/agents", Command::Agents),
+        ("/session idle", window("", Window::Idle, None)),
+        ("/session idle 1h30m", window("", Window::Idle, Some(Some(5_400_000)))),
+        ("/session idle off my own", window("my own", Window::Idle, Some(None))),
+        ("/session max-age --session x", window("x", Window::MaxAge, None)),
+        ("/session max\u{2011}age 2", window("", Window::MaxAge, Some(Some(7_200_000)))),
+    ]
+}
+
+/// What is typed, and what is wrong with it.
+const BAD: [(&str, &str); 47] = [
+    ("/acp spawn a b", "It takes one agent; \"b\" is one too many."),
+    ("/acp spawn a!", "\"a!\": agent name may hold letters, digits and -_.:/@ only."),
+    ("/acp spawn --cwd", "--cwd wants a value."),
+    ("/acp spawn --cwd --label x", "--cwd wants a value."),
+    ("/acp spawn --cwd=", "--cwd wants a value."),
+    ("/acp spawn --cwd /a --cwd /b", "--cwd is given twice."),
+    ("/acp spawn --mode eternal", "--mode is persistent or oneshot."),
+    ("/acp spawn --permission yes", "--permission is ask, approve-reads, approve-all or deny-all."),
+    ("/acp spawn --thread there", "--thread is auto, here or off."),
+    ("/acp spawn --bind auto", "--bind is here or off."),
+    ("/acp spawn --bind here --thread here", "--thread and --bind say the same thing: give one of them."),
+    ("/acp spawn --thread=off \u{2014}bind=off", "--thread and --bind say the same thing: give one of them."),
+    ("/acp spawn --colour red", "There is no flag \"--colour\" here."),
+    ("/acp spawn 'x", "A quote (') is not closed."),
+    ("/acp spawn x\\", "A backslash at the end means nothing."),
+    ("/acp cancel --discard", "There is no flag \"--discard\" here."),
+    ("/acp cancel x --session y", "\"x\" is too much beside --session."),
+    ("/acp steer", "It wants a text."),
+    ("/acp steer --session x", "It wants a text."),
+    ("/acp steer --sesion x go", "There is no flag \"--sesion\" here."),
+    ("/acp close --discard=yes", "--discard takes no value."),
+    ("/acp archive --force", "There is no flag \"--force\" here."),
+    ("/acp delete --discard --discard", "--discard is given twice."),
+    ("/acp reset 'x", "A quote (') is not closed."),
+    ("/acp new --x", "There is no flag \"--x\" here."),
+    ("/acp sessions all", "It takes nothing; \"all\" is too much."),
+    ("/acp status --x", "There is no flag \"--x\" here."),
+    ("/acp set-mode", "It wants a mode."),
+    ("/acp set a", "It wants an option and a value."),
+    ("/acp cwd", "It wants a directory."),
+    ("/acp permissions perhaps", "\"perhaps\" is none of ask, approve-reads, approve-all, deny-all."),
+    ("/acp timeout", "It wants a number of seconds."),
+    ("/acp timeout 5m", "\"5m\" is no number of seconds."),
+    ("/acp timeout +5", "\"+5\" is no number of seconds."),
+    ("/acp model", "It wants a model."),
+    ("/acp reset-options --all", "There is no flag \"--all\" here."),
+    ("/acp allow a b", "It takes one permission; \"b\" is too much."),
+    ("/acp deny a b", "It takes one permission; \"b\" is too much."),
+    ("/acp answer", "It wants an option, and before it the permission if there are several."),
+    ("/acp doctor now", "It takes nothing; \"now\" is too much."),
+    ("/acp install codex", "It takes nothing; \"codex\" is too much."),
+    ("/focus", "It wants a session: its key, id or label."),
+    ("/unfocus x", "It takes nothing; \"x\" is too much."),
+    ("/agents x", "It takes nothing; \"x\" is too much."),
+    ("/session idle soon", "\"soon\" is no time span: say 90m, 1h30m, 2d, a number of hours, or off."),
+    ("/session max-age 400d", "A window has 365 days at most; off takes it away."),
+    ("/session max-age 1h --for x", "There is no flag \"--for\" here."),
+];
+
+#[test]
+fn e01_every_row_is_read() {
+    for (text, want) in good() {
+        assert_eq!(parse(text), Some(want), "{text:?}");
+    }
+}
+
+#[test]
+fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
+    for (text, want) in BAD {
+        let Some(Command::Misused { why, usage: Some(row) }) = parse(text) else {
+            panic!("{text}: {:?}", parse(text))
+        };
+        assert_eq!(why, want, "{text}");
+        assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
+        let said = verbs::misuse(&why, Some(row));
+        assert_eq!(said, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
+    }
+}
+
+/// No row without a good and a bad form; help takes anything.
+#[test]
+fn e01_no_row_is_left_out() {
+    for row in &verbs::ROWS {
+        let begins = |text: &str| {
+            let text = words::plain(text.trim());
+            let name = format!("{} {}", row.head, row.verb);
+            let rest = text.strip_prefix(name.trim_end());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+        };
+        assert!(good().iter().any(|(text, _)| begins(text)), "{row:?}");
+        assert!(row.verb == "help" || BAD.iter().any(|(text, _)| begins(text)), "{row:?}");
+    }
+}
+
+#[test]
+fn e03_an_unknown_command_is_answered_with_help() {
+    for (text, why) in [
+        ("/acp list", "/acp has no command \"list\"."),
+        ("/acp spwan demo", "/acp has no command \"spwan\"."),
+        ("/acp \u{2014}discard", "/acp has no command \"-discard\"."),
+        ("/session", "/session wants to know what."),
+        ("/session status", "/session has no command \"status\"."),
+    ] {
+        assert_eq!(parse(text), Some(Command::Misused { why: why.to_owned(), usage: None }), "{text}");
+        assert!(verbs::misuse(why, None).ends_with(&verbs::help()));
+    }
+}
+
+#[test]
+fn e05_what_only_looks_like_a_command_is_the_agents() {
+    for text in [
+        "hello",
+        "/acpfoo",
+        "/acp-foo",
+        "/acp\u{2014}spawn",
+        "/acps spawn",
+        "see /acp help",
+        "/focused",
+        "/unfocused x",
+        "/agent",
+        "/sessions",
+        "//acp",
+        "/ acp",
+        "/compact",
+        "",
+    ] {
+        assert_eq!(parse(text), None, "{text}");
+    }
+}
+
+/// The row says who may, and so does the command; what changes something is never for everybody but a spawn.
+#[test]
+fn e02_rows_and_commands_agree_on_who_may() {
+    for (text, command) in good() {
+        let (head, rest) = cut(text);
+        let verb = words::plain(cut(rest).0);
+        let rows = verbs::ROWS.iter().filter(|row| row.head == head.to_ascii_lowercase());
+        let row = rows
+            .clone()
+            .find(|row| row.verb.is_empty() || row.verb == verb || row.aliases.contains(&verb.as_str()))
+            .unwrap();
+        let shows = matches!(command, Command::Window { change: None, .. });
+        assert!(row.who == command.who() || shows, "{text}");
+        let free = matches!(command, Command::Spawn(_)) || !changes(&command);
+        assert!(free || command.who() != gate::Who::Anyone, "{text}");
+    }
+}
+
+/// The manual's table is made of the grammar: `packaging/doc/commands.md`.
+#[test]
+fn the_manual_has_every_row() {
+    let text = include_str!("../../../../packaging/doc/commands.md");
+    let (_, rest) = text.split_once("<!-- commands -->\n").unwrap();
+    let (table, _) = rest.split_once("<!-- end -->").unwrap();
+    assert_eq!(table, verbs::manual(), "put this table into packaging/doc/commands.md");
+}
+
+proptest! {
+    #[test]
+    fn e03_nothing_that_starts_with_a_command_of_ours_reaches_the_agent(
+        head in prop::sample::select(vec!["/acp", "/Acp", "/ACP", "/focus", "/unfocus", "/agents", "/session"]),
+        before in "[ \\t\\n\u{3000}]{0,3}",
+        gap in prop::sample::select(vec![" ", "\n", "\t", "\u{a0}", "\u{2003}"]),
+        rest in "(\\PC|\\n){0,60}",
+    ) {
+        let text = format!("{before}{head}{gap}{rest}");
+        prop_assert!(parse(&text).is_some());
+    }
+
+    #[test]
+    fn e03_no_arguments_make_the_grammar_panic(
+        row in 0..verbs::ROWS.len(),
+        words in prop::collection::vec(
+            prop_oneof![
+                "\\PC{0,12}",
+                "[-\u{2014}\u{2013}\u{2011}'\"\u{201C}\\\\ =]{0,6}[a-z]{0,8}=?\\PC{0,4}",
+                Just("--session".to_owned()),
+                Just("--discard".to_owned()),
+                "[0-9]{1,30}[a-z]{0,3}",
+            ],
+            0..8,
+        ),
+    ) {
+        let row = &verbs::ROWS[row];
+        let text = format!("{} {} {}", row.head, row.verb, words.join(" "));
+        prop_assert!(parse(&text).is_some());
+    }
+
+    #[test]
+    fn everything_else_does(text in "[^/\\s]\\PC{0,40}") {
+        prop_assert_eq!(parse(&text), None);
+    }
+}

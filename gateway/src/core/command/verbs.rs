@@ -1,0 +1,226 @@
+//! The commands, one row each: the grammar, the help and the manual are made of it.
+
+use super::gate::Who;
+use super::{Command, read};
+use std::fmt::Write as _;
+
+/// Reads what follows a command; the error is a sentence about what is wrong with it.
+type Read = fn(&str) -> Result<Command, String>;
+
+/// A command.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    /// What it begins with, e.g. `/acp`.
+    pub(crate) head: &'static str,
+    /// The word after it; empty where the head is the whole command.
+    pub(crate) verb: &'static str,
+    /// Other spellings of the verb.
+    pub(crate) aliases: &'static [&'static str],
+    /// What may follow, for people.
+    pub(crate) takes: &'static str,
+    /// What it does, for people.
+    pub(crate) says: &'static str,
+    /// Who may use it, as the manual says it; [`Command::who`] is what decides.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the manual shows it"))]
+    pub(crate) who: Who,
+    /// Its grammar.
+    pub(super) read: Read,
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        (self.head, self.verb) == (other.head, other.verb)
+    }
+}
+
+impl Eq for Row {}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.usage())
+    }
+}
+
+impl Row {
+    /// How it is typed.
+    pub(crate) fn usage(&self) -> String {
+        let words = [self.head, self.verb, self.takes];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+const fn row(
+    (head, verb, aliases): (&'static str, &'static str, &'static [&'static str]),
+    takes: &'static str,
+    who: Who,
+    read: Read,
+    says: &'static str,
+) -> Row {
+    Row { head, verb, aliases, takes, says, who, read }
+}
+
+const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'static str]) {
+    ("/acp", verb, &[])
+}
+
+/// Every command, in the order of the help.
+pub(crate) const ROWS: [Row; 28] = [
+    row(
+        acp("spawn"),
+        "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
+         [--thread auto|here|off | --bind here|off]",
+        Who::Anyone,
+        read::spawn,
+        "start a session and bind this conversation to it; `off` binds nothing",
+    ),
+    row(
+        acp("cancel"),
+        "[SESSION]",
+        Who::Owner,
+        read::cancel,
+        "stop the running turn, or the next in the queue",
+    ),
+    row(
+        acp("steer"),
+        "[--session SESSION] TEXT",
+        Who::Owner,
+        read::steer,
+        "say something into the running turn, or queue it where the agent cannot take it",
+    ),
+    row(
+        acp("close"),
+        "[SESSION] [--discard]",
+        Who::Owner,
+        read::close,
+        "end the session; with `--discard` its agent forgets it too",
+    ),
+    row(acp("archive"), "[SESSION] [--discard]", Who::Owner, read::archive, "end it, to be read later"),
+    row(acp("delete"), "[SESSION] [--discard]", Who::Owner, read::delete, "end it, and list it no more"),
+    row(
+        acp("reset"),
+        "[SESSION] [--discard]",
+        Who::Owner,
+        read::reset,
+        "end it, to begin again with another one",
+    ),
+    row(
+        acp("new"),
+        "[SESSION]",
+        Who::Owner,
+        read::new,
+        "start the agent's conversation anew; the session stays",
+    ),
+    row(acp("sessions"), "", Who::Anyone, read::sessions, "the sessions, the one used last first"),
+    row(acp("status"), "[SESSION]", Who::Owner, read::status, "what a session is and does"),
+    row(
+        ("/acp", "set-mode", &["mode"]),
+        "MODE [SESSION]",
+        Who::Owner,
+        read::set_mode,
+        "set the agent's mode",
+    ),
+    row(
+        acp("set"),
+        "OPTION VALUE [SESSION]",
+        Who::Owner,
+        read::set,
+        "set one of the agent's options; `cwd` and `model` are the commands of that name",
+    ),
+    row(acp("cwd"), "DIR [SESSION]", Who::Owner, read::cwd, "go on in another directory"),
+    row(
+        acp("permissions"),
+        "[ask|approve-reads|approve-all|deny-all [SESSION]]",
+        Who::Owner,
+        read::permissions,
+        "what the agent waits for; with a mode, what happens when it asks",
+    ),
+    row(
+        acp("timeout"),
+        "SECONDS [SESSION]",
+        Who::Owner,
+        read::timeout,
+        "how long a turn may take; 0 takes the limit away",
+    ),
+    row(acp("model"), "MODEL [SESSION]", Who::Owner, read::model, "set the agent's model"),
+    row(
+        acp("reset-options"),
+        "[SESSION]",
+        Who::Owner,
+        read::reset_options,
+        "all settings back to what configuration says",
+    ),
+    row(acp("allow"), "[ID] [--session SESSION]", Who::Owner, read::allow, "allow what the agent asks for"),
+    row(acp("deny"), "[ID] [--session SESSION]", Who::Owner, read::deny, "refuse it"),
+    row(
+        acp("answer"),
+        "[ID] OPTION [--session SESSION]",
+        Who::Owner,
+        read::answer,
+        "answer it with an option, by its number or id",
+    ),
+    row(acp("doctor"), "", Who::Anyone, read::doctor, "how the gateway is, and what to do about it"),
+    row(acp("install"), "", Who::Anyone, read::install, "how backend and agents are set up"),
+    row(("/acp", "help", &["", "--help", "-h"]), "", Who::Anyone, read::help, "this"),
+    row(("/focus", "", &[]), "SESSION", Who::Focus, read::focus, "bind this conversation to a session"),
+    row(
+        ("/unfocus", "", &[]),
+        "",
+        Who::Binder,
+        read::unfocus,
+        "unbind this conversation; the session goes on",
+    ),
+    row(
+        ("/agents", "", &[]),
+        "",
+        Who::Anyone,
+        read::agents,
+        "what runs, where it is bound, and what can be started",
+    ),
+    row(
+        ("/session", "idle", &[]),
+        "[TIME|off] [SESSION]",
+        Who::Binder,
+        read::idle,
+        "after how long without a word the binding ends: `90m`, `1h30m`, `2d`, hours as a number; without, it is shown",
+    ),
+    row(
+        ("/session", "max-age", &[]),
+        "[TIME|off] [SESSION]",
+        Who::Binder,
+        read::max_age,
+        "how long the binding lasts in any case, from now on; without a time, it is shown",
+    ),
+];
+
+/// What is said to whoever asks for help.
+pub(crate) fn help() -> String {
+    let mut out = String::from("Commands:");
+    for row in &ROWS {
+        // Writing into a String cannot fail.
+        let _ = write!(out, "\n{}: {}", row.usage(), row.says.replace('`', ""));
+    }
+    out.push_str(
+        "\nSESSION is a key, its id or the beginning of it, or a label; without one, the session of this conversation \
+         is meant. Words with spaces go in quotes. Everything else that you type goes to the agent.",
+    );
+    out
+}
+
+/// What is said about a command that was not understood.
+pub(crate) fn misuse(why: &str, usage: Option<&Row>) -> String {
+    match usage {
+        Some(row) => format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()),
+        None => format!("{why}\n\n{}", help()),
+    }
+}
+
+/// The table of the manual.
+#[cfg(test)]
+pub(crate) fn manual() -> String {
+    let mut out = String::from("| command | what it does | who may |\n|---|---|---|\n");
+    for row in &ROWS {
+        let usage = row.usage().replace('|', "\\|");
+        let _ = writeln!(out, "| `{usage}` | {} | {} |", row.says, row.who.as_str());
+    }
+    out
+}

@@ -1,0 +1,193 @@
+//! One line about an update of the agent: a tool call, a plan, a mode. What is hidden has none, and what was said
+//! already is not said again.
+
+use crate::core::project::style::Style;
+use crate::core::split::head;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The most tool calls that are told apart.
+const TOOLS_MAX: usize = 10_000;
+/// The longest that a kind of tool is kept, in characters.
+const KIND_CHARS_MAX: usize = 40;
+/// The most names that a line lists.
+const NAMES_MAX: usize = 12;
+
+/// A tool call, as far as its lines need it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Tool {
+    title: String,
+    kind: String,
+    /// `completed`, `failed`, or anything else while it goes on.
+    status: String,
+    is_start_said: bool,
+    is_end_said: bool,
+}
+
+impl Tool {
+    fn is_over(&self) -> bool {
+        matches!(self.status.as_str(), "completed" | "failed")
+    }
+
+    fn merge(&mut self, update: &Value, chars_max: usize) {
+        let given = |key: &str| update[key].as_str().filter(|text| !text.trim().is_empty());
+        if let Some(title) = given("title") {
+            self.title = one_line(title, chars_max);
+        }
+        if let Some(kind) = given("kind") {
+            self.kind = one_line(kind, KIND_CHARS_MAX);
+        }
+        if let Some(status) = given("status") {
+            self.status = one_line(status, KIND_CHARS_MAX);
+        }
+    }
+
+    fn kind(&self) -> &str {
+        if self.kind.is_empty() { "other" } else { &self.kind }
+    }
+
+    fn line(&self) -> String {
+        let end = match self.status.as_str() {
+            "completed" => ": done",
+            "failed" => ": failed",
+            _ => "",
+        };
+        let title = if self.title.is_empty() { "a tool call" } else { &self.title };
+        format!("[{}] {title}{end}", self.kind())
+    }
+}
+
+/// The lines of one run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Lines {
+    tools: BTreeMap<String, Tool>,
+    /// The last line of each other kind.
+    said: BTreeMap<String, String>,
+}
+
+impl Lines {
+    /// The line about a `tool_call` or a `tool_call_update`, if there is one to say.
+    pub(crate) fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
+        let id = update["toolCallId"].as_str()?;
+        if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
+            return None;
+        }
+        let tool = self.tools.entry(id.to_owned()).or_default();
+        tool.merge(update, style.line_chars_max);
+        if !style.shows(tag) {
+            return None;
+        }
+        let said = if tool.is_over() { &mut tool.is_end_said } else { &mut tool.is_start_said };
+        let is_repeated = std::mem::replace(said, true);
+        // What has ended does not start afterwards.
+        tool.is_start_said |= tool.is_end_said;
+        if is_repeated && style.repeat_suppression {
+            return None;
+        }
+        Some(one_line(&tool.line(), style.line_chars_max))
+    }
+
+    /// The line about any other update that is no text, if there is one to say.
+    pub(crate) fn other(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
+        if !style.shows(tag) {
+            return None;
+        }
+        let line = one_line(&about(tag, update)?, style.line_chars_max);
+        if style.repeat_suppression && self.said.get(tag) == Some(&line) {
+            return None;
+        }
+        self.said.insert(one_line(tag, KIND_CHARS_MAX), line.clone());
+        Some(line)
+    }
+
+    /// `3 tool calls (2 read, 1 edit), 1 failed`; nothing without tools.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let total = self.tools.len();
+        if total == 0 {
+            return None;
+        }
+        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+        for tool in self.tools.values() {
+            *kinds.entry(tool.kind()).or_default() += 1;
+        }
+        let list: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let failed = self.tools.values().filter(|tool| tool.status == "failed").count();
+        let calls = if total == 1 { "tool call" } else { "tool calls" };
+        let tail = if failed == 0 { String::new() } else { format!(", {failed} failed") };
+        Some(format!("{total} {calls} ({}){tail}", list.join(", ")))
+    }
+}
+
+/// What is said about an update; nothing when it holds nothing to say.
+fn about(tag: &str, update: &Value) -> Option<String> {
+    let text = |key: &str| update[key].as_str().filter(|text| !text.trim().is_empty());
+    match tag {
+        "plan" => plan(update["entries"].as_array()?),
+        "usage_update" => {
+            let used = update["used"].as_u64()?;
+            let of = update["size"].as_u64().map(|size| format!(" of {size}")).unwrap_or_default();
+            Some(format!("Context: {used}{of} tokens"))
+        }
+        "current_mode_update" => text("currentModeId").map(|mode| format!("Mode: {mode}")),
+        "config_option_update" => {
+            let options = update["configOptions"].as_array()?;
+            let value = |option: &Value| match &option["currentValue"] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let named = options
+                .iter()
+                .filter_map(|option| Some(format!("{} = {}", option["id"].as_str()?, value(option))));
+            listed("Options", named)
+        }
+        "available_commands_update" => {
+            let commands = update["availableCommands"].as_array()?;
+            let names = commands.iter().filter_map(|command| command["name"].as_str());
+            listed("Commands", names.map(|name| format!("/{name}")))
+        }
+        "session_info_update" => text("title").map(|title| format!("Title: {title}")),
+        _ => {
+            let said = ["text", "message", "title"].into_iter().find_map(text).map(str::to_owned);
+            let said =
+                said.or_else(|| Some(content_text(&update["content"])).filter(|text| !text.is_empty()));
+            Some(said.map_or_else(|| tag.to_owned(), |said| format!("{tag}: {said}")))
+        }
+    }
+}
+
+fn plan(entries: &[Value]) -> Option<String> {
+    let is = |entry: &&Value, status: &str| entry["status"].as_str() == Some(status);
+    let done = entries.iter().filter(|entry| is(entry, "completed")).count();
+    let now = entries.iter().find(|entry| is(entry, "in_progress"));
+    let now = now.and_then(|entry| entry["content"].as_str()).map(|text| format!(": {text}"));
+    (!entries.is_empty())
+        .then(|| format!("Plan, {done} of {} done{}", entries.len(), now.unwrap_or_default()))
+}
+
+fn listed(what: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let names: Vec<String> = names.take(NAMES_MAX).collect();
+    (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
+}
+
+/// The text of a content block, or a word for what is not text.
+pub(crate) fn content_text(content: &Value) -> String {
+    match content["type"].as_str() {
+        Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),
+        Some("resource_link") => content["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
+        Some("resource") => match content["resource"]["text"].as_str() {
+            Some(text) => text.to_owned(),
+            None => content["resource"]["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
+        },
+        Some(other) => format!("[{}]", one_line(other, KIND_CHARS_MAX)),
+        None => String::new(),
+    }
+}
+
+/// The start of a text on one line, with a mark when there is more of it.
+pub(crate) fn one_line(text: &str, chars_max: usize) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.chars().count() <= chars_max {
+        return line;
+    }
+    format!("{}…", head(&line, chars_max.saturating_sub(1)))
+}

@@ -1,0 +1,112 @@
+//! How a conversation is told what a journal holds: the settings that decide its parts.
+//!
+//! A setting that changes must not change what was told already, nor split it differently for whoever looks again.
+//! So the settings are recorded beside the binding, each with the first journal row that it holds for: parts follow
+//! from the journal and these records alone, whatever the configuration says by then.
+
+use crate::config::Separator;
+use crate::core::policy::Stream;
+use crate::core::split::Limit;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The settings of one conversation from some journal row on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Style {
+    /// The most that one part holds.
+    pub(crate) limit: Limit,
+    /// Most characters of a turn that are shown.
+    pub(crate) output_chars_max: usize,
+    /// Longest line about an update, in characters.
+    pub(crate) line_chars_max: usize,
+    /// What stands where a hidden tool call was.
+    pub(crate) separator: Separator,
+    /// Whether a tool call has one line when it starts and one when it ends, and no more.
+    pub(crate) repeat_suppression: bool,
+    /// Which kinds of update are shown; a kind that is not in here is.
+    pub(crate) tags: BTreeMap<String, bool>,
+}
+
+impl Style {
+    /// What the configuration says, within what the channel takes.
+    pub(crate) fn new(channel: Limit, stream: &Stream) -> Self {
+        Self {
+            limit: channel.within_chars(count(stream.max_chunk_chars.value)),
+            output_chars_max: count(stream.max_output_chars.value),
+            line_chars_max: count(stream.max_session_update_chars.value),
+            separator: stream.hidden_boundary_separator.value,
+            repeat_suppression: stream.repeat_suppression.value,
+            tags: stream.tag_visibility.value.clone(),
+        }
+    }
+
+    /// Whether updates of that kind are shown.
+    pub(crate) fn shows(&self, tag: &str) -> bool {
+        self.tags.get(tag).copied().unwrap_or(true)
+    }
+}
+
+fn count(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// The settings of one conversation over the whole journal of its session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Styles {
+    /// Each holds from its row on, to the next one; in order.
+    from: Vec<(u64, Style)>,
+}
+
+impl Styles {
+    /// Of these records, in their order.
+    pub(crate) const fn new(from: Vec<(u64, Style)>) -> Self {
+        Self { from }
+    }
+
+    /// What holds for a journal row; `None` when nothing was recorded.
+    pub(crate) fn at(&self, session_seq: u64) -> Option<&Style> {
+        let later = self.from.partition_point(|(from, _)| *from <= session_seq);
+        self.from.get(later.saturating_sub(1)).map(|(_, style)| style)
+    }
+
+    /// What holds for rows that are not there yet.
+    pub(crate) fn last(&self) -> Option<&Style> {
+        self.from.last().map(|(_, style)| style)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::core::split::Unit;
+
+    fn style(max: usize) -> Style {
+        Style {
+            limit: Limit::new(Unit::Bytes, max),
+            output_chars_max: 1,
+            line_chars_max: 1,
+            separator: Separator::None,
+            repeat_suppression: true,
+            tags: BTreeMap::from([("plan".to_owned(), false)]),
+        }
+    }
+
+    #[test]
+    fn each_holds_up_to_the_next_one() {
+        let styles = Styles::new(vec![(0, style(100)), (5, style(200)), (9, style(300))]);
+        for (seq, want) in [(0, 100), (4, 100), (5, 200), (8, 200), (9, 300), (1_000, 300)] {
+            assert_eq!(styles.at(seq), Some(&style(want)), "{seq}");
+        }
+        assert_eq!(styles.last(), Some(&style(300)));
+        assert_eq!(Styles::default().at(1), None);
+    }
+
+    #[test]
+    fn what_is_recorded_reads_back() {
+        let style = Style { limit: Limit::new(Unit::Utf16, 1_900).within_chars(1_800), ..style(1) };
+        let text = serde_json::to_string(&style).unwrap();
+        assert_eq!(serde_json::from_str::<Style>(&text).unwrap(), style);
+        assert!(style.shows("agent_message_chunk") && !style.shows("plan"));
+    }
+}

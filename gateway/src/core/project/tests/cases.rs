@@ -1,0 +1,206 @@
+//! The cases of delivery that the projection alone decides, by number.
+
+use super::*;
+
+fn shown(tags: &[(&str, bool)]) -> Style {
+    let mut style = style();
+    style.tags.extend(tags.iter().map(|&(tag, shown)| (tag.to_owned(), shown)));
+    style
+}
+
+fn with_tools() -> Style {
+    shown(&[("tool_call", true), ("tool_call_update", true)])
+}
+
+/// The text of the one final message of a journal.
+fn told(style: &Style, build: impl FnOnce(&mut Journal)) -> String {
+    let mut journal = Journal::default();
+    build(&mut journal);
+    let texts = journal.texts_in(style);
+    assert!(texts.iter().all(|(kind, _)| *kind == PartKind::Final), "{texts:?}");
+    texts.into_iter().map(|(_, text)| text).collect()
+}
+
+fn call(id: &str, status: &str) -> Value {
+    json!({"toolCallId": id, "title": format!("Read {id}"), "kind": "read", "status": status})
+}
+
+#[test]
+fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
+    let run = run_id(1);
+    let build = |journal: &mut Journal| {
+        journal.push(Some(run), EventKind::ToolCall, call("a", "pending"));
+        journal.push(Some(run), EventKind::ToolCall, call("a", "pending"));
+        journal.push(
+            Some(run),
+            EventKind::ToolCallUpdate,
+            json!({"toolCallId": "a", "status": "in_progress"}),
+        );
+        journal.push(Some(run), EventKind::ToolCallUpdate, call("b", "in_progress"));
+        journal.push(Some(run), EventKind::ToolCallUpdate, call("a", "completed"));
+        journal.push(Some(run), EventKind::ToolCallUpdate, call("a", "completed"));
+        journal.push(Some(run), EventKind::ToolCallUpdate, call("b", "failed"));
+        // What has ended does not start again.
+        journal.push(
+            Some(run),
+            EventKind::ToolCallUpdate,
+            json!({"toolCallId": "b", "status": "in_progress"}),
+        );
+        journal.done(run, "end_turn");
+    };
+    let summary = "[2 tool calls (2 read)]";
+    let once =
+        format!("[read] Read a\n[read] Read b\n[read] Read a: done\n[read] Read b: failed\n\n{summary}");
+    assert_eq!(told(&with_tools(), build), once);
+    let each = Style { repeat_suppression: false, ..with_tools() };
+    let all = format!(
+        "[read] Read a\n[read] Read a\n[read] Read a\n[read] Read b\n[read] Read a: done\n[read] Read a: done\n\
+         [read] Read b: failed\n[read] Read b\n\n{summary}"
+    );
+    assert_eq!(told(&each, build), all);
+}
+
+#[test]
+fn c03_other_lines_are_not_said_twice_running() {
+    let run = run_id(1);
+    let style = shown(&[("plan", true)]);
+    let plan = |status: &str| json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]});
+    let build = |journal: &mut Journal| {
+        for status in ["in_progress", "in_progress", "completed"] {
+            journal.push(Some(run), EventKind::Plan, plan(status));
+        }
+        journal.done(run, "end_turn");
+    };
+    assert_eq!(told(&style, build), "Plan, 0 of 2 done: Look\nPlan, 1 of 2 done");
+    let each = Style { repeat_suppression: false, ..style };
+    assert_eq!(told(&each, build).matches("0 of 2").count(), 2);
+}
+
+#[test]
+fn c04_that_there_is_more_is_said_once() {
+    let run = run_id(1);
+    let style = Style { output_chars_max: 10, ..with_tools() };
+    let text = told(&style, |journal| {
+        journal.say(run, "12345678").say(run, "9e\u{301}abc").say(run, "more");
+        journal.tool(run, "a", "read", "completed").say(run, "and more").done(run, "end_turn");
+    });
+    let notice = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
+    assert_eq!(text, format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]"), "no half of an accent");
+    let style = Style { output_chars_max: 16, ..style };
+    let text = told(&style, |journal| {
+        journal.say(run, "12345678").say(run, "12345678").done(run, "end_turn");
+    });
+    assert_eq!(text, "1234567812345678", "nothing is said when nothing is missing");
+}
+
+#[test]
+fn c05_what_stands_where_a_hidden_tool_call_was() {
+    let run = run_id(1);
+    for (separator, want) in [
+        (Separator::None, "Looking.Done."),
+        (Separator::Space, "Looking. Done."),
+        (Separator::Newline, "Looking.\nDone."),
+        (Separator::Paragraph, "Looking.\n\nDone."),
+    ] {
+        let style = Style { separator, ..style() };
+        let text = told(&style, |journal| {
+            journal.tool(run, "0", "read", "completed").say(run, "Looking.");
+            journal.tool(run, "a", "read", "completed").tool(run, "b", "read", "completed");
+            journal.say(run, "Done.").done(run, "end_turn");
+        });
+        assert_eq!(text, format!("{want}\n\n[3 tool calls (3 read)]"), "{separator:?}");
+        // What is apart already is not put further apart, and hidden thoughts part nothing.
+        let text = told(&style, |journal| {
+            journal.say(run, "One\n\n").tool(run, "a", "read", "completed").say(run, "Two");
+            journal.push(
+                Some(run),
+                EventKind::AgentThought,
+                json!({"content": {"type": "text", "text": "hm"}}),
+            );
+            journal.say(run, "Three").done(run, "end_turn");
+        });
+        assert_eq!(text, "One\n\nTwoThree\n\n[1 tool call (1 read)]", "{separator:?}");
+    }
+}
+
+#[test]
+fn c06_only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
+    let run = run_id(1);
+    let text = |text: &str| json!({"content": {"type": "text", "text": text}});
+    let build = |journal: &mut Journal| {
+        journal.push(Some(run), EventKind::AgentThought, text("Let me "));
+        journal.push(Some(run), EventKind::AgentThought, text("think"));
+        journal.say(run, "Text.").tool(run, "a", "read", "completed");
+        journal.push(
+            Some(run),
+            EventKind::Plan,
+            json!({"entries": [{"content": "x", "status": "completed"}]}),
+        );
+        journal.update(run, json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}));
+        journal.update(run, json!({"sessionUpdate": "made_up", "text": "new"}));
+        journal.done(run, "end_turn");
+    };
+    let summary = "[1 tool call (1 read)]";
+    assert_eq!(told(&style(), build), format!("Text.\n\nmade_up: new\n\n{summary}"));
+    for (tag, is_shown, want) in [
+        ("made_up", false, "Text."),
+        ("agent_thought_chunk", true, "> Let me think\n\nText.\n\nmade_up: new"),
+        ("tool_call", true, "Text.\n\n[read] t\nmade_up: new"),
+        ("tool_call_update", true, "Text.\n\n[read] t: done\nmade_up: new"),
+        ("plan", true, "Text.\n\nPlan, 1 of 1 done\nmade_up: new"),
+        ("usage_update", true, "Text.\n\nContext: 5 of 10 tokens\nmade_up: new"),
+        (
+            "agent_message_chunk",
+            false,
+            "made_up: new\n\n(Text is not shown here; `acp-gateway sessions history` shows it.)",
+        ),
+    ] {
+        assert_eq!(told(&shown(&[(tag, is_shown)]), build), format!("{want}\n\n{summary}"), "{tag}");
+    }
+}
+
+#[test]
+fn lines_say_what_there_is_and_are_short() {
+    let run = run_id(1);
+    let style = Style { line_chars_max: 64, ..style() };
+    let long = "x".repeat(200);
+    let commands: Vec<Value> = (0..30).map(|n| json!({"name": format!("c{n}")})).collect();
+    for (update, want) in [
+        (json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}), "Mode: plan"),
+        (
+            json!({"sessionUpdate": "config_option_update", "configOptions": [{"id": "model", "currentValue": "m"},
+                   {"id": "fast", "currentValue": true}]}),
+            "Options: model = m, fast = true",
+        ),
+        (
+            json!({"sessionUpdate": "available_commands_update", "availableCommands": commands}),
+            "Commands: /c0, /c1, /c2, /c3, /c4, /c5, /c6, /c7, /c8, /c9, /c1…",
+        ),
+        (json!({"sessionUpdate": "session_info_update", "title": "A\ntitle"}), "Title: A title"),
+        (json!({"sessionUpdate": "notice", "message": "Look out"}), "notice: Look out"),
+        (json!({"sessionUpdate": "odd", "content": {"type": "text", "text": "t"}}), "odd: t"),
+        (json!({"sessionUpdate": "odd"}), "odd"),
+        (json!({"sessionUpdate": "usage_update"}), "The turn ended without an answer."),
+        (json!({"sessionUpdate": "notice", "message": long}), &format!("notice: {}…", "x".repeat(55))),
+    ] {
+        let style = Style { tags: BTreeMap::new(), ..style.clone() };
+        let text = told(&style, |journal| {
+            journal.update(run, update.clone()).done(run, "end_turn");
+        });
+        assert_eq!(text, want, "{update}");
+    }
+}
+
+/// C8: the turn's end is journaled last, and holds everything whatever the channel has taken by then.
+#[test]
+fn c08_the_final_message_holds_the_whole_turn() {
+    let run = run_id(1);
+    let text = told(&style(), |journal| {
+        for n in 0..500 {
+            journal.say(run, &format!("{n} "));
+        }
+        journal.done(run, "end_turn");
+    });
+    let want: String = (0..500).map(|n| format!("{n} ")).collect();
+    assert_eq!(text, want.trim_end());
+}

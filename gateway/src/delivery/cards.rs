@@ -1,0 +1,286 @@
+//! The live card of one conversation, kept by the task that delivers to it: so whatever is owed goes first.
+//!
+//! While a change of the card is under way the journal is watched; a message of its own that falls due is not held
+//! up by it (H20). What the card says is decided by [`Card`]; here it is read for, sent and remembered.
+
+use super::GATHER_MS;
+use super::pass::Pass;
+use crate::channel::{Channel, EditOutcome, Lookup, Outgoing, SendOutcome};
+use crate::core::card::{Act, Came, Card, Known, Pace};
+use crate::core::project::{PartKind, card_nonce};
+use crate::core::rows::{BindingRow, BindingStatus};
+use crate::store::{StoreError, cards, delivery};
+use acp_shared::ids::RunId;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How often a card is looked after when nothing wakes it: its binding may have ended, or the configuration changed.
+const LOOK_MS: u64 = 1_000;
+/// Longest wait for a change of a card; whether it was made is not known then.
+const ACT_MS: u64 = 15_000;
+/// The same for the last one, when the run is over.
+const FOLD_MS: u64 = 5_000;
+
+/// The card of one run, and how far its journal was read for it.
+struct Kept {
+    run_id: RunId,
+    card: Card,
+    through: u64,
+}
+
+/// Keeps the cards of one binding.
+pub(super) struct Keeper<'a> {
+    pass: &'a Pass,
+    binding: &'a BindingRow,
+    channel: &'a dyn Channel,
+    /// Whether cards of an earlier task may have been left open.
+    is_first: bool,
+    kept: Option<Kept>,
+    since: Instant,
+}
+
+impl<'a> Keeper<'a> {
+    /// For a task that is the first of its binding in this process, or is not.
+    pub(super) fn new(
+        pass: &'a Pass,
+        binding: &'a BindingRow,
+        channel: &'a dyn Channel,
+        is_first: bool,
+    ) -> Self {
+        Self { pass, binding, channel, is_first, kept: None, since: Instant::now() }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Keeps the card of the turn that runs, up to when the conversation is owed something after `cursor`: true then.
+    /// False when there is no card to be kept.
+    pub(super) async fn keep(&mut self, cursor: u64) -> Result<bool, StoreError> {
+        let is_live = self.pass.manner(self.binding, self.channel).1.is_some();
+        if !is_live && !self.is_first && self.kept.is_none() {
+            return Ok(false);
+        }
+        self.is_first = false;
+        let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
+        let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
+        let running = found.running.filter(|_| is_live);
+        let mut known = None;
+        for (run_id, found) in found.open {
+            if running.is_some_and(|(running, _)| running == run_id) {
+                known = Some(found);
+            } else {
+                self.fold_one(run_id, found).await?;
+            }
+        }
+        let Some((run_id, before)) = running else {
+            self.kept = None;
+            return Ok(false);
+        };
+        if self.kept.as_ref().is_none_or(|kept| kept.run_id != run_id) {
+            self.take_up(run_id, before, known);
+        }
+        self.follow(cursor).await
+    }
+
+    /// The conversation is over: no card says any more that something goes on.
+    pub(super) async fn fold_all(&mut self) -> Result<(), StoreError> {
+        let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
+        let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
+        for (run_id, known) in found.open {
+            self.fold_one(run_id, known).await?;
+        }
+        Ok(())
+    }
+
+    fn take_up(&mut self, run_id: RunId, before: u64, known: Option<Known>) {
+        let (style, pace) = self.pass.manner(self.binding, self.channel);
+        // Without a pace nothing is shown but the end.
+        let pace = pace.unwrap_or(Pace { idle_ms: 0, interval_ms: 0 });
+        let card = Card::new(style, pace, self.channel.can_edit(), known, self.now());
+        self.kept = Some(Kept { run_id, card, through: before });
+    }
+
+    /// True when the conversation is owed something, false when the card is not to be kept any more.
+    async fn follow(&mut self, cursor: u64) -> Result<bool, StoreError> {
+        let mut wake = self.pass.store.watch(&self.binding.session_key);
+        loop {
+            wake.mark_unchanged();
+            let (_, pace) = self.pass.manner(self.binding, self.channel);
+            let Some(pace) = pace else { return Ok(true) };
+            let (is_owed, is_more) = self.read_on(cursor).await?;
+            if is_owed {
+                return Ok(true);
+            }
+            if is_more {
+                continue;
+            }
+            let now = self.now();
+            let Some(kept) = self.kept.as_mut() else { return Ok(false) };
+            kept.card.set_pace(pace);
+            let Some(act) = kept.card.act(now) else {
+                let due_ms = kept.card.due_at().map_or(LOOK_MS, |at| at.saturating_sub(now).min(LOOK_MS));
+                tokio::select! {
+                    biased;
+                    () = self.pass.stop.cancelled() => return Ok(false),
+                    () = tokio::time::sleep(Duration::from_millis(due_ms)) => {}
+                    changed = wake.changed() => {
+                        if changed.is_err() {
+                            return Ok(false);
+                        }
+                        self.pass.pause(GATHER_MS).await;
+                    }
+                }
+                continue;
+            };
+            let (run_id, after) = (kept.run_id, kept.through);
+            // Commit, then act: whoever comes after a crash looks for the card, and folds it in the end.
+            if matches!(act, Act::Post { .. }) {
+                self.remember(run_id, false).await?;
+            }
+            let watching = wake.clone();
+            let came = tokio::select! {
+                biased;
+                () = self.pass.stop.cancelled() => return Ok(false),
+                came = self.perform(run_id, &act) => Some(came),
+                () = tokio::time::sleep(Duration::from_millis(ACT_MS)) => Some(Came::Later { after_ms: None }),
+                // What is owed does not wait for a card.
+                owed = self.owed(watching, run_id, after) => { owed?; None }
+            };
+            let now = self.now();
+            let Some(kept) = self.kept.as_mut() else { return Ok(false) };
+            let Some(came) = came else {
+                kept.card.came(now, Came::Later { after_ms: None });
+                return Ok(true);
+            };
+            kept.card.came(now, came);
+            if matches!(act, Act::Post { .. }) {
+                self.remember(run_id, false).await?;
+            }
+        }
+    }
+
+    /// Reads on in the journal: whether the conversation is owed something, and whether there is more to be read.
+    async fn read_on(&mut self, cursor: u64) -> Result<(bool, bool), StoreError> {
+        let now = self.now();
+        let Some(kept) = self.kept.as_mut() else { return Ok((false, false)) };
+        let (key, run_id, after) = (self.binding.session_key.clone(), kept.run_id, kept.through);
+        let id = self.binding.binding_id;
+        let read = self.pass.store.read("delivery_news", move |db| {
+            let due = delivery::one(db, id)?;
+            let is_bound = due.is_some_and(|due| due.binding.status != BindingStatus::Ended);
+            Ok((is_bound, cards::news(db, &key, run_id, after)?))
+        });
+        let (is_bound, news) = read.await?;
+        for row in &news.rows {
+            kept.card.push(now, row);
+        }
+        kept.through = news.through;
+        Ok((!is_bound || news.shown > cursor, news.is_more))
+    }
+
+    /// Waits until a row that may be shown as a message of its own comes after `after`.
+    async fn owed(
+        &self,
+        mut wake: watch::Receiver<u64>,
+        run_id: RunId,
+        mut after: u64,
+    ) -> Result<(), StoreError> {
+        while wake.changed().await.is_ok() {
+            let key = self.binding.session_key.clone();
+            let read = move |db: &_| cards::news(db, &key, run_id, after);
+            let news = self.pass.store.read("delivery_owed", read).await?;
+            if news.shown > 0 {
+                return Ok(());
+            }
+            after = news.through;
+        }
+        std::future::pending().await
+    }
+
+    fn message(&self, run_id: RunId, number: u32, text: &str) -> Outgoing {
+        Outgoing {
+            kind: PartKind::Card,
+            text: text.to_owned(),
+            nonce: card_nonce(self.binding.binding_id, run_id, number),
+            session_key: Some(self.binding.session_key.clone()),
+            run_id: Some(run_id),
+        }
+    }
+
+    async fn perform(&self, run_id: RunId, act: &Act) -> Came {
+        let at = &self.binding.conversation;
+        match act {
+            Act::Post { number, text } => {
+                match self.channel.send(at, &self.message(run_id, *number, text)).await {
+                    SendOutcome::Sent { message_id } => Came::Shown { message_id },
+                    SendOutcome::Rejected { again: false, why } => {
+                        tracing::warn!(%run_id, why, "a card was rejected");
+                        Came::Never
+                    }
+                    SendOutcome::Rejected { again: true, .. } | SendOutcome::Uncertain { .. } => {
+                        Came::Later { after_ms: None }
+                    }
+                    SendOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
+                }
+            }
+            Act::Edit { message_id, text } => {
+                match self.channel.edit(at, message_id, &self.message(run_id, 0, text)).await {
+                    EditOutcome::Edited => Came::Shown { message_id: message_id.clone() },
+                    EditOutcome::Failed { why } => {
+                        tracing::debug!(%run_id, why, "a card was not changed");
+                        Came::Later { after_ms: None }
+                    }
+                    EditOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
+                    EditOutcome::Gone { why } => {
+                        tracing::info!(%run_id, why, "a card is gone");
+                        Came::Gone
+                    }
+                }
+            }
+        }
+    }
+
+    /// Commits where the card is.
+    async fn remember(&self, run_id: RunId, is_folded: bool) -> Result<(), StoreError> {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
+        let id = self.binding.binding_id;
+        let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known, is_folded);
+        self.pass.store.write("delivery_card", keep).await
+    }
+
+    /// The run is over or its card is not wanted any more: it says so in one line, as well as it can.
+    async fn fold_one(&mut self, run_id: RunId, known: Known) -> Result<(), StoreError> {
+        if self.kept.as_ref().is_none_or(|kept| kept.run_id != run_id) {
+            let before = self.pass.store.read("delivery_before", move |db| cards::before(db, run_id)).await?;
+            self.take_up(run_id, before, Some(known));
+        }
+        while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {
+        }
+        tokio::select! {
+            biased;
+            () = self.pass.stop.cancelled() => return Ok(()),
+            () = self.perform_last(run_id) => {}
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => {}
+        }
+        self.remember(run_id, true).await?;
+        self.kept = None;
+        Ok(())
+    }
+
+    /// Folds a card; one whose sending had an uncertain end is looked for first.
+    async fn perform_last(&mut self, run_id: RunId) {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return };
+        if known.message_id.is_none() && self.channel.can_edit() {
+            let message = self.message(run_id, known.number, "");
+            let found = self.channel.lookup(&self.binding.conversation, &message).await;
+            if let (Lookup::Found { message_id }, Some(kept)) = (found, self.kept.as_mut()) {
+                kept.card.is_found(message_id);
+            }
+        }
+        if let Some(act) = self.kept.as_ref().and_then(|kept| kept.card.fold()) {
+            self.perform(run_id, &act).await;
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! One go at one binding: what its journal owes the conversation is planned, sent and settled, in order.
+
+use super::Left;
+use super::cards::Keeper;
+use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};
+use crate::config::DeliveryMode;
+use crate::core::card::Pace;
+use crate::core::event::EventKind;
+use crate::core::policy::Scope;
+use crate::core::project::{self, Digest, Need, Part, Style, Styles};
+use crate::core::rows::{BindingRow, BindingStatus};
+use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
+use crate::store::{Store, StoreError, now_ms, said, styles};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Longest pause after a part was not taken.
+const RETRY_LAST_MS: u64 = 30_000;
+/// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
+/// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
+const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
+/// After how many rows that are not shown the checkpoint moves all the same.
+const SILENT_ROWS_MAX: u64 = 1_000;
+
+/// One go at one binding.
+pub(super) struct Pass {
+    pub(super) store: Store,
+    pub(super) channels: Channels,
+    pub(super) live: Live,
+    pub(super) metrics: Metrics,
+    pub(super) stop: CancellationToken,
+    /// First pause after a part was not taken; doubled each time.
+    pub(super) retry_first_ms: u64,
+}
+
+impl Pass {
+    /// Delivers what a binding is owed, and keeps the card of a turn that runs.
+    pub(super) async fn run(&self, due: Due, mut cursor: Option<u64>) -> Left {
+        let binding = due.binding;
+        let channel = match self.channels.get(&binding.conversation) {
+            Ok(channel) => channel,
+            Err(error) => {
+                self.metrics.route("outbound", "refused", "adapter-unavailable");
+                tracing::warn!(session_key = %binding.session_key, %error, "delivery waits for an adapter");
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => {}
+                    () = self.channels.served(&binding.conversation) => {}
+                }
+                return Left::Unknown;
+            }
+        };
+        let mut keeper = Keeper::new(self, &binding, channel.as_ref(), cursor.is_none());
+        loop {
+            match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
+                Ok((Left::At(at), true)) => cursor = Some(at),
+                Ok((left, _)) => return left,
+                Err(error) => {
+                    tracing::warn!(session_key = %binding.session_key, %error, "delivery could not go on");
+                    self.pause(self.retry_first_ms * 4).await;
+                    return Left::Unknown;
+                }
+            }
+        }
+    }
+
+    /// Delivers, and then keeps the card until there is something to be delivered again: true then.
+    async fn go(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        cursor: Option<u64>,
+        keeper: &mut Keeper<'_>,
+    ) -> Result<(Left, bool), StoreError> {
+        let left = self.deliver(binding, channel, cursor).await?;
+        let goes_on = match left {
+            Left::At(at) => keeper.keep(at).await?,
+            Left::Over => {
+                keeper.fold_all().await?;
+                false
+            }
+            Left::Unknown => false,
+        };
+        Ok((left, goes_on))
+    }
+
+    /// How a conversation is told now, and how often its cards change; `None` when it has none.
+    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> (Style, Option<Pace>) {
+        let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
+        let is_live = stream.delivery_mode.value == DeliveryMode::Live;
+        (Style::new(channel.limit(), &stream), is_live.then(|| Pace::of(&stream)))
+    }
+
+    /// What is recorded of a conversation's styles, with the one that holds now.
+    async fn recorded(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        known: Styles,
+    ) -> Result<Styles, StoreError> {
+        let (style, _) = self.manner(binding, channel);
+        if known.last() == Some(&style) {
+            return Ok(known);
+        }
+        let (id, key) = (binding.binding_id, binding.session_key.clone());
+        self.store.write("delivery_style", move |tx| styles::record(tx, id, &key, &style)).await
+    }
+
+    async fn deliver(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        cursor: Option<u64>,
+    ) -> Result<Left, StoreError> {
+        let id = binding.binding_id;
+        let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?));
+        let (saved, known) = self.store.read("delivery_checkpoint", read).await?;
+        let styles = Arc::new(self.recorded(binding, channel, known).await?);
+        let mut cursor = cursor.unwrap_or(saved).max(saved);
+        let mut saved = saved;
+        loop {
+            if !self.send_unsettled(binding, channel).await? {
+                return Ok(Left::Unknown);
+            }
+            let told = Arc::clone(&styles);
+            let read = self.store.read("delivery_batch", move |db| {
+                let Some(due) = rows::one(db, id)? else { return Ok(None) };
+                let batch = rows::batch(db, &due.binding.session_key, &told, cursor, due.end)?;
+                Ok(Some((due, batch)))
+            });
+            let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
+            let owed = owed(&due, &batch);
+            let parts = parts_of(&due.binding, &styles, &batch, owed.last);
+            cursor = batch.through;
+            let is_over = owed.is_over;
+            let ends_at = due.end;
+            if parts.is_empty() {
+                if is_over || cursor.saturating_sub(saved) >= SILENT_ROWS_MAX {
+                    let through = if is_over { ends_at } else { cursor };
+                    self.store
+                        .write("delivery_advance", move |tx| rows::advance(tx, id, through, None))
+                        .await?;
+                    saved = through;
+                }
+                match (is_over, cursor >= ends_at) {
+                    (true, _) => return Ok(Left::Over),
+                    (false, true) => return Ok(Left::At(cursor)),
+                    (false, false) => {}
+                }
+            } else {
+                let binding = due.binding;
+                self.store.write("delivery_plan", move |tx| rows::plan(tx, &binding, &parts)).await?;
+                if is_over {
+                    // What was planned goes out first; the next look finds nothing more and ends it.
+                    cursor = ends_at;
+                }
+            }
+        }
+    }
+
+    /// Sends what is planned, in order. False when it was stopped.
+    async fn send_unsettled(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
+        let id = binding.binding_id;
+        loop {
+            let list = self.store.read("delivery_unsettled", move |db| rows::unsettled(db, id)).await?;
+            if list.is_empty() {
+                return Ok(true);
+            }
+            for row in list {
+                if !self.send_one(binding, channel, row).await? {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// Sends one part until something became of it. False when it was stopped before.
+    async fn send_one(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        row: PartRow,
+    ) -> Result<bool, StoreError> {
+        let part = row.part;
+        let message = Outgoing {
+            kind: part.kind,
+            text: part.text.clone(),
+            nonce: part.nonce.clone(),
+            session_key: Some(binding.session_key.clone()),
+            run_id: part.run_id,
+        };
+        let mut is_unknown = row.state == PartState::Sending;
+        let mut attempts = row.attempts;
+        let mut unknown_in_a_row = 0;
+        let mut pause_ms = self.retry_first_ms;
+        loop {
+            if self.stop.is_cancelled() {
+                return Ok(false);
+            }
+            if attempts > 0 {
+                self.metrics.delivery_retry(channel.id());
+            }
+            let outcome = self.attempt(binding, channel, &message, is_unknown).await?;
+            attempts += 1;
+            self.metrics.delivery_attempt(channel.id(), outcome.as_str());
+            unknown_in_a_row =
+                if matches!(outcome, SendOutcome::Uncertain { .. }) { unknown_in_a_row + 1 } else { 0 };
+            match outcome {
+                SendOutcome::Sent { message_id } => {
+                    let journaled_at_ms =
+                        self.settle(binding, &part, PartState::Sent, Some(message_id), channel).await?;
+                    if let Some(at_ms) = journaled_at_ms {
+                        self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                    }
+                    return Ok(true);
+                }
+                SendOutcome::Rejected { why, again: false } => {
+                    tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was rejected");
+                    self.settle(binding, &part, PartState::Rejected, None, channel).await?;
+                    return Ok(true);
+                }
+                SendOutcome::Rejected { why, again: true } => {
+                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
+                    self.put_back(binding, &part, is_unknown, channel).await?;
+                }
+                SendOutcome::Limited { retry_after_ms } => {
+                    tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
+                    self.put_back(binding, &part, is_unknown, channel).await?;
+                    self.pause(retry_after_ms).await;
+                    continue;
+                }
+                SendOutcome::Uncertain { why } if unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
+                    tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
+                    self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
+                    return Ok(true);
+                }
+                SendOutcome::Uncertain { why } => {
+                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part is uncertain");
+                    is_unknown = true;
+                }
+            }
+            self.pause(pause_ms).await;
+            pause_ms = (pause_ms * 2).min(RETRY_LAST_MS);
+        }
+    }
+
+    /// Commits that this attempt was not taken. After one whose fate is unknown that says nothing about the part: what
+    /// is still on its way may arrive later, and the next process must look too.
+    async fn put_back(
+        &self,
+        binding: &BindingRow,
+        part: &Part,
+        is_unknown: bool,
+        channel: &dyn Channel,
+    ) -> Result<(), StoreError> {
+        if !is_unknown {
+            self.settle(binding, part, PartState::Planned, None, channel).await?;
+        }
+        Ok(())
+    }
+
+    /// One attempt; a part whose fate is unknown is looked for first.
+    async fn attempt(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        message: &Outgoing,
+        is_unknown: bool,
+    ) -> Result<SendOutcome, StoreError> {
+        let nonce = message.nonce.clone();
+        self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce)).await?;
+        if is_unknown {
+            match channel.lookup(&binding.conversation, message).await {
+                Lookup::Found { message_id } => return Ok(SendOutcome::Sent { message_id }),
+                Lookup::Unknown { why } => return Ok(SendOutcome::Uncertain { why }),
+                Lookup::Absent => {}
+            }
+        }
+        Ok(channel.send(&binding.conversation, message).await)
+    }
+
+    /// Commits what became of a part. When the row that it shows was journaled.
+    async fn settle(
+        &self,
+        binding: &BindingRow,
+        part: &Part,
+        state: PartState,
+        message_id: Option<String>,
+        channel: &dyn Channel,
+    ) -> Result<Option<u64>, StoreError> {
+        let (binding, part) = (binding.clone(), part.clone());
+        let echo = message_id.clone().filter(|_| channel.hears_itself());
+        let settle = move |tx: &crate::store::Tx<'_>| {
+            if let Some(message_id) = &echo {
+                said::remember(tx, &binding.conversation, message_id)?;
+            }
+            if state == PartState::Uncertain
+                && let Some(notice) = project::unsure(binding.binding_id, &part)
+            {
+                rows::plan(tx, &binding, &[notice])?;
+            }
+            rows::settle(tx, &binding, &part, state, message_id.as_deref())?;
+            rows::journaled_at(tx, &binding.session_key, part.session_seq)
+        };
+        self.store.write("delivery_settle", settle).await
+    }
+
+    pub(super) async fn pause(&self, ms: u64) {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => {}
+            () = tokio::time::sleep(Duration::from_millis(ms)) => {}
+        }
+    }
+}
+
+/// How far a conversation is told.
+struct Owed {
+    /// Number of the last row that it is told.
+    last: u64,
+    /// Whether the binding ended and this batch holds everything that it still owes.
+    is_over: bool,
+}
+
+/// An active binding is told everything. One that was unbound is told what had happened by then; one whose session
+/// was closed is told everything up to that.
+fn owed(due: &Due, batch: &Batch) -> Owed {
+    if due.binding.status != BindingStatus::Ended {
+        return Owed { last: u64::MAX, is_over: false };
+    }
+    let unbound_at = serde_json::from_str::<serde_json::Value>(&due.binding.metadata)
+        .ok()
+        .and_then(|metadata| metadata["end_session_seq"].as_u64());
+    let closed_at = batch.rows.iter().find(|row| row.kind == EventKind::Closed).map(|row| row.session_seq);
+    let last = [unbound_at, closed_at].into_iter().flatten().min().unwrap_or(u64::MAX);
+    Owed { last, is_over: batch.through >= last.min(due.end) }
+}
+
+/// The parts of a batch, in order.
+pub(super) fn parts_of(binding: &BindingRow, styles: &Styles, batch: &Batch, last: u64) -> Vec<Part> {
+    let shown = batch.rows.iter().filter(|row| row.session_seq <= last);
+    shown
+        .filter_map(|row| Some((row, styles.at(row.session_seq)?)))
+        .flat_map(|(row, style)| {
+            let digest = match project::need(row) {
+                Need::Nothing => Digest::Nothing,
+                Need::Run(run_id) => batch.runs.get(&run_id).map_or(Digest::Nothing, Digest::Run),
+                Need::Next => batch.next.get(&row.session_seq).map_or(Digest::Nothing, Digest::Next),
+            };
+            project::project(binding.binding_id, style, row, digest)
+        })
+        .collect()
+}

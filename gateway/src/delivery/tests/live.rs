@@ -1,0 +1,335 @@
+//! Live cards: kept while a turn runs, never in the way of what is owed, and the carrier of nothing.
+
+use super::*;
+use crate::channel::EditOutcome;
+use crate::core::project::PartKind;
+use crate::store::cards;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 1\n";
+const TOOLS: &str = "tag_visibility = { tool_call = true, tool_call_update = true }\n";
+
+/// A channel whose messages can be looked at, and changed if it can do that.
+#[derive(Default)]
+struct Board {
+    can_edit: bool,
+    messages: Mutex<Vec<Outgoing>>,
+    /// Edits have no end from now on.
+    is_stuck: AtomicBool,
+    /// Sending waits from now on until somebody takes that back.
+    is_slow: AtomicBool,
+    /// The answer to what is sent is lost from now on.
+    is_lost: AtomicBool,
+    edits: AtomicU32,
+    stuck: tokio::sync::Notify,
+}
+
+impl Board {
+    fn new(can_edit: bool) -> Arc<Self> {
+        Arc::new(Self { can_edit, ..Self::default() })
+    }
+
+    /// Kinds and texts, in the order of the conversation.
+    fn shown(&self) -> Vec<(PartKind, String)> {
+        let messages = self.messages.lock().unwrap();
+        messages.iter().map(|message| (message.kind, message.text.clone())).collect()
+    }
+
+    /// The number of a message, new or not.
+    fn take(&self, message: &Outgoing) -> usize {
+        let mut messages = self.messages.lock().unwrap();
+        let at = messages.iter().position(|known| known.nonce == message.nonce);
+        at.unwrap_or_else(|| {
+            messages.push(message.clone());
+            messages.len() - 1
+        })
+    }
+
+    async fn until(&self, what: &str, is: impl Fn(&[(PartKind, String)]) -> bool) -> Vec<(PartKind, String)> {
+        eventually(what, || async {
+            let shown = self.shown();
+            is(&shown).then_some(shown)
+        })
+        .await
+    }
+}
+
+impl Channel for Board {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Bytes, 4_096)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+        Box::pin(async move {
+            while self.is_slow.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let at = self.take(message);
+            if self.is_lost.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            SendOutcome::Sent { message_id: at.to_string() }
+        })
+    }
+
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+        Box::pin(async move {
+            let messages = self.messages.lock().unwrap();
+            match messages.iter().position(|known| known.nonce == message.nonce) {
+                Some(at) => Lookup::Found { message_id: at.to_string() },
+                None => Lookup::Absent,
+            }
+        })
+    }
+
+    fn can_edit(&self) -> bool {
+        self.can_edit
+    }
+
+    fn edit<'a>(
+        &'a self,
+        _to: &'a ConversationRef,
+        message_id: &'a str,
+        message: &'a Outgoing,
+    ) -> Reply<'a, EditOutcome> {
+        Box::pin(async move {
+            if self.is_stuck.load(Ordering::SeqCst) {
+                self.stuck.notify_one();
+                std::future::pending::<()>().await;
+            }
+            self.edits.fetch_add(1, Ordering::SeqCst);
+            let mut messages = self.messages.lock().unwrap();
+            match message_id.parse::<usize>().ok().and_then(|at| messages.get_mut(at)) {
+                Some(known) => {
+                    known.text.clone_from(&message.text);
+                    EditOutcome::Edited
+                }
+                None => EditOutcome::Gone { why: "no such message".to_owned() },
+            }
+        })
+    }
+}
+
+fn card(text: &str) -> (PartKind, String) {
+    (PartKind::Card, text.to_owned())
+}
+
+fn last(text: &str) -> (PartKind, String) {
+    (PartKind::Final, text.to_owned())
+}
+
+/// A bound session whose turn has begun, and what journals for it.
+async fn begun() -> (tempfile::TempDir, Store, Scribe) {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    (dir, store, scribe)
+}
+
+fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandle<()>, CancellationToken) {
+    let stop = CancellationToken::new();
+    let task = driven(store, Arc::clone(board) as Arc<dyn Channel>, &configured(text), &stop);
+    (task, stop)
+}
+
+#[tokio::test]
+async fn a_card_is_changed_in_place_and_folded_above_the_answer() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    scribe.say("Two. ").await;
+    scribe.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
+    let text = "Working: 1 tool call (1 read)\n\nOne. Two.";
+    board.until("the card to change", |shown| shown == [card(text)]).await;
+    scribe.done().await;
+    let answer = last("One. Two.\n\n[1 tool call (1 read)]");
+    let folded = card("Done: 1 tool call (1 read)");
+    board.until("the answer", |shown| shown == [folded.clone(), answer.clone()]).await;
+    // The next turn has a card of its own, below.
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("Three. ").await;
+    let next = card("Working\n\nThree.");
+    board.until("the next card", |shown| shown == [folded.clone(), answer.clone(), next.clone()]).await;
+    scribe.event(EventKind::Status, json!({"status": "x", "text": "Look here."})).await;
+    board.until("a notice beside it", |shown| shown.len() == 4).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// The same on the real console; in `final_only` there is none.
+#[tokio::test]
+async fn the_console_has_cards_in_live_mode_only() {
+    for (text, want) in [
+        (LIVE, vec![("card".to_owned(), "Done".to_owned()), ("final".to_owned(), "One.".to_owned())]),
+        ("", vec![("final".to_owned(), "One.".to_owned())]),
+    ] {
+        let (_dir, store, mut scribe) = begun().await;
+        let stop = CancellationToken::new();
+        let task = driven(&store, Arc::new(Console::new(store.clone())), &configured(text), &stop);
+        scribe.say("One. ").await;
+        if want.len() == 2 {
+            assert_eq!(caught_up(&store, "c", 1).await, ["Working\n\nOne."]);
+        }
+        scribe.done().await;
+        eventually("the turn to be told", || async {
+            let mut rows = store.read("shown", |db| console::after(db, "c", 0, 10)).await.unwrap();
+            rows.sort_by_key(|row| row.id);
+            let rows: Vec<_> = rows.into_iter().map(|row| (row.kind, row.text)).collect();
+            (rows == want).then_some(())
+        })
+        .await;
+        stop.cancel();
+        task.await.unwrap();
+    }
+}
+
+/// H20: durable messages pass a card that is stuck, in their own order.
+#[tokio::test]
+async fn h20_what_is_owed_passes_a_card_that_is_stuck() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown.len() == 1).await;
+    board.is_stuck.store(true, Ordering::SeqCst);
+    scribe.say("Two. ").await;
+    board.stuck.notified().await;
+    let asked = json!({"permission_id": "p", "params": {"toolCall": {"title": "Write"}, "options": []}});
+    scribe.event(EventKind::Permission, asked).await;
+    board.until("the question", |shown| shown.len() == 2 && shown[1].0 == PartKind::Permission).await;
+    board.stuck.notified().await;
+    scribe
+        .event(EventKind::PermissionSettled, json!({"permission_id": "p", "option_id": "y", "by": "ann"}))
+        .await;
+    scribe.done().await;
+    let shown = board.until("the answer", |shown| shown.len() == 4).await;
+    let kinds: Vec<PartKind> = shown.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [PartKind::Card, PartKind::Permission, PartKind::Notice, PartKind::Final]);
+    assert_eq!(shown[0].1, "Working\n\nOne.");
+    // The gateway's end does not wait for it either.
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn c07_where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_once() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(false);
+    let (task, stop) = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
+    scribe.say("One. ").await;
+    scribe.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
+    board.until("the line", |shown| shown == [card("[read] t")]).await;
+    scribe.say("Two.").await;
+    scribe.done().await;
+    let answer = last("One. \n\n[read] t\n\nTwo.\n\n[1 tool call (1 read)]");
+    board.until("the answer", |shown| shown == [card("[read] t"), answer.clone()]).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(board.edits.load(Ordering::SeqCst), 0);
+}
+
+/// A driver that dies leaves a card; the next one goes on with it, or folds it when the turn is over.
+#[tokio::test]
+async fn a_card_is_gone_on_with_after_a_crash() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let (task, _stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown.len() == 1).await;
+    eventually("the card to be remembered", || async {
+        let binding_id =
+            store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
+        let look = store.read("look", move |db| cards::look(db, binding_id, &key())).await.unwrap();
+        (look.open.len() == 1).then_some(())
+    })
+    .await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    scribe.say("Two. ").await;
+    let (task, _stop) = drive(&store, &board, LIVE);
+    board.until("the card to go on", |shown| shown == [card("Working\n\nOne. Two.")]).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    scribe.done().await;
+    // Cards are switched off meanwhile: this one is folded all the same.
+    let (task, stop) = drive(&store, &board, "");
+    board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.
+#[tokio::test]
+async fn c09_a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    board.is_lost.store(true, Ordering::SeqCst);
+    let (task, _stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    scribe.done().await;
+    board.is_lost.store(false, Ordering::SeqCst);
+    let (task, stop) = drive(&store, &board, LIVE);
+    board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown.len() == 1).await;
+    let binding_id = store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
+    store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
+    board.until("the card to be folded", |shown| shown == [card("Not followed any more")]).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// C8: the turn is over long before the channel takes anything, and all of it arrives.
+#[tokio::test]
+async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
+    for text in [LIVE, LONG] {
+        let (_dir, store) = open();
+        spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+        let board = Board::new(true);
+        board.is_slow.store(true, Ordering::SeqCst);
+        let (task, stop) = drive(&store, &board, text);
+        let mut scribe = Scribe::claim(&store, &key()).await;
+        two_turns(&mut scribe).await;
+        eventually("delivery to begin", || async { (!states(&store).await.is_empty()).then_some(()) }).await;
+        scribe.close().await;
+        board.is_slow.store(false, Ordering::SeqCst);
+        eventually("everything to be told", || async {
+            store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        })
+        .await;
+        stop.cancel();
+        task.await.unwrap();
+        let finals: Vec<String> = board
+            .shown()
+            .into_iter()
+            .filter(|(kind, _)| *kind == PartKind::Final)
+            .map(|(_, text)| text)
+            .collect();
+        let want = format!("Hello {}Again", "long line\n".repeat(2_000).trim_end());
+        assert_eq!(finals.concat(), want, "{text}");
+        assert!(states(&store).await.iter().all(|state| state == "sent"));
+    }
+}

@@ -1,0 +1,106 @@
+//! What is told follows from the journal and from the styles that are recorded, not from today's configuration.
+
+use super::*;
+use crate::core::project::Part;
+use crate::store::styles;
+use acp_shared::ids::BindingId;
+
+/// Nonce and text of everything that is in the outbox.
+async fn outbox(store: &Store) -> Vec<(String, String)> {
+    store
+        .read("outbox", |db| {
+            const SQL: &str = "SELECT nonce, text FROM acp_delivery_part ORDER BY session_seq, part_no";
+            crate::store::codec::all(db, SQL, [], |row| Ok((row.get("nonce")?, row.get("text")?)))
+        })
+        .await
+        .unwrap()
+}
+
+/// The same, worked out from the journal by somebody else.
+async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
+    let parts = store.read("worked_out", move |db| {
+        let styles = styles::of(db, binding_id)?;
+        let Some(due) = rows::one(db, binding_id)? else { return Ok(Vec::new()) };
+        let (mut cursor, mut parts) = (0, Vec::<Part>::new());
+        while cursor < due.end {
+            let batch = rows::batch(db, &due.binding.session_key, &styles, cursor, due.end)?;
+            parts.extend(pass::parts_of(&due.binding, &styles, &batch, u64::MAX));
+            cursor = batch.through;
+        }
+        Ok(parts)
+    });
+    parts.await.unwrap().into_iter().map(|part| (part.nonce, part.text)).collect()
+}
+
+async fn turn(scribe: &mut Scribe, text: &str) {
+    scribe.start(RunMode::Prompt).await;
+    scribe.say(text).await;
+    scribe.done().await;
+}
+
+#[tokio::test]
+async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding)).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    let live = configured("[acp.stream]\nmax_output_chars = 10\n");
+    let stop = CancellationToken::new();
+    let task = driven(&store, Arc::new(Console::new(store.clone())), &live, &stop);
+    let text = "0123456789 and more";
+    turn(&mut scribe, text).await;
+    let told = caught_up(&store, "c", 1).await;
+    assert!(told[0].starts_with("0123456789\n\n(The output goes on"), "{told:?}");
+    // Read anew while it runs: what comes from now on is told in the other way.
+    live.replace(loaded("[acp.stream]\nmax_chunk_chars = 50\n")).unwrap();
+    turn(&mut scribe, "first of the new").await;
+    caught_up(&store, "c", 2).await;
+    turn(&mut scribe, &"word ".repeat(20)).await;
+    let told = caught_up(&store, "c", 4).await;
+    assert_eq!(told[2..].concat(), "word ".repeat(20).trim_end());
+    stop.cancel();
+    task.await.unwrap();
+    // Journaled while nobody delivers, and delivered by a gateway that was started with other settings: it is told
+    // in the way that held when it was journaled, as far as anybody had said.
+    turn(&mut scribe, &"more ".repeat(20)).await;
+    let stop = CancellationToken::new();
+    let hidden = "[acp.stream]\ntag_visibility = { agent_message_chunk = false }\n";
+    let task = driven(&store, Arc::new(Console::new(store.clone())), &configured(hidden), &stop);
+    let told = caught_up(&store, "c", 6).await;
+    assert_eq!(told[4..].concat(), "more ".repeat(20).trim_end());
+    turn(&mut scribe, "unseen").await;
+    let told = caught_up(&store, "c", 7).await;
+    assert_eq!(told[6], "(Text is not shown here; `acp-gateway sessions history` shows it.)");
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+    let styles = store.read("styles", move |db| styles::of(db, id)).await.unwrap();
+    assert_eq!(styles.last().unwrap().limit, Console::new(store.clone()).limit().within_chars(1_800));
+}
+
+#[tokio::test]
+async fn two_changes_without_a_row_between_them_leave_one_record() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding)).await;
+    let channel = Console::new(store.clone());
+    let style = |text: &str| {
+        let stream = configured(text).stream(&crate::core::policy::Scope::default());
+        crate::core::project::Style::new(channel.limit(), &stream)
+    };
+    let of = |n: u64| style(&format!("[acp.stream]\nmax_output_chars = {n}\n"));
+    let record = async |style: crate::core::project::Style| {
+        store.write("record", move |tx| styles::record(tx, id, &key(), &style)).await.unwrap()
+    };
+    record(of(1)).await;
+    record(of(2)).await;
+    let styles = record(of(3)).await;
+    assert_eq!((styles.at(0), styles.at(1), styles.at(9)), (Some(&of(1)), Some(&of(3)), Some(&of(3))));
+    assert_eq!(record(of(3)).await, styles);
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    turn(&mut scribe, "x").await;
+    let styles = record(of(4)).await;
+    assert_eq!((styles.at(3), styles.at(4)), (Some(&of(3)), Some(&of(4))));
+}

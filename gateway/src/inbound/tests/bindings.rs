@@ -1,0 +1,148 @@
+//! What comes in where a binding leads nowhere, where nobody serves, or from the gateway itself.
+
+use super::fake::{Party, inlet_of, party};
+use super::*;
+
+/// What no transaction of ours would leave behind.
+async fn close_behind_the_back(store: &Store) {
+    let close = "UPDATE acp_sessions SET state = 'closed'";
+    store.write("close", move |tx| Ok(tx.execute_batch(close)?)).await.unwrap();
+}
+
+async fn ended(store: &Store) -> Option<String> {
+    let key = key();
+    let read = store.read("ended", move |db| {
+        crate::store::codec::first(
+            db,
+            "SELECT end_reason FROM acp_bindings WHERE session_key = ?1",
+            [key.as_str()],
+            |row| Ok(row.get::<_, Option<String>>("end_reason")?),
+        )
+    });
+    read.await.unwrap().flatten()
+}
+
+/// A stale binding stays where nobody allowed more, and goes where it may: together with what is told, once.
+#[tokio::test]
+async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    close_behind_the_back(&store).await;
+    let stays = inlet.accept(message("m1", "hello")).await.unwrap();
+    assert!(stays.text().contains("Say /unfocus"), "{stays:?}");
+    assert_eq!(ended(&store).await, None);
+    fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
+    // A command says the same and removes nothing: a person is at it.
+    let command = inlet.accept(message("m2", "/acp status")).await.unwrap();
+    assert!(command.text().contains("Say /unfocus"), "{command:?}");
+    let goes = inlet.accept(message("m3", "hello")).await.unwrap();
+    assert!(goes.text().contains("the binding was removed"), "{goes:?}");
+    assert_eq!(ended(&store).await.as_deref(), Some("stale: session-closed"));
+    assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
+    assert_eq!(
+        inlet.accept(message("m4", "hello")).await.unwrap().text(),
+        told(&Failure::of(Code::NotBound))
+    );
+    assert_eq!(fake.said(), Vec::<String>::new());
+    let text = inlet.inner.metrics.render();
+    for series in [
+        "acp_stale_binding_detections_total{channel=\"console\"} 2",
+        "acp_stale_binding_removals_total{channel=\"console\",when=\"inbound\"} 1",
+        "acp_routes_total{direction=\"inbound\",outcome=\"refused\",reason=\"session-closed\"} 2",
+        "acp_routes_total{direction=\"inbound\",outcome=\"unbound\",reason=\"no-binding\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+}
+
+/// A run that has not ended is looked at by a person first.
+#[tokio::test]
+async fn b01_a_stale_binding_with_a_run_that_is_due_stays() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    Scribe::claim(&store, &key()).await.start(RunMode::Prompt).await;
+    close_behind_the_back(&store).await;
+    fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
+    let stays = inlet.accept(message("m1", "hello")).await.unwrap();
+    assert!(stays.text().contains("Say /unfocus"), "{stays:?}");
+    assert_eq!(ended(&store).await, None);
+}
+
+/// A crash after the removal and before the reply: the person is told what was done, and not what is then.
+#[tokio::test]
+async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    close_behind_the_back(&store).await;
+    fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
+    let said = message("m1", "hello");
+    inlet.inner.commit(&said).await.unwrap();
+    let removed = inlet.inner.act(&said).await.unwrap();
+    let again = super::inlet(&store, &fake);
+    assert_eq!(again.resume().await.unwrap(), 1);
+    assert_eq!(again.accept(said).await.unwrap(), removed);
+    let told: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
+    assert_eq!(told, [line("error", &removed.text())]);
+}
+
+/// What the gateway said comes back in: it is dropped before anything is routed, also once the conversation is unbound
+/// and after a restart.
+#[tokio::test]
+async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &party("", "").conversation))).await;
+    let fake = Fake::new(&store);
+    let channel = Arc::new(Party::default());
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let echo = Outcome::Ignored { reason: "own-echo".to_owned() };
+    inlet.accept(party("m1", "/acp permissions")).await.unwrap();
+    assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for nothing."]);
+    assert_eq!(inlet.accept(party("party-1", "The agent waits for nothing.")).await.unwrap(), echo);
+    inlet.accept(party("m2", "/unfocus")).await.unwrap();
+    assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
+    store.close().await;
+    let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
+    let fake = Fake::new(&store);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
+    // The same id elsewhere is a person's, and what is none of ours is left alone.
+    let mut elsewhere = party("party-1", "hello");
+    elsewhere.conversation.conversation_id = "d".to_owned();
+    let ignored = inlet.accept(elsewhere).await.unwrap();
+    assert_eq!(ignored, Outcome::Ignored { reason: "no-binding".to_owned() });
+    assert_eq!(channel.said.lock().unwrap().len(), 2);
+}
+
+/// An account that nobody serves: no turn is begun whose answer would have nowhere to go.
+#[tokio::test]
+async fn d06_an_account_without_an_adapter_gets_no_turn() {
+    let (_dir, store) = open();
+    let mut elsewhere = message("m1", "hello");
+    elsewhere.conversation.account_id = "second".to_owned();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &elsewhere.conversation))).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let refused = inlet.accept(elsewhere).await.unwrap();
+    let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
+    assert_eq!((failure.code, reason.as_str()), (Code::ChannelUnavailable, "adapter-unavailable"));
+    assert_eq!(fake.said(), Vec::<String>::new());
+    // The other account's conversation of that name is bound to nothing.
+    assert_eq!(
+        inlet.accept(message("m2", "hello")).await.unwrap().text(),
+        told(&Failure::of(Code::NotBound))
+    );
+}
+
+/// D1: a session that is begun or brought into a conversation says who it is, where, and how long it stays bound.
+#[tokio::test]
+async fn d01_a_conversation_is_told_what_was_bound() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let spawned = inlet.accept(message("m1", "/acp spawn demo")).await.unwrap();
+    let Outcome::Command { session_key: Some(key), .. } = &spawned else { panic!("{spawned:?}") };
+    let want = format!("demo works here now, in /tmp: session {key}, agent's id with its first answer.");
+    assert!(spawned.text().starts_with(&want), "{spawned:?}");
+    assert_eq!(
+        shown(&store).await.last().unwrap(),
+        &line("notice", &spawned.text()),
+        "once, in the conversation"
+    );
+}

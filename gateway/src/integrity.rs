@@ -1,0 +1,81 @@
+//! Looks through the database's pages while the gateway serves: damage is found before somebody needs the page.
+
+use crate::aside;
+use crate::metrics::Metrics;
+use crate::store::schema::{self, CHECKED_FIRST_BYTES};
+use crate::store::{Store, StoreError, check, levels};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often, in milliseconds: once a day.
+const EVERY_MS: u64 = 24 * 3_600_000;
+
+/// When a file is looked at that was too large to be looked at before it was used, in milliseconds after the start:
+/// whoever waits for the gateway, and what is taken up again, comes first.
+const FIRST_MS: u64 = 60_000;
+
+/// Looks once a day, and soon after the start where the file was too large to be looked at before it was used.
+pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToken) {
+    let (bytes, _) = levels::sizes(store.dir());
+    let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_MS } else { EVERY_MS };
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => look(&store, &metrics).await,
+        }
+        wait_ms = EVERY_MS;
+    }
+}
+
+/// One look, on a snapshot: commits go on beside it. By a connection of its own: others have pages in memory, and
+/// those are sound.
+async fn look(store: &Store, metrics: &Metrics) {
+    let dir = store.dir().to_owned();
+    let pages = move || schema::open_reader(&dir).and_then(|db| check::pages(&db, true));
+    let looked = aside::run(pages).await;
+    let found = match looked.unwrap_or(Err(StoreError::Panicked { name: "look_through" })) {
+        Ok(found) => found,
+        Err(StoreError::Damaged { why }) => vec![why],
+        Err(error) => {
+            tracing::warn!(%error, "the database cannot be looked through");
+            return;
+        }
+    };
+    metrics.now().sound.set(i64::from(found.is_empty()));
+    if found.is_empty() {
+        tracing::info!("the database is sound");
+    } else {
+        tracing::error!(
+            ?found,
+            "the database is damaged: `acp-gateway store check` says where; restore a backup"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::store::Durability;
+    use crate::store::schema::DB_FILE;
+    use std::os::unix::fs::FileExt as _;
+
+    #[tokio::test]
+    async fn damage_that_comes_later_is_found_and_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Full).unwrap();
+        let metrics = Metrics::default();
+        look(&store, &metrics).await;
+        assert_eq!(metrics.now().sound.get(), 1);
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(DB_FILE)).unwrap();
+        let pages = file.metadata().unwrap().len() / 4096;
+        assert!(pages > 10, "{pages}");
+        for page in 1..pages {
+            file.write_all_at(&[0xee; 512], page * 4096).unwrap();
+        }
+        look(&store, &metrics).await;
+        assert_eq!(metrics.now().sound.get(), 0);
+        store.close().await;
+    }
+}

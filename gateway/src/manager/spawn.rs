@@ -1,0 +1,224 @@
+//! Making a session: what is asked before anything is made, and the one transaction that makes it.
+
+use super::{Manager, cap_of, fingerprint, over_cap};
+use crate::bindings::{new_binding, to_be_made};
+use crate::core::actor::Keyed;
+use crate::core::binding::Placement;
+use crate::core::event::EventKind;
+use crate::core::options;
+use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
+use crate::core::request::{SpawnRequest, Spawned};
+use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::error::Failure;
+use crate::observe;
+use crate::store::{SpawnTx, StoreError};
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use serde_json::json;
+
+impl Manager {
+    /// Makes a session (with binding and first run, all or nothing) and starts its agent.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`,
+    /// `USAGE` (label), `NO_SESSION` (of the spawner),
+    /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
+    pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
+        let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
+        let spawned = self.spawn_once(request, key, &policy).await;
+        if let Err(failure) = &spawned {
+            self.deps.metrics.spawn(&policy.backend.value, failure.code.as_str());
+        }
+        spawned
+    }
+
+    async fn spawn_once(
+        &self,
+        request: SpawnRequest,
+        key: IdempotencyKey,
+        policy: &Policy,
+    ) -> Result<Spawned, Failure> {
+        let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
+        if let Some(spawned) = self.spawned_before(&keyed).await? {
+            return Ok(spawned);
+        }
+        policy.may_spawn(request.prompt.is_some())?;
+        let windows =
+            if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
+        if let Some(label) = &request.label {
+            options::check_label(label)?;
+        }
+        let backend = self.deps.registry.require(&policy.backend.value);
+        let health = backend.map_err(|failure| policy.without_backend(failure))?.health();
+        if !health.ok {
+            tracing::warn!(
+                backend = policy.backend.value,
+                details = health.details,
+                "the backend is not well"
+            );
+            return Err(policy.without_backend(Failure::of(Code::BackendUnavailable).retryable()));
+        }
+        let agent = match &request.agent {
+            Some(agent) => agent.clone(),
+            None => self.deps.profiles.default_agent()?,
+        };
+        self.check_spawner(request.spawned_by.as_ref()).await?;
+        let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), policy)?;
+        let spawned = Spawned {
+            session_key: tx.session.session_key.clone(),
+            run_id: tx.run.as_ref().map(|run| run.run_id),
+        };
+        let (session, run) = (tx.session.clone(), tx.run.clone());
+        match self.deps.store.spawn_session(tx).await {
+            Ok(()) => observe::spawned(&session, run.as_ref()),
+            // The same key a moment ago, from another connection: its answer is ours.
+            Err(StoreError::KeyTaken { .. }) => {
+                let before = self.spawned_before(&keyed).await?;
+                return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
+            }
+            Err(error) => return Err(over_cap(error, policy)),
+        }
+        self.actor(&spawned.session_key);
+        Ok(spawned)
+    }
+
+    /// Only an open session spawns another one.
+    async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
+        let Some(spawner) = spawner else { return Ok(()) };
+        let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
+        if row.is_none_or(|row| row.state == SessionState::Closed) {
+            let text =
+                format!("The session {spawner} cannot spawn another one: it is closed, or there is none.");
+            return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
+        }
+        Ok(())
+    }
+
+    async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
+        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        let metrics = &self.deps.metrics;
+        match found.map_err(Failure::from)? {
+            None => {
+                metrics.idempotency("spawn", "fresh");
+                Ok(None)
+            }
+            Some((fingerprint, _)) if fingerprint != keyed.fingerprint => {
+                metrics.idempotency("spawn", "conflict");
+                Err(Failure::of(Code::IdempotencyConflict).origin("client"))
+            }
+            Some((_, result)) => {
+                metrics.idempotency("spawn", "replay");
+                let spawned = serde_json::from_str(&result).map_err(|_| Failure::of(Code::Runtime))?;
+                Ok(Some(spawned))
+            }
+        }
+    }
+
+    fn spawn_tx(
+        &self,
+        (agent, request, windows): (AgentName, SpawnRequest, BindingWindows),
+        key: IdempotencyKey,
+        keyed: Keyed,
+        policy: &Policy,
+    ) -> Result<SpawnTx, Failure> {
+        let profile = self.deps.profiles.profile(&agent)?;
+        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
+        let now_ms = self.deps.clock.now_ms();
+        let options = SessionOptions::new(
+            request.permission.unwrap_or(profile.permission),
+            request.non_interactive.unwrap_or(profile.non_interactive),
+        );
+        let backend = policy.backend.value.clone();
+        let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
+        let session_key = session.session_key.clone();
+        let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
+        let binding = request.bind.map(|to| {
+            let new = new_binding(to, &session_key, &request.author, windows, now_ms);
+            let new = BindingRow { target_kind: kind, ..new };
+            match request.placement {
+                Placement::Here => new,
+                Placement::Child => to_be_made(new),
+            }
+        });
+        let account_cap = cap_of(policy, binding.as_ref().map(|binding| &binding.conversation));
+        let run = request.prompt.map(|text| {
+            let told = (text, request.author, request.interactive);
+            first_run(told, &session_key, key, now_ms)
+        });
+        let events = run.iter().map(first_event).collect();
+        let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
+        let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
+        let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
+        let sessions_max = policy.sessions_max.value;
+        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap })
+    }
+
+    fn new_session(
+        &self,
+        (agent, backend): (AgentName, String),
+        cwd: String,
+        request: &SpawnRequest,
+        options: SessionOptions,
+        now_ms: u64,
+    ) -> SessionRow {
+        let session_key = SessionKey::mint(&agent);
+        SessionRow {
+            session_key: session_key.clone(),
+            backend,
+            agent,
+            mode: request.mode,
+            cwd,
+            label: request.label.clone(),
+            state: SessionState::Creating,
+            ending: None,
+            last_error: None,
+            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            spawned_by: request.spawned_by.clone(),
+            parent_session_key: request.spawned_by.clone(),
+            gateway_instance_id: self.instance_id,
+            agent_session_id: None,
+            resumable: false,
+            agent_info: None,
+            lease_id: None,
+            options,
+            last_session_seq: 0,
+            created_at_ms: now_ms,
+            updated_at_ms: now_ms,
+            last_activity_at_ms: now_ms,
+        }
+    }
+}
+
+/// The first run: what is said, by whom, and whether they can be asked.
+fn first_run(
+    (text, author, interactive): (String, String, bool),
+    session: &SessionKey,
+    key: IdempotencyKey,
+    now_ms: u64,
+) -> RunRow {
+    RunRow {
+        run_id: RunId::mint(),
+        session_key: session.clone(),
+        mode: RunMode::Prompt,
+        state: RunState::Queued,
+        text,
+        author,
+        interactive,
+        requester_message_id: None,
+        idempotency_key: key,
+        last_seq: 0,
+        stop_reason: None,
+        usage: None,
+        error: None,
+        created_at_ms: now_ms,
+        started_at_ms: None,
+        ended_at_ms: None,
+    }
+}
+
+fn first_event(run: &RunRow) -> (EventKind, String) {
+    let payload = json!({ "text": run.text, "mode": run.mode, "author": run.author });
+    (EventKind::Prompt, payload.to_string())
+}

@@ -1,0 +1,54 @@
+//! The machine of a session whose backend is not there (any more): it understands nothing and says nothing, and lets
+//! the session be cancelled, closed and looked at. What its agent still says cannot be read.
+
+use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, SetOption, Submit};
+use acp_shared::ids::RunId;
+
+/// See the module. Keeps what was saved, for the day on which the backend is there again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MissingLink {
+    saved: String,
+}
+
+impl MissingLink {
+    /// In place of the machine that this text describes.
+    pub(crate) fn new(saved: Option<&str>) -> Self {
+        Self { saved: saved.unwrap_or_default().to_owned() }
+    }
+}
+
+impl Link for MissingLink {
+    fn ensure_session(&mut self, _: &EnsureSession) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn submit(&mut self, _: &Submit) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn answer(&mut self, _: &Answer) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn cancel(&mut self, _: RunId) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn set_option(&mut self, _: &SetOption) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn close(&mut self, _: Goodbye) -> Vec<LinkStep> {
+        vec![LinkStep::Farewell]
+    }
+    fn can_discard(&self) -> bool {
+        false
+    }
+    fn probe(&mut self) -> Vec<LinkStep> {
+        Vec::new()
+    }
+    fn can_steer(&self) -> bool {
+        false
+    }
+    fn save(&self) -> String {
+        self.saved.clone()
+    }
+}

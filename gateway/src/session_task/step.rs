@@ -1,0 +1,253 @@
+//! One step: the actor decides, the store commits, and only then is anything done. Also the way back when a commit
+//! fails.
+
+use super::{Ended, Envelope, Task, refuse_waiting};
+use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
+use crate::core::effect::Write;
+use crate::core::rows::LeaseUse;
+use crate::error::Failure;
+use crate::observe;
+use crate::requests::Performer;
+use crate::session_load::load;
+use crate::session_news::{acked, attached, closing, spawned, written};
+use crate::store::StoreError;
+use crate::supervisor::CallError;
+use acp_shared::codes::Code;
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{Reply, Request};
+use futures_util::stream::FuturesUnordered;
+use std::time::Duration;
+
+/// How long a failing database is left alone before the actor is made again, in milliseconds.
+const REBUILD_MS: u64 = 250;
+
+/// Whether a command must act on the process even if nothing can be committed (H19).
+pub(super) const fn stops(command: &Command) -> bool {
+    matches!(command, Command::Cancel(_) | Command::Close(_))
+}
+
+/// Has the supervisor end a process, whatever the database says.
+pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
+    let reason = "stopped while the control plane cannot be written".to_owned();
+    drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
+}
+
+impl Task {
+    /// A command: answered as before when its key was used, else one step.
+    pub(super) async fn on_command(&mut self, envelope: Envelope) -> Ended {
+        let Envelope { command, keyed, reply } = envelope;
+        if let Some(keyed) = &keyed {
+            match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
+                Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
+                Ok(Some((fingerprint, result))) => {
+                    let same = fingerprint == keyed.fingerprint;
+                    let result_is = if same { "replay" } else { "conflict" };
+                    self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
+                    drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
+                    return Ended::No;
+                }
+                Err(error) => {
+                    if stops(&command) {
+                        self.stop_process().await;
+                    }
+                    drop(reply.send(Err(Failure::from(error))));
+                    return Ended::No;
+                }
+            }
+        }
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.waiting.insert(ticket, reply);
+        let stop = stops(&command);
+        self.step_stopping(Input::Command { ticket, command, keyed }, stop).await
+    }
+
+    /// One step that need not act when it cannot be committed.
+    pub(super) async fn step(&mut self, input: Input) -> Ended {
+        self.step_stopping(input, false).await
+    }
+
+    /// One step: decide, commit, act. `stops` says that the process must be ended even if nothing can be
+    /// committed (H19).
+    async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
+        let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
+        let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
+        if !writes.is_empty() {
+            let fence = self.fence.clone();
+            let opens =
+                writes.iter().any(|write| matches!(write, Write::LeaseUse { usage: LeaseUse::Ready, .. }));
+            if let Err(error) = self.deps.store.commit(fence, writes).await {
+                let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
+                return self.on_commit_failed(&error, acts, stops).await;
+            }
+        }
+        observe::committed(&self.deps.metrics, self.actor.session(), &moves);
+        self.follow_lease();
+        self.act(acts).await;
+        Ended::No
+    }
+
+    /// The agent has opened its session, and that cannot be committed: it is read again from the process, for as long
+    /// as an agent may take to open one. After that the process is ended.
+    fn opens_in_vain(&mut self, now_ms: u64) -> bool {
+        let Some(lease_id) = self.actor.session().lease_id else { return false };
+        let since_ms = match self.unopened {
+            Some((of, since_ms)) if of == lease_id => since_ms,
+            _ => now_ms,
+        };
+        self.unopened = Some((lease_id, since_ms));
+        let in_vain = now_ms.saturating_sub(since_ms) >= self.actor.init_ms();
+        if in_vain {
+            tracing::error!(session_key = %self.key, "the agent's session cannot be committed; its process is ended");
+        }
+        in_vain
+    }
+
+    /// Nothing of the step is durable: nobody is told otherwise, and the actor starts again from what is.
+    async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<Act>, stop: bool) -> Ended {
+        let failure = Failure::from(error.clone());
+        for act in acts {
+            if let Act::Reply { ticket, .. } = act {
+                self.reply(ticket, Err(failure.clone()));
+            }
+        }
+        if matches!(error, StoreError::Superseded { .. }) {
+            tracing::warn!(session_key = %self.key, "superseded by another actor");
+            self.deps.metrics.actor_restarted("superseded");
+            return Ended::Yes;
+        }
+        tracing::error!(session_key = %self.key, %error, "commit failed; the actor is made again");
+        let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
+        self.deps.metrics.actor_restarted(&reason);
+        if stop {
+            self.stop_process().await;
+        }
+        self.rebuild().await
+    }
+
+    /// Ends the process of the lease that was committed last, although nothing can be committed now (H19).
+    async fn stop_process(&mut self) {
+        if let Some((lease_id, _)) = &self.feed {
+            stop_lease(&self.deps, *lease_id).await;
+        }
+    }
+
+    /// Makes the actor again from what is committed, once the database lets it.
+    pub(super) async fn rebuild(&mut self) -> Ended {
+        let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
+        loop {
+            tokio::select! {
+                () = self.deps.stop.cancelled() => return Ended::Yes,
+                () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
+            }
+            match load(&self.deps, &self.key).await {
+                Ok((actor, fence)) => {
+                    (self.actor, self.fence) = (actor, fence);
+                    self.calls = FuturesUnordered::new();
+                    self.performer = Performer::new(self.deps.supervisor.clone());
+                    self.feed = None;
+                    self.fresh = true;
+                    return Ended::No;
+                }
+                Err(failure) => {
+                    if refuse_waiting(&mut self.lanes, &failure)
+                        && let Some(lease_id) = lease_id.take()
+                    {
+                        stop_lease(&self.deps, lease_id).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Listens to the lease in use, before anything is asked about it.
+    pub(super) fn follow_lease(&mut self) {
+        let wanted = self.actor.session().lease_id;
+        if self.feed.as_ref().map(|(lease_id, _)| *lease_id) != wanted {
+            self.feed = wanted.map(|lease_id| (lease_id, self.deps.supervisor.feed(lease_id)));
+        }
+    }
+
+    fn reply(&mut self, ticket: Ticket, result: Result<Answered, Failure>) {
+        if let Some(reply) = self.waiting.remove(&ticket) {
+            drop(reply.send(result));
+        }
+    }
+
+    async fn act(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Spawn(spawn) => {
+                    let lease_id = spawn.lease_id;
+                    // It is asked for again when nobody knows whether the supervisor heard.
+                    if self.starting.replace(lease_id) != Some(lease_id) {
+                        observe::starting(self.actor.session(), &spawn);
+                    }
+                    self.call(lease_id, Request::Spawn(*spawn), spawned).await;
+                }
+                Act::Attach { lease_id, from_offset } => {
+                    self.call(lease_id, Request::Attach { lease_id, from_offset }, attached).await;
+                }
+                Act::Input { lease_id, seq, bytes } => {
+                    let request = Request::Input { lease_id, seq, bytes };
+                    self.call(lease_id, request, move |answer| written(seq, answer)).await;
+                }
+                Act::Ack { lease_id, offset } => {
+                    self.call(lease_id, Request::Ack { lease_id, offset }, acked).await;
+                }
+                Act::CloseLease { lease_id, reason } => {
+                    self.call(lease_id, Request::CloseLease { lease_id, reason }, closing).await;
+                }
+                Act::Release { lease_id } => {
+                    self.call(lease_id, Request::Release { lease_id }, |_| None).await;
+                }
+                Act::Perform { row, again } => {
+                    let env = self.actor.agent_env();
+                    self.performer.perform(*row, again, self.actor.session(), env);
+                }
+                Act::Forget { at } => self.performer.forget(at),
+                Act::Reply { ticket, result } => self.reply(ticket, result),
+                Act::Note(note) => tracing::info!(session_key = %self.key, note),
+            }
+        }
+    }
+
+    async fn call(
+        &mut self,
+        lease_id: LeaseId,
+        request: Request,
+        read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseNews> + Send + 'static,
+    ) {
+        let answer = self.deps.supervisor.send(request).await;
+        self.calls.push(Box::pin(async move {
+            let answer = answer.await.unwrap_or(Err(CallError::Disconnected));
+            read(answer).map(|news| (lease_id, news))
+        }));
+    }
+}
+
+/// The verb of an idempotency scope.
+fn verb(scope: &str) -> &str {
+    scope.split(':').next().unwrap_or(scope)
+}
+
+/// The answer that a repeated command had the first time (I5).
+pub(crate) fn replay(
+    command: &Command,
+    keyed: &Keyed,
+    fingerprint: &str,
+    result: &str,
+) -> Result<Answered, Failure> {
+    if keyed.fingerprint != fingerprint {
+        return Err(Failure::of(Code::IdempotencyConflict).origin("client"));
+    }
+    let parsed = match command {
+        Command::Prompt { .. } => serde_json::from_str(result).map(Answered::Prompt),
+        Command::Cancel(_) => serde_json::from_str(result).map(Answered::Cancel),
+        Command::Close(_) | Command::Expire { .. } | Command::NewConversation | Command::Set(_) => {
+            serde_json::from_str(result).map(Answered::Now)
+        }
+        Command::AnswerPermission { .. } => Ok(Answered::Done),
+    };
+    parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
+}

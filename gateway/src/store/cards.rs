@@ -1,0 +1,119 @@
+//! `acp_delivery_card`: where the live card of a run is. What it says is in the journal.
+
+use crate::core::card::Known;
+use crate::core::event::{EventKind, EventRow};
+use crate::core::project::SHOWN;
+use crate::store::codec::{Int, all, first, id, int, run};
+use crate::store::error::StoreError;
+use crate::store::{events, now_ms};
+use acp_shared::ids::{BindingId, RunId, SessionKey};
+use rusqlite::{Connection, Row, params};
+
+/// The most journal rows that a card takes in one go, and their bytes.
+const ROWS_MAX: u64 = 256;
+const BYTES_MAX: usize = 1024 * 1024;
+
+/// What there is to be done about the cards of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cards {
+    /// The turn of its session that runs, and the number of the journal row before its first one.
+    pub(crate) running: Option<(RunId, u64)>,
+    /// Cards that say that something goes on.
+    pub(crate) open: Vec<(RunId, Known)>,
+}
+
+fn known(row: &Row<'_>) -> Result<Known, StoreError> {
+    Ok(Known {
+        message_id: row.get("message_id")?,
+        number: row.get("number")?,
+        through: int(row, "through_session_seq")?,
+    })
+}
+
+/// Looks at the cards of a conversation.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> Result<Cards, StoreError> {
+    const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
+        AND mode = 'prompt'";
+    const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq FROM acp_delivery_card \
+        WHERE binding_key = ?1 AND folded = 0 ORDER BY rowid";
+    let running = first(db, RUNNING, [key.as_str()], |row| id(row, "run_id"))?;
+    let running = match running {
+        Some(run_id) => Some((run_id, before(db, run_id)?)),
+        None => None,
+    };
+    let open = all(db, OPEN, [binding_id.to_string()], |row| Ok((id(row, "run_id")?, known(row)?)))?;
+    Ok(Cards { running, open })
+}
+
+/// The number of the journal row before the first one of a run.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn before(db: &Connection, run_id: RunId) -> Result<u64, StoreError> {
+    const FIRST: &str = "SELECT session_seq FROM acp_events WHERE run_id = ?1 ORDER BY seq LIMIT 1";
+    let found = first(db, FIRST, [run_id.to_string()], |row| int(row, "session_seq"))?;
+    Ok(found.map_or(0, |seq| seq.saturating_sub(1)))
+}
+
+/// What came in a session's journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct News {
+    /// The rows of the run that were asked for, in order.
+    pub(crate) rows: Vec<EventRow>,
+    /// Everything up to this number was looked at.
+    pub(crate) through: u64,
+    /// Number of the last row that a message of its own may come from; 0 when there is none.
+    pub(crate) shown: u64,
+    /// Whether there may be more.
+    pub(crate) is_more: bool,
+}
+
+/// Reads on in a session's journal.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64) -> Result<News, StoreError> {
+    let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
+    let is_shown = |kind: EventKind| SHOWN.contains(&kind);
+    let shown = rows.iter().filter(|row| is_shown(row.kind)).map(|row| row.session_seq).max();
+    let through = rows.last().map_or(after, |row| row.session_seq);
+    let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();
+    let is_more = rows.len() as u64 >= ROWS_MAX || bytes >= BYTES_MAX;
+    rows.retain(|row| row.run_id == Some(run_id));
+    Ok(News { rows, through, shown: shown.unwrap_or(0), is_more })
+}
+
+/// Keeps where a card is.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn keep(
+    db: &Connection,
+    binding_id: BindingId,
+    run_id: RunId,
+    known: &Known,
+    is_folded: bool,
+) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO acp_delivery_card (binding_key, run_id, message_id, number, through_session_seq, \
+        folded, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
+        message_id = excluded.message_id, number = excluded.number, \
+        through_session_seq = excluded.through_session_seq, folded = excluded.folded, \
+        updated_at = excluded.updated_at";
+    run(
+        db,
+        SQL,
+        params![
+            binding_id.to_string(),
+            run_id.to_string(),
+            known.message_id,
+            known.number,
+            Int(known.through),
+            is_folded,
+            Int(now_ms())
+        ],
+    )?;
+    Ok(())
+}

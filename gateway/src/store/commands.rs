@@ -1,0 +1,117 @@
+//! What commands ask of the store: which session a name means, whom things belong to, the windows of bindings, and
+//! that each command is done once.
+
+use crate::core::binding::{Window, with_window};
+use crate::core::command::target::Candidate;
+use crate::core::rows::{BindingRow, ConversationRef};
+use crate::store::bindings::{self, COLUMNS};
+use crate::store::codec::{Int, all, id, to_json};
+use crate::store::error::StoreError;
+use crate::store::{idempotency, now_ms};
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+use rusqlite::{Connection, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Sessions that one name may fit, at most: beyond that it says nothing.
+const CANDIDATES_MAX: u64 = 64;
+
+/// The sessions that a name may mean, those that it names exactly first. Closed ones are meant by their whole key
+/// only.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn candidates(db: &Connection, name: &str) -> Result<Vec<Candidate>, StoreError> {
+    const SQL: &str = "SELECT session_key, agent_session_id, label FROM acp_sessions \
+        WHERE session_key = ?1 COLLATE NOCASE OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
+        OR instr(lower(session_key), ':' || lower(?1)) > 0)) \
+        ORDER BY session_key = ?1 COLLATE NOCASE DESC, lower(session_key) LIKE '%:' || lower(?1) DESC, \
+        agent_session_id IS ?1 DESC, label IS ?1 DESC LIMIT ?2";
+    all(db, SQL, params![name, Int(CANDIDATES_MAX)], |row| {
+        Ok(Candidate {
+            session_key: id(row, "session_key")?,
+            agent_session_id: row.get("agent_session_id")?,
+            label: row.get("label")?,
+        })
+    })
+}
+
+/// Whom a session belongs to: who was bound to it first, and who is bound to it now.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreError> {
+    const SQL: &str = "SELECT DISTINCT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
+        OR rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = ?1))";
+    all(db, SQL, [key.as_str()], |row| Ok(row.get("bound_by")?))
+}
+
+/// The bindings of a session in the account of a conversation that have not ended, that conversation's own first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn bindings_near(
+    db: &Connection,
+    key: &SessionKey,
+    at: &ConversationRef,
+) -> Result<Vec<BindingRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' AND channel = ?2 \
+         AND account_id = ?3 ORDER BY thread_id = ?4 DESC, rowid"
+    );
+    let keys = params![key.as_str(), at.channel, at.account_id, at.conversation_id];
+    all(db, &sql, keys, bindings::from_row)
+}
+
+/// Gives the bindings of a session in one account another window, `None` for none; those bindings as they are now, that
+/// of the conversation itself first. The window begins now (D4).
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn set_window(
+    db: &Connection,
+    key: &SessionKey,
+    at: &ConversationRef,
+    (window, ms): (Window, Option<u64>),
+) -> Result<Vec<BindingRow>, StoreError> {
+    let now = now_ms();
+    let mut changed = Vec::new();
+    for row in bindings_near(db, key, at)? {
+        let row = with_window(row, window, ms, now);
+        bindings::set_windows(db, &row)?;
+        changed.push(row);
+    }
+    Ok(changed)
+}
+
+/// What was answered before under a key, if it was.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn before<T: DeserializeOwned>(
+    db: &Connection,
+    scope: &str,
+    key: &IdempotencyKey,
+) -> Result<Option<T>, StoreError> {
+    let Some((_, result)) = idempotency::get(db, scope, key)? else { return Ok(None) };
+    let read = serde_json::from_str(&result);
+    read.map(Some).map_err(|_| StoreError::Refused("the answer to a command is of another program"))
+}
+
+/// Does something once under a key, within the transaction: a repetition gets the first answer and does nothing.
+///
+/// # Errors
+/// As `work`; [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn once<T: Serialize + DeserializeOwned>(
+    db: &Connection,
+    scope: &str,
+    key: &IdempotencyKey,
+    work: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    if let Some(answer) = before(db, scope, key)? {
+        return Ok(answer);
+    }
+    let answer = work()?;
+    idempotency::insert(db, scope, key, ("", &to_json(&answer)?), now_ms())?;
+    Ok(answer)
+}

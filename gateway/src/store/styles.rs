@@ -1,0 +1,46 @@
+//! `acp_binding_style`: how a conversation is told, each from a journal row on.
+
+use crate::core::project::{Style, Styles};
+use crate::store::codec::{Int, all, int, json, run, to_json};
+use crate::store::error::StoreError;
+use crate::store::{now_ms, sessions};
+use acp_shared::ids::{BindingId, SessionKey};
+use rusqlite::{Connection, params};
+
+/// Everything that was recorded for a conversation.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn of(db: &Connection, binding_id: BindingId) -> Result<Styles, StoreError> {
+    const SQL: &str = "SELECT from_session_seq, style_json FROM acp_binding_style WHERE binding_key = ?1 \
+        ORDER BY from_session_seq";
+    let rows = all(db, SQL, [binding_id.to_string()], |row| {
+        Ok((int(row, "from_session_seq")?, json::<Style>(row, "style_json")?))
+    })?;
+    Ok(Styles::new(rows))
+}
+
+/// From now on a conversation is told in this way: from the first row that its session's journal does not hold yet,
+/// or from the start if nothing was recorded before. What is recorded now.
+///
+/// # Errors
+/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn record(
+    db: &Connection,
+    binding_id: BindingId,
+    key: &SessionKey,
+    style: &Style,
+) -> Result<Styles, StoreError> {
+    const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
+        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key, from_session_seq) DO UPDATE SET \
+        style_json = excluded.style_json, created_at = excluded.created_at";
+    let known = of(db, binding_id)?;
+    let from = match known.last() {
+        None => 0,
+        Some(last) if last == style => return Ok(known),
+        // Two changes without a row between them: nothing was told in the first one.
+        Some(_) => sessions::marks(db, key)?.1 + 1,
+    };
+    run(db, SQL, params![binding_id.to_string(), Int(from), to_json(style)?, Int(now_ms())])?;
+    of(db, binding_id)
+}

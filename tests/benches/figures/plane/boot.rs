@@ -1,0 +1,191 @@
+//! A gateway that starts on a large control plane: when it takes work, when the first prompt is answered, when what was
+//! under way is settled; beside a plain read of the same file.
+
+use super::ground::world;
+use super::seed::{Grown, Size, grow, resting};
+use crate::api::Api;
+use crate::proc::{Private, cpu_ms, read_bytes};
+use crate::report::{Limit, Report};
+use crate::stats::{Sample, ms};
+use acp_tests::house::GATEWAY;
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::World;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+const SIZE: Size = Size { resting: 10_000, runs: 10, running: 100 };
+const ROUNDS: usize = 5;
+/// Share of the file that may be read until it takes work, and until the first prompt is answered.
+const READ_SHARE_MAX: f64 = 0.1;
+const SETTLE_MS: u64 = 3_000;
+
+/// One start, in ms since exec and in bytes.
+#[derive(Debug, Default)]
+struct Starts {
+    ready: Sample,
+    served: Sample,
+    settled: Sample,
+    count: Sample,
+    scan: Sample,
+    ready_of_scan: Sample,
+    cpu: Sample,
+    cpu_later: Sample,
+    memory: Sample,
+    read: Sample,
+    read_later: Sample,
+}
+
+/// Measures it.
+pub(crate) fn measure(report: &mut Report) {
+    let world = world();
+    let began = Instant::now();
+    let grown = grow(&world, SIZE);
+    let db = world.path(GATEWAY).join("gateway.db");
+    let kept = world.path("kept.db");
+    fs::copy(&db, &kept).unwrap_or_else(|e| panic!("{}: {e}", kept.display()));
+    let Grown { sessions, events } = grown;
+    report.part(
+        "boot",
+        &format!("start on {sessions} sessions and {events} events, {} of them in a turn; times since exec, medians of {ROUNDS} interleaved rounds", SIZE.running),
+    );
+    report.remark(&format!("made in {:.1} s", began.elapsed().as_secs_f64()));
+    let began = Instant::now();
+    let check = world.cli(GATEWAY, &["store", "check"]).ok().json();
+    assert_eq!(check["ok"], true, "{check}");
+    report.remark(&format!("`store check` finds nothing wrong, in {:.1} s", began.elapsed().as_secs_f64()));
+    let bytes = share(kept.metadata().map_or(0, |meta| meta.len()));
+    let mut starts = Starts::default();
+    for _ in 0..ROUNDS {
+        // The supervisor's own directory is as it was left, too: it knows none of these leases.
+        fs::copy(&kept, &db).unwrap_or_else(|e| panic!("{}: {e}", db.display()));
+        starts.one(&world, &kept);
+    }
+    starts.tell(bytes, report);
+}
+
+impl Starts {
+    fn one(&mut self, world: &World, kept: &Path) {
+        let (count, scan) = read_plainly(kept);
+        self.count.push(ms(count));
+        self.scan.push(ms(scan));
+        let supervisor = world.supervisor();
+        let mut gateway = Started::start(world, &supervisor.socket());
+        let pid = gateway.pid();
+        self.ready.push(ms(gateway.ready));
+        self.ready_of_scan.push(ms(gateway.ready) / ms(scan));
+        self.cpu.push(cpu_ms(pid));
+        self.read.push(share(read_bytes(pid)));
+        let mut api = Api::new(&gateway.socket);
+        // The one that was used longest ago: nothing of it was made at start.
+        let _ = api.prompt(&resting(SIZE.resting), "hello");
+        self.served.push(ms(gateway.began.elapsed()));
+        self.read_later.push(share(read_bytes(pid)));
+        let journal = world.journal(GATEWAY);
+        let sql = "SELECT NOT EXISTS (SELECT 1 FROM acp_runs WHERE state = 'running')";
+        until(LONG, "what ran is settled", || journal.query_row(sql, [], |row| row.get(0)) == Ok(true));
+        self.settled.push(ms(gateway.began.elapsed()));
+        std::thread::sleep(Duration::from_millis(SETTLE_MS));
+        self.cpu_later.push(cpu_ms(pid));
+        self.memory.push(Private::of(pid).dirty_kib / 1024.0);
+        drop(journal);
+        gateway.end();
+        let _ = supervisor.terminate(SOON);
+    }
+
+    fn tell(&self, bytes: f64, report: &mut Report) {
+        let scan = ("plain read of every event", self.scan.median());
+        report.against("ready", (self.ready.median(), "ms"), scan, (self.ready_of_scan.median(), None));
+        report.figure("ready, spread", self.ready.spread(), "times");
+        report.figure("ready, ratio to a plain count(*)", self.ready.median() / self.count.median(), "times");
+        let to_scan = |sample: &Sample| sample.median() / self.scan.median();
+        for (name, sample) in [("first prompt answered", &self.served), ("everything settled", &self.settled)]
+        {
+            report.figure(name, sample.median(), "ms");
+            report.figure(&format!("{name}, ratio to plain read of every event"), to_scan(sample), "times");
+        }
+        for (name, sample) in [("ready", &self.read), ("first prompt answered", &self.read_later)] {
+            let limit = Limit::AtMost(READ_SHARE_MAX);
+            report.limited(
+                &format!("{name}, read, share of the file"),
+                sample.median() / bytes,
+                "times",
+                limit,
+            );
+        }
+        report.figure("file", bytes / 1_048_576.0, "MiB");
+        report.figure("ready, CPU", self.cpu.median(), "ms");
+        report.figure("3 s after everything settled, CPU", self.cpu_later.median(), "ms");
+        report.figure(
+            "3 s after everything settled, private memory that was written",
+            self.memory.median(),
+            "MiB",
+        );
+    }
+}
+
+fn share(bytes: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "of a file of this size nothing is lost")]
+    let bytes = bytes as f64;
+    bytes
+}
+
+/// Opens the file and counts the events, then opens it again and reads each of them.
+fn read_plainly(path: &Path) -> (Duration, Duration) {
+    let read = |sql: &str| {
+        let began = Instant::now();
+        let db = acp_tests::world::open_to_read(path);
+        let found: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        assert!(found > 0, "there is nothing in {}", path.display());
+        began.elapsed()
+    };
+    (read("SELECT count(*) FROM acp_events"), read("SELECT sum(length(payload_json)) FROM acp_events"))
+}
+
+/// A gateway whose ready line is read the moment it comes.
+struct Started {
+    child: Child,
+    began: Instant,
+    ready: Duration,
+    socket: PathBuf,
+}
+
+impl Started {
+    fn start(world: &World, supervisor: &Path) -> Self {
+        let mut command = world.command("acp-gateway");
+        command.arg("serve").arg("--json").arg("--state-dir").arg(world.path(GATEWAY));
+        command.arg("--config").arg(world.path(&format!("{GATEWAY}.toml")));
+        command.arg("--supervisor-socket").arg(supervisor).stdin(Stdio::null()).stdout(Stdio::piped());
+        let log = world.path("log/boot.stderr");
+        let log = fs::File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
+        let began = Instant::now();
+        let mut child = command.stderr(log).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap_or_else(|| panic!("it has no output"));
+        let _ = BufReader::new(stdout).read_line(&mut line).unwrap_or_else(|e| panic!("its output: {e}"));
+        let ready = began.elapsed();
+        let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}"));
+        let socket = PathBuf::from(said["socket"].as_str().unwrap_or_else(|| panic!("no socket: {said}")));
+        Self { child, began, ready, socket }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Its agents are ended by the supervisor, the file is replaced: an orderly end of it would only cost time.
+    fn end(&mut self) {
+        // Our own child; when it was reaped already, nothing is signalled.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,94 @@
+//! Many clients of one gateway at the same time, each with its own session.
+
+use crate::api::{Connections, runtime};
+use acp_tests::house::AGENT;
+use acp_tests::wait::SOON;
+use futures_util::future::join_all;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// So many agents start at the same time: more would wait for each other anyway.
+const STARTS: usize = 8;
+/// Between two looks at a session that starts.
+const LOOK_MS: u64 = 5;
+
+/// The clients.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    runtime: Runtime,
+    clients: Vec<Connections>,
+}
+
+impl Crowd {
+    /// So many clients.
+    pub(crate) fn new(socket: &Path, count: usize) -> Self {
+        Self { runtime: runtime(), clients: (0..count).map(|_| Connections::new(socket)).collect() }
+    }
+
+    /// A session of the scripted agent for each client, one in each directory, once all of them are ready.
+    pub(crate) fn spawn(&mut self, directories: &[PathBuf]) -> Vec<String> {
+        let mut keys = Vec::new();
+        let pairs: Vec<_> = self.clients.iter_mut().zip(directories).collect();
+        let mut pairs = pairs.into_iter().peekable();
+        while pairs.peek().is_some() {
+            let some = pairs.by_ref().take(STARTS);
+            keys.extend(self.runtime.block_on(join_all(some.map(|(client, cwd)| spawn(client, cwd)))));
+        }
+        keys
+    }
+
+    /// Each prompts its session `rounds` times, waiting for the end of each turn; how long until all are done.
+    pub(crate) fn prompt(&mut self, keys: &[String], text: &str, rounds: usize) -> Duration {
+        self.clients.iter_mut().for_each(Connections::forget);
+        let began = Instant::now();
+        let turns = self.clients.iter_mut().zip(keys).map(|(client, key)| async move {
+            for _ in 0..rounds {
+                let _ = client.prompt(key, text, |_| {}).await;
+            }
+        });
+        self.runtime.block_on(join_all(turns));
+        began.elapsed()
+    }
+
+    /// Each prompts its session and reads to the end of the turn; `on` is given every line as it comes.
+    pub(crate) fn follow(&mut self, keys: &[String], text: &str, on: impl Fn(&str)) {
+        self.clients.iter_mut().for_each(Connections::forget);
+        let on = &on;
+        let turns = self.clients.iter_mut().zip(keys).map(|(client, key)| client.prompt(key, text, on));
+        drop(self.runtime.block_on(join_all(turns)));
+    }
+
+    /// Each prompts its session; returns when every prompt is accepted.
+    pub(crate) fn accept(&mut self, keys: &[String], text: &str) {
+        self.clients.iter_mut().for_each(Connections::forget);
+        let accepted = self.clients.iter_mut().zip(keys).map(|(client, key)| client.accept(key, text));
+        drop(self.runtime.block_on(join_all(accepted)));
+    }
+
+    /// Closes the sessions.
+    pub(crate) fn close(&mut self, keys: &[String]) {
+        self.clients.iter_mut().for_each(Connections::forget);
+        let closed = self.clients.iter_mut().zip(keys).map(|(client, key)| async move {
+            client.json("POST", &format!("/v1/sessions/{key}/close"), Some(&json!({}))).await
+        });
+        drop(self.runtime.block_on(join_all(closed)));
+    }
+}
+
+async fn spawn(client: &mut Connections, cwd: &Path) -> String {
+    let spawned = client.json("POST", "/v1/sessions", Some(&json!({"agent": AGENT, "cwd": cwd}))).await;
+    let key = spawned["session_key"].as_str().unwrap_or_else(|| panic!("no key: {spawned}")).to_owned();
+    let began = Instant::now();
+    loop {
+        let session = client.json("GET", &format!("/v1/sessions/{key}"), None).await;
+        match session["state"].as_str() {
+            Some("idle") => return key,
+            Some("creating") if began.elapsed() < SOON => {
+                tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
+            }
+            _ => panic!("the session does not become ready: {session}"),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Where the control plane is measured: a supervisor, a gateway and the scripted agent, on the defaults that people run
+//! but for caps that would refuse so many sessions.
+
+use crate::proc::written_bytes;
+use acp_tests::house::{AGENT, GATEWAY};
+use acp_tests::scrape::Scrape;
+use acp_tests::service::Service;
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::{Agent, World, bin};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+/// Twice the time after which the gateway thinks that it has nothing else to do.
+const QUIET_MS: u64 = 500;
+/// Caps only.
+const CAPS: &str = "[limits]\nconnections_max = 1000\n[acp]\nmax_concurrent_sessions = 10000\n";
+
+/// Everything that runs.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// The gateway.
+    pub(crate) gateway: Service,
+    /// The supervisor.
+    pub(crate) supervisor: Service,
+    /// Their directory. Last, so that it goes last.
+    pub(crate) world: World,
+}
+
+impl Ground {
+    /// Starts a supervisor and a gateway.
+    ///
+    /// # Panics
+    /// When they do not become ready.
+    pub(crate) fn build() -> Self {
+        let world = world();
+        let supervisor = world.supervisor();
+        let gateway = world.gateway(GATEWAY, &supervisor.socket());
+        Self { gateway, supervisor, world }
+    }
+
+    /// Commits of the gateway so far, as it counts them.
+    pub(crate) fn commits(&self) -> f64 {
+        self.count("acp_store_commits_total")
+    }
+
+    /// Waits until the gateway has moved its log into its file, as it does when it has nothing else to do, and writes
+    /// no more: what is measured next has the disk for itself.
+    pub(crate) fn settle(&self) {
+        let mut last = None;
+        until(SOON, "the gateway writes no more", || {
+            std::thread::sleep(Duration::from_millis(QUIET_MS));
+            let now = written_bytes(self.gateway.pid());
+            last.replace(now) == Some(now)
+        });
+    }
+
+    fn count(&self, series: &str) -> f64 {
+        let scrape = Scrape::of(&self.gateway.socket());
+        *scrape.series.get(series).unwrap_or_else(|| panic!("no {series}: {}", scrape.text))
+    }
+
+    /// Ends everything in order.
+    pub(crate) fn end(self) {
+        let _ = self.gateway.terminate(LONG);
+        let _ = self.supervisor.terminate(LONG);
+    }
+}
+
+/// A world with a configuration for the scripted agent.
+pub(crate) fn world() -> World {
+    let world = World::new();
+    configure(&world, "");
+    world
+}
+
+/// Writes the configuration, with more keys of `acp`.
+pub(crate) fn configure(world: &World, more: &str) {
+    let program = bin("fake-agent").to_string_lossy().into_owned();
+    let state = world.path("agent-state").to_string_lossy().into_owned();
+    let mut agent = Agent::new(&[&program, "--state", &state]);
+    agent.permission = "approve-all";
+    world.configure(GATEWAY, &format!("{CAPS}{more}"), &BTreeMap::from([(AGENT, agent)]));
+}
+
+/// The scripted agent by itself.
+pub(crate) fn bare_agent(world: &World) -> Command {
+    let mut command = world.command("fake-agent");
+    command.arg("--state").arg(world.path("bare-state"));
+    command
+}

@@ -1,0 +1,199 @@
+//! A control plane of any size: what a real gateway left, many times over. One session that rests and one whose turn
+//! ran when everything was killed are made by real processes; SQL multiplies their rows under other ids.
+
+use super::crowd::Crowd;
+use acp_tests::house::GATEWAY;
+use acp_tests::wait::{SOON, eventually, until};
+use acp_tests::world::World;
+use rusqlite::Connection;
+use std::path::Path;
+
+/// The rows of one run: its prompt, its chunks and its end.
+const CHUNKS: usize = 8;
+
+/// How much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    /// Sessions that rest, each bound to a conversation that was shown everything.
+    pub(crate) resting: usize,
+    /// Runs of each of them.
+    pub(crate) runs: usize,
+    /// Sessions whose turn runs, and whose agent is gone.
+    pub(crate) running: usize,
+}
+
+/// What was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grown {
+    /// Rows of `acp_sessions`.
+    pub(crate) sessions: usize,
+    /// Rows of `acp_events`.
+    pub(crate) events: usize,
+}
+
+/// The key of a session that rests, counted from 1. The first was used last.
+pub(crate) fn resting(number: usize) -> String {
+    format!("agent:scripted:acp:{number:032}")
+}
+
+/// The two sessions that are multiplied.
+struct Originals {
+    resting: String,
+    running: String,
+}
+
+/// Makes it in the gateway's state directory of this world, where nothing runs yet or any more.
+///
+/// # Panics
+/// When it cannot.
+pub(crate) fn grow(world: &World, size: Size) -> Grown {
+    let originals = originals(world);
+    let path = world.path(GATEWAY).join("gateway.db");
+    let db = open(&path);
+    let grown = multiply(&db, &originals, size).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    db.close().unwrap_or_else(|(_, e)| panic!("{}: {e}", path.display()));
+    grown
+}
+
+fn originals(world: &World) -> Originals {
+    let supervisor = world.supervisor();
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    let mut crowd = Crowd::new(&gateway.socket(), 2);
+    let mut keys = crowd.spawn(&vec![world.dir("work/originals"); 2]).into_iter();
+    let (Some(resting), Some(running)) = (keys.next(), keys.next()) else { panic!("two were asked for") };
+    crowd.prompt(std::slice::from_ref(&resting), &format!("chunks {CHUNKS}"), 1);
+    crowd.accept(std::slice::from_ref(&running), "say working\nwait_cancel");
+    let journal = world.journal(GATEWAY);
+    let sql = "SELECT count(*) FROM acp_events WHERE session_key = ?1 AND kind = 'agent_message'";
+    until(SOON, "it works", || journal.query_row(sql, [&running], |row| row.get(0)) == Ok(1));
+    gateway.kill9();
+    supervisor.kill9();
+    eventually(SOON, "everything is gone", || world.processes().is_empty().then_some(()));
+    Originals { resting, running }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a database of this size cannot be made through the gateway in time"
+)]
+fn open(path: &Path) -> Connection {
+    let db = Connection::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let set = db
+        .pragma_update(None, "synchronous", "OFF")
+        .and_then(|()| db.pragma_update(None, "cache_size", -500_000))
+        .and_then(|()| db.pragma_update(None, "foreign_keys", true));
+    set.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    db
+}
+
+fn multiply(db: &Connection, from: &Originals, size: Size) -> rusqlite::Result<Grown> {
+    db.execute_batch(&format!(
+        "CREATE TEMP TABLE n AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n; \
+         CREATE TEMP TABLE r AS WITH RECURSIVE r(r) AS (SELECT 1 UNION ALL SELECT r + 1 FROM r WHERE r < {}) SELECT r FROM r; \
+         CREATE TEMP TABLE j AS WITH RECURSIVE j(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM j WHERE i < {}) SELECT i FROM j; \
+         BEGIN",
+        size.resting, size.runs, size.running.max(1)
+    ))?;
+    rest(db, &from.resting)?;
+    if size.running > 0 {
+        run_on(db, &from.running)?;
+    }
+    db.execute_batch("COMMIT")?;
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    let count = |table: &str| -> rusqlite::Result<usize> {
+        let rows: i64 = db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+        Ok(usize::try_from(rows).unwrap_or(0))
+    };
+    Ok(Grown { sessions: count("acp_sessions")?, events: count("acp_events")? })
+}
+
+/// Sessions like the one that rests, without a lease, as when the agent's own window ran out.
+fn rest(db: &Connection, original: &str) -> rusqlite::Result<()> {
+    const KEY: &str = "printf('agent:scripted:acp:%032d', i)";
+    const RUN: &str = "printf('%08x-%04x-7000-8000-%012x', i, r, i)";
+    const BINDING: &str = "printf('%08x-bbbb-7000-8000-%012x', i, i)";
+    let rows: i64 = db.query_row(
+        "SELECT max(seq) FROM acp_events WHERE session_key = ?1 AND run_id IS NOT NULL",
+        [original],
+        |row| row.get(0),
+    )?;
+    let last = format!("{rows} * (SELECT count(*) FROM r)");
+    let ours = format!("t.session_key = '{original}'");
+    let session = [
+        ("session_key", KEY),
+        ("owner_session_key", KEY),
+        ("state", "'idle'"),
+        ("lease_id", "NULL"),
+        ("last_session_seq", last.as_str()),
+        ("last_activity_at", "t.last_activity_at - i"),
+    ];
+    copy(db, "acp_sessions", "n", &session, &ours, "i")?;
+    let run = [("run_id", RUN), ("session_key", KEY), ("idempotency_key", RUN)];
+    copy(db, "acp_runs", "n CROSS JOIN r", &run, &ours, "i, r")?;
+    let number = format!("(r - 1) * {rows} + t.seq");
+    let event = [("session_key", KEY), ("session_seq", number.as_str()), ("run_id", RUN)];
+    let of_run = format!("{ours} AND t.run_id IS NOT NULL");
+    copy(db, "acp_events", "n CROSS JOIN r", &event, &of_run, "i, r, t.seq")?;
+    db.execute_batch(&format!(
+        "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, session_key, target_kind, status, \
+         bound_by, bound_at, last_activity_at, metadata_json) SELECT {BINDING}, 'console', 'default', \
+         printf('seeded-%d', i), {KEY}, 'session', 'active', 'seed', created_at, created_at, '{{}}' \
+         FROM n CROSS JOIN acp_sessions AS t WHERE {ours}; \
+         INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, updated_at) \
+         SELECT {BINDING}, {last}, created_at FROM n CROSS JOIN acp_sessions AS t WHERE {ours}"
+    ))
+}
+
+/// Sessions like the one whose turn ran.
+fn run_on(db: &Connection, original: &str) -> rusqlite::Result<()> {
+    const KEY: &str = "printf('agent:scripted:acp:running%025d', i)";
+    const RUN: &str = "printf('%08x-eeee-7000-8000-%012x', i, i)";
+    const LEASE: &str = "printf('%08x-ffff-7000-8000-%012x', i, i)";
+    let find = |sql: &str| db.query_row(sql, [original], |row| row.get::<_, String>(0));
+    let lease = find("SELECT lease_id FROM acp_sessions WHERE session_key = ?1")?;
+    let run = find("SELECT run_id FROM acp_runs WHERE session_key = ?1")?;
+    let named = |column: &str| {
+        format!(
+            "replace(replace(replace(t.{column}, '{original}', {KEY}), '{run}', {RUN}), '{lease}', {LEASE})"
+        )
+    };
+    let ours = format!("t.session_key = '{original}'");
+    let session = [("session_key", KEY), ("owner_session_key", KEY), ("lease_id", LEASE)];
+    copy(db, "acp_sessions", "j", &session, &ours, "i")?;
+    let row = [("run_id", RUN), ("session_key", KEY), ("idempotency_key", RUN)];
+    copy(db, "acp_runs", "j", &row, &ours, "i")?;
+    let of = named("run_id");
+    copy(db, "acp_events", "j", &[("session_key", KEY), ("run_id", &of)], &ours, "i, t.session_seq")?;
+    let (spawn, state) = (named("spawn_json"), named("link_state"));
+    let held = [("lease_id", LEASE), ("session_key", KEY), ("spawn_json", &spawn), ("link_state", &state)];
+    copy(db, "acp_leases", "j", &held, &ours, "i")?;
+    let meaning = named("meaning_json");
+    let sent = [("lease_id", LEASE), ("meaning_json", meaning.as_str())];
+    copy(db, "acp_stdin_outbox", "j", &sent, &format!("t.lease_id = '{lease}'"), "i, t.seq")
+}
+
+/// Inserts rows like those of `table` that `which` names, once for each row of `times`, with some columns changed.
+fn copy(
+    db: &Connection,
+    table: &str,
+    times: &str,
+    changed: &[(&str, &str)],
+    which: &str,
+    order: &str,
+) -> rusqlite::Result<()> {
+    let mut names = db.prepare(&format!("PRAGMA table_info({table})"))?;
+    let names = names.query_map([], |row| row.get::<_, String>("name"))?;
+    let names = names.collect::<rusqlite::Result<Vec<_>>>()?;
+    // Rows of the journal are numbered anew.
+    let names: Vec<String> = names.into_iter().filter(|name| name != "event_id").collect();
+    let value = |name: &String| {
+        let found = changed.iter().find(|(column, _)| column == name);
+        found.map_or_else(|| format!("t.{name}"), |(_, value)| (*value).to_owned())
+    };
+    let values: Vec<String> = names.iter().map(value).collect();
+    db.execute_batch(&format!(
+        "INSERT INTO {table} ({}) SELECT {} FROM {times} CROSS JOIN {table} AS t WHERE {which} ORDER BY {order}",
+        names.join(", "),
+        values.join(", ")
+    ))
+}

@@ -1,0 +1,130 @@
+//! Sessions that stream, as fast as their agents can talk: events a second that are committed, beside the same rows in
+//! plain batches of the same size, and beside the same agents on plain pipes.
+
+use super::crowd::Crowd;
+use super::ground::{Ground, bare_agent};
+use super::plain::Plain;
+use crate::pipe::Pipe;
+use crate::proc::{cpu_ms, thread_cpu_ms};
+use crate::report::{Limit, Report};
+use crate::stats::{Sample, per_second};
+use acp_tests::house::GATEWAY;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// How many sessions, and how many chunks each says in a round.
+const SIDES: [(usize, usize); 3] = [(1, 30_000), (10, 4_000), (50, 800)];
+const ROUNDS: usize = 5;
+/// Share of plain batches that must be reached.
+const OF_PLAIN_MIN: f64 = 0.5;
+/// Between two looks at whether all is committed.
+const LOOK_MS: u64 = 2;
+
+/// Measures all of them.
+pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
+    for (sessions, chunks) in SIDES {
+        one(ground, plain, (sessions, chunks), report);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Rates {
+    ours: Sample,
+    plain: Sample,
+    pipe: Sample,
+    of_plain: Sample,
+    of_pipe: Sample,
+    batch: Sample,
+    cpu: Sample,
+    cpu_plain: Sample,
+}
+
+fn one(ground: &Ground, plain: &mut Plain, (sessions, chunks): (usize, usize), report: &mut Report) {
+    report.part(
+        &format!("stream of {sessions}"),
+        &format!("{sessions} sessions at once, {chunks} chunks each, prompts to the last commit, medians of {ROUNDS} interleaved rounds"),
+    );
+    let world = &ground.world;
+    let mut pipes: Vec<Pipe> =
+        (0..sessions).map(|_| Pipe::of(bare_agent(world), &world.dir("work/bare"))).collect();
+    let mut crowd = Crowd::new(&ground.gateway.socket(), sessions);
+    let keys = crowd.spawn(&vec![world.dir("work/stream"); sessions]);
+    crowd.prompt(&keys, "hello", 1);
+    let text = format!("chunks {chunks}");
+    let mut rates = Rates::default();
+    for round in 0..=ROUNDS {
+        let pipe = per_second(sessions * chunks, at_once(&mut pipes, &text));
+        let _ = plain.fresh();
+        let before = ground.commits();
+        let (began, cpu) = (Instant::now(), cpu_ms(ground.gateway.pid()));
+        crowd.accept(&keys, &text);
+        until_all_ended(ground);
+        let (took, cpu) = (began.elapsed(), cpu_ms(ground.gateway.pid()) - cpu);
+        let commits = ground.commits() - before;
+        ground.settle();
+        let rows = plain.fresh();
+        assert!(rows.len() > sessions * chunks, "only {} rows are committed", rows.len());
+        let batch = count(rows.len()) / commits;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of rows")]
+        let (times, cpu_plain) = thread_cpu_ms(|| plain.replay(&rows, batch.round() as usize));
+        let alone = count(rows.len()) / times.sum() * 1_000.0;
+        let ours = per_second(rows.len(), took);
+        // The first round warms every side up.
+        if round > 0 {
+            rates.ours.push(ours);
+            rates.plain.push(alone);
+            rates.pipe.push(pipe);
+            rates.of_plain.push(ours / alone);
+            rates.of_pipe.push(ours / pipe);
+            rates.batch.push(batch);
+            let thousands = count(rows.len()) / 1_000.0;
+            rates.cpu.push(cpu / thousands);
+            rates.cpu_plain.push(cpu_plain / thousands);
+        }
+    }
+    crowd.close(&keys);
+    rates.tell(report);
+}
+
+impl Rates {
+    fn tell(&self, report: &mut Report) {
+        let ours = (self.ours.median(), "events/s");
+        let of_plain = (self.of_plain.median(), Some(Limit::AtLeast(OF_PLAIN_MIN)));
+        report.against("committed", ours, ("plain SQLite batches", self.plain.median()), of_plain);
+        report.figure("committed, spread of that ratio", self.of_plain.spread(), "times");
+        // How busy the machine is with other things hardly matters to these.
+        let (cpu, cpu_plain) = (self.cpu.median(), self.cpu_plain.median());
+        let peer = ("plain SQLite batches", cpu_plain);
+        report.against("CPU of 1000 events", (cpu, "ms"), peer, (cpu / cpu_plain, None));
+        report.figure("rows of a commit", self.batch.median(), "rows");
+        report.against("committed", ours, ("plain pipe", self.pipe.median()), (self.of_pipe.median(), None));
+    }
+}
+
+fn count(value: usize) -> f64 {
+    f64::from(u32::try_from(value).unwrap_or(u32::MAX))
+}
+
+fn until_all_ended(ground: &Ground) {
+    let journal = ground.world.journal(GATEWAY);
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM acp_runs WHERE state IN ('queued','running'))";
+    while !journal.query_row(sql, [], |row| row.get::<_, bool>(0)).unwrap_or_else(|e| panic!("{sql}: {e}")) {
+        std::thread::sleep(Duration::from_millis(LOOK_MS));
+    }
+}
+
+/// All agents on their pipes at the same time, one reader each, until the last has ended its turn.
+pub(crate) fn at_once(pipes: &mut [Pipe], text: &str) -> Duration {
+    let barrier = Barrier::new(pipes.len() + 1);
+    std::thread::scope(|scope| {
+        for pipe in pipes {
+            scope.spawn(|| {
+                barrier.wait();
+                pipe.prompt(text)
+            });
+        }
+        barrier.wait();
+        Instant::now()
+    })
+    .elapsed()
+}

@@ -1,0 +1,260 @@
+//! The gateway's side: an adapter like that of a chat service, with one connection to it.
+
+use super::wire::{Ask, Said, Tell, Text, line};
+use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
+use acp_gateway::channel::{
+    Channel, ConversationRef, Destination, Inbound, Inbox, Limit, Lookup, Offered, Outgoing, Reply,
+    SendOutcome, Unit,
+};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::{mpsc, oneshot};
+
+/// How long an answer is waited for, and how long a connection.
+const ANSWER_MS: u64 = 500;
+/// Between two attempts to connect.
+const CONNECT_MS: u64 = 20;
+/// Lines that may wait for the socket, and messages of people that may wait for the gateway; the service brings
+/// again what did not fit.
+const WAITING_MAX: usize = 1_024;
+
+/// The gateway with this channel.
+#[must_use]
+pub fn main() -> ExitCode {
+    let channel = |socket| Arc::new(FakeChannel::new(Path::new(&socket))) as Arc<dyn Channel>;
+    acp_gateway::cli::main_with(std::env::var_os(ENV_SOCKET).map(channel).into_iter().collect())
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct FakeChannel {
+    link: Arc<Link>,
+    started: Once,
+}
+
+#[derive(Debug)]
+struct Link {
+    socket: PathBuf,
+    calls: AtomicU64,
+    line: Mutex<Line>,
+    said: mpsc::Sender<Said>,
+    heard: Mutex<Option<mpsc::Receiver<Said>>>,
+}
+
+/// The connection as it is, and who waits for answers on it.
+#[derive(Debug, Default)]
+struct Line {
+    out: Option<mpsc::Sender<String>>,
+    waiting: HashMap<u64, oneshot::Sender<Tell>>,
+}
+
+impl FakeChannel {
+    /// To the service behind a socket; connects when it is first used.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        let (said, heard) = mpsc::channel(WAITING_MAX);
+        let link = Link {
+            socket: socket.to_owned(),
+            calls: AtomicU64::new(1),
+            line: Mutex::default(),
+            said,
+            heard: Mutex::new(Some(heard)),
+        };
+        Self { link: Arc::new(link), started: Once::new() }
+    }
+
+    fn link(&self) -> &Link {
+        self.started.call_once(|| {
+            tokio::spawn(Arc::clone(&self.link).keep_connected());
+        });
+        &self.link
+    }
+}
+
+/// What became of a call.
+enum Called {
+    Answered(Tell),
+    /// It did not leave this process.
+    NotSent,
+    /// It may have been heard.
+    Unanswered,
+}
+
+impl Link {
+    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn keep_connected(self: Arc<Self>) {
+        loop {
+            if let Ok(stream) = UnixStream::connect(&self.socket).await {
+                let (read, mut write) = stream.into_split();
+                let (out, mut lines) = mpsc::channel::<String>(WAITING_MAX);
+                let hello = Ask::Hello { life: std::process::id() };
+                let _ = out.try_send(line(&hello));
+                self.line().out = Some(out);
+                let writing = async {
+                    while let Some(text) = lines.recv().await {
+                        if write.write_all(text.as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = writing => {}
+                    () = self.hear(read) => {}
+                }
+                // Whoever waits for an answer learns that there will be none.
+                *self.line() = Line::default();
+            }
+            tokio::time::sleep(Duration::from_millis(CONNECT_MS)).await;
+        }
+    }
+
+    async fn hear(&self, read: OwnedReadHalf) {
+        let mut lines = BufReader::new(read).lines();
+        while let Ok(Some(text)) = lines.next_line().await {
+            match serde_json::from_str::<Tell>(&text) {
+                Ok(Tell::Said(said)) => drop(self.said.try_send(said)),
+                Ok(tell) => {
+                    let waiting = tell.call().and_then(|call| self.line().waiting.remove(&call));
+                    if let Some(waiting) = waiting {
+                        let _ = waiting.send(tell);
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Hands a line to the connection, and says where its answer comes; `None` without one.
+    fn hand_over(&self, call: u64, ask: &Ask) -> Option<oneshot::Receiver<Tell>> {
+        let (answer, answered) = oneshot::channel();
+        let mut at = self.line();
+        at.out.as_ref()?.try_send(line(ask)).ok()?;
+        at.waiting.insert(call, answer);
+        Some(answered)
+    }
+
+    async fn call(&self, ask: impl FnOnce(u64) -> Ask) -> Called {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let ask = ask(call);
+        let end = tokio::time::Instant::now() + Duration::from_millis(ANSWER_MS);
+        let answered = loop {
+            if let Some(answered) = self.hand_over(call, &ask) {
+                break answered;
+            }
+            if tokio::time::Instant::now() >= end {
+                return Called::NotSent;
+            }
+            tokio::time::sleep(Duration::from_millis(CONNECT_MS)).await;
+        };
+        let answer = tokio::time::timeout(Duration::from_millis(ANSWER_MS), answered).await;
+        self.line().waiting.remove(&call);
+        match answer {
+            Ok(Ok(tell)) => Called::Answered(tell),
+            Ok(Err(_)) | Err(_) => Called::Unanswered,
+        }
+    }
+
+    async fn bring(&self, inbox: &dyn Inbox, said: Said) {
+        let message = Inbound {
+            conversation: at(&said.conversation),
+            message_id: said.message_id.clone(),
+            author: said.author,
+            text: said.text,
+        };
+        let refused = match inbox.offer(message).await {
+            Offered::Taken => None,
+            // It is brought again.
+            Offered::Later { .. } => return,
+            Offered::Refused { why } => Some(why),
+        };
+        let Said { conversation, message_id, .. } = said;
+        let ask = Ask::Acknowledge { conversation, message_id, refused };
+        if let Some(out) = &self.line().out {
+            let _ = out.try_send(line(&ask));
+        }
+    }
+}
+
+/// The conversation of that name.
+fn at(conversation_id: &str) -> ConversationRef {
+    ConversationRef {
+        channel: NAME.to_owned(),
+        account_id: "default".to_owned(),
+        conversation_id: conversation_id.to_owned(),
+        parent_conversation_id: None,
+    }
+}
+
+impl Channel for FakeChannel {
+    fn id(&self) -> &'static str {
+        NAME
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+        let text = Text {
+            conversation: to.conversation_id.clone(),
+            nonce: message.nonce.clone(),
+            kind: message.kind.as_str().to_owned(),
+            text: message.text.clone(),
+        };
+        Box::pin(async move {
+            let why = |why: &str| why.to_owned();
+            match self.link().call(|call| Ask::Send { call, message: text }).await {
+                Called::Answered(Tell::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
+                Called::Answered(Tell::Limited { retry_after_ms, .. }) => {
+                    SendOutcome::Limited { retry_after_ms }
+                }
+                Called::Answered(Tell::Unavailable { .. }) => {
+                    SendOutcome::Rejected { why: why("the service is out of order"), again: true }
+                }
+                Called::NotSent => SendOutcome::Rejected { why: why("there is no connection"), again: true },
+                Called::Answered(_) | Called::Unanswered => SendOutcome::Uncertain { why: why("no answer") },
+            }
+        })
+    }
+
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+        let (conversation, nonce) = (to.conversation_id.clone(), message.nonce.clone());
+        Box::pin(async move {
+            match self.link().call(|call| Ask::Lookup { call, conversation, nonce }).await {
+                Called::Answered(Tell::Found { message_id: Some(message_id), .. }) => {
+                    Lookup::Found { message_id }
+                }
+                Called::Answered(Tell::Found { message_id: None, .. }) => Lookup::Absent,
+                _ => Lookup::Unknown { why: "no answer".to_owned() },
+            }
+        })
+    }
+
+    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let _ = self.link();
+            let heard = self.link.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(mut heard) = heard else { return };
+            let mut bringing = tokio::task::JoinSet::new();
+            while let Some(said) = heard.recv().await {
+                let (link, inbox) = (Arc::clone(&self.link), Arc::clone(&inbox));
+                bringing.spawn(async move { link.bring(inbox.as_ref(), said).await });
+                while bringing.try_join_next().is_some() {}
+            }
+        })
+    }
+}

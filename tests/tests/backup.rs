@@ -1,0 +1,113 @@
+//! A backup that is taken while ten sessions talk, brought back elsewhere under another supervisor: what it holds is
+//! whole and goes on there, and where it came from nobody notices.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::cli::run;
+use acp_tests::house::{AGENT, GATEWAY, House};
+use acp_tests::invariants;
+use acp_tests::scrape::post;
+use acp_tests::story::{check_chunks, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::open_to_read;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Sessions, and chunks of the turn of each.
+const SESSIONS: usize = 10;
+const CHUNKS: u64 = 400;
+const PACE_MS: u64 = 25;
+/// The state directory that the backup is brought back into.
+const ELSEWHERE: &str = "elsewhere";
+
+fn count(db: &Connection, sql: &str) -> i64 {
+    db.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+fn say(socket: &Path, room: usize, id: &str, text: &str) -> Value {
+    let path = format!("/v1/console/conversations/room-{room}/messages");
+    post(socket, &path, &json!({"text": text, "message_id": id}))
+}
+
+/// Ten sessions in ten conversations, each in the middle of a long turn. Their keys.
+fn ten_that_talk(house: &House) -> Vec<String> {
+    let socket = house.gateway().socket();
+    let mut keys = Vec::new();
+    for room in 0..SESSIONS {
+        let cwd = house.world.dir(&format!("work/room-{room}"));
+        let spawned = say(&socket, room, "spawn", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+        keys.push(spawned["session_key"].as_str().unwrap_or_else(|| panic!("{spawned}")).to_owned());
+    }
+    for room in 0..SESSIONS {
+        let told = say(&socket, room, "talk", &format!("chunks {CHUNKS} pace_ms={PACE_MS} size=20"));
+        assert_eq!(told["outcome"], "prompted", "{told}");
+    }
+    let talking = "SELECT count(DISTINCT run_id) FROM acp_events WHERE kind = 'agent_message'";
+    until(LONG, "all of them talk", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
+    keys
+}
+
+/// Every agent of the house: its lease, and what runs for it.
+fn agents(house: &House) -> Vec<(String, String, i32, i32)> {
+    let what = |lease: &acp_tests::lease::Lease| {
+        (lease.id().to_owned(), lease.state().to_owned(), lease.wrapper_pid(), lease.adapter_pid())
+    };
+    let mut all: Vec<_> = house.leases().iter().map(what).collect();
+    all.sort();
+    all
+}
+
+/// Point 3 of what must be shown.
+#[test]
+fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
+    let house = House::new(&[]);
+    let world = &house.world;
+    let keys = ten_that_talk(&house);
+    let before = agents(&house);
+    assert!(before.len() == SESSIONS && before.iter().all(|(_, state, ..)| state == "open"), "{before:?}");
+
+    let file = world.path("backup.db");
+    let made = house.verb(&["store", "backup", file.to_str().unwrap()]);
+    assert_eq!(made["broken"].as_array().map(Vec::len), Some(0), "{made}");
+    let backup = open_to_read(&file);
+    invariants::check(&backup);
+    let running = "SELECT count(*) FROM acp_runs WHERE state = 'running'";
+    assert_eq!(count(&backup, running), SESSIONS as i64, "it was taken in the middle of every turn");
+
+    // Elsewhere: another state directory, another supervisor.
+    let _ = run(&mut world.gateway_verb(ELSEWHERE, &["store", "restore", file.to_str().unwrap()]), LONG).ok();
+    let _ = run(&mut world.gateway_verb(ELSEWHERE, &["adopt"]), LONG).ok();
+    std::fs::copy(world.path("gateway.toml"), world.path("elsewhere.toml")).unwrap();
+    let other = world.dir("other-supervisor");
+    let supervisor =
+        world.service("acp-supervisor", &["serve", "--state-dir", other.to_str().unwrap(), "--json"]);
+    let twin = world.gateway(ELSEWHERE, &supervisor.socket());
+    until(LONG, "what ran when it was taken ends there, and is said", || {
+        let journal = world.journal(ELSEWHERE);
+        let told = "SELECT count(*) FROM acp_runs r WHERE state = 'failed' AND (SELECT count(*) FROM acp_delivery_part p \
+                    WHERE p.run_id = r.run_id AND p.kind = 'final' AND p.state = 'sent') = 1";
+        count(&journal, told) == SESSIONS as i64
+    });
+    for key in &keys {
+        let events = world.prompt(ELSEWHERE, key, "say it goes on");
+        check_turn(&events, "end_turn");
+    }
+    assert_eq!(world.leases(&supervisor.socket()).len(), SESSIONS, "its agents are under its own supervisor");
+    let report = world.cli(ELSEWHERE, &["store", "check"]).ok().json();
+    assert_eq!(report["ok"], true, "{report}");
+    assert_eq!(twin.terminate(LONG), Some(0));
+    invariants::check(&world.journal(ELSEWHERE));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+
+    // Where it came from: the same agents, and every turn to its end.
+    assert_eq!(agents(&house), before, "nobody touched the agents of the original");
+    until(LONG, "the turns of the original end", || count(&world.journal(GATEWAY), running) == 0);
+    for key in &keys {
+        let history = house.history(key);
+        check_chunks(&chunks(&history), CHUNKS, 20);
+    }
+    let sent = "SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'";
+    until(SOON, "every answer is delivered", || count(&world.journal(GATEWAY), sent) >= SESSIONS as i64);
+    house.end();
+}

@@ -1,0 +1,135 @@
+//! Bindings with real processes: what leads nowhere is said and goes only where that is allowed, a start cleans up and
+//! keeps the rest, and a bound turn is told where it is bound, once.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::house::{AGENT, GATEWAY, House, Plan};
+use acp_tests::scrape::{Scrape, post};
+use acp_tests::story::check_turn;
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::GATEWAY_DB;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// The gateway's database, open for what no transaction of a gateway would leave behind.
+#[expect(clippy::disallowed_methods, reason = "the test damages what the store would protect")]
+fn damage(house: &House, sql: &str) {
+    let db = Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap();
+    db.busy_timeout(Duration::from_secs(10)).unwrap();
+    db.execute_batch(sql).unwrap();
+}
+
+/// Somebody says something in a conversation.
+fn say(house: &House, conversation: &str, id: &str, text: &str) -> Value {
+    let path = format!("/v1/console/conversations/{conversation}/messages");
+    post(&house.gateway().socket(), &path, &json!({"text": text, "message_id": id}))
+}
+
+/// A session that was begun in a conversation.
+fn spawn(house: &House, conversation: &str) -> String {
+    let cwd = house.world.dir("work/project");
+    let text = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
+    let spawned = say(house, conversation, "spawn", &text);
+    let told = spawned["text"].as_str().unwrap_or_default();
+    assert!(told.contains("works here now") && told.contains("The binding ends after 1d"), "{spawned}");
+    spawned["session_key"].as_str().unwrap().to_owned()
+}
+
+/// What the gateway and the agents said in a conversation, in order.
+fn told(house: &House, conversation: &str) -> Vec<String> {
+    let db = house.world.journal(GATEWAY);
+    let sql = "SELECT text FROM console_message WHERE conversation_id = ?1 AND kind <> 'person' ORDER BY id";
+    let mut rows = db.prepare(sql).unwrap();
+    let texts = rows.query_map([conversation], |row| row.get(0)).unwrap().map(Result::unwrap);
+    texts.collect()
+}
+
+fn check_of_doctor(house: &House, name: &str) -> Value {
+    let doctor = house.cli(&["doctor"]).json();
+    doctor.as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone()
+}
+
+#[test]
+fn b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
+    for allowed in [false, true] {
+        let toml = format!("[session.thread_bindings]\nauto_unbind_stale = {allowed}\n");
+        let house = Plan::flags(&[]).gateway(&toml).build();
+        let key = spawn(&house, "room");
+        assert_eq!(check_of_doctor(&house, "bindings")["verdict"], "ok");
+        damage(&house, "UPDATE acp_sessions SET state = 'closed'");
+        let found = check_of_doctor(&house, "bindings");
+        let named = format!("console/default/room -> {key} (session-closed)");
+        assert_eq!(found["verdict"], "failed");
+        assert!(found["detail"].as_str().unwrap().contains(&named), "{found}");
+        for id in ["1", "2"] {
+            let refused = say(&house, "room", id, "hello");
+            let gone = allowed && id == "2";
+            let code = if gone { "ACP_NOT_BOUND" } else { "ACP_STALE_BINDING" };
+            assert_eq!((&refused["outcome"], &refused["failure"]["code"]), (&"refused".into(), &code.into()));
+            let text = refused["failure"]["message"].as_str().unwrap().to_owned();
+            assert_eq!(text.contains("the binding was removed"), allowed && !gone, "{text}");
+            let said = told(&house, "room").pop().unwrap_or_default();
+            assert!(said.starts_with(&text), "it is said in the conversation: {said}");
+        }
+        let now = Scrape::of(&house.gateway().socket());
+        let detected = now.value("acp_stale_binding_detections_total{channel=\"console\"}");
+        let removed = now.value("acp_stale_binding_removals_total{channel=\"console\",when=\"inbound\"}");
+        let want = if allowed { (1.0, 1.0, 0.0) } else { (2.0, 0.0, 1.0) };
+        assert_eq!((detected, removed, now.value("acp_stale_bindings")), want);
+        assert_eq!(house.prompts_received("hello"), 0);
+    }
+}
+
+#[test]
+fn d08_d10_r_a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
+    let mut house = House::new(&[]);
+    let lost = spawn(&house, "lost");
+    let kept = spawn(&house, "kept");
+    let touched = |house: &House| {
+        let sql = "SELECT last_activity_at FROM acp_bindings WHERE thread_id = 'kept'";
+        house.world.journal(GATEWAY).query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    let before = touched(&house);
+    assert_eq!(say(&house, "kept", "1", "say one")["outcome"], "prompted");
+    until(SOON, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "one"));
+    let after = touched(&house);
+    assert!(after > before, "{after} {before}");
+    house.kill_gateway();
+    damage(&house, &format!("UPDATE acp_sessions SET state = 'closed' WHERE session_key = '{lost}'"));
+    house.start_gateway();
+    assert_eq!(touched(&house), after, "a kill takes no touch along");
+    assert_eq!(check_of_doctor(&house, "bindings")["verdict"], "ok");
+    assert!(house.gateway_log().contains("a binding that led nowhere was removed"));
+    let refused = say(&house, "lost", "1", "say lost");
+    assert_eq!(refused["failure"]["code"], "ACP_NOT_BOUND", "{refused}");
+    assert_eq!(say(&house, "kept", "2", "say two")["session_key"], kept);
+    until(LONG, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "two"));
+    assert_eq!(house.prompts_received("say lost"), 0);
+}
+
+/// A turn of a bound session is told where it is bound: once, whoever asked for it, however often and around kills.
+#[test]
+fn c12_c14_r_a_bound_turn_is_told_once_where_it_is_bound() {
+    let mut house = House::new(&[]);
+    let key = spawn(&house, "room");
+    let first = say(&house, "room", "1", "say asked here");
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(say(&house, "room", "1", "say asked here")["run_id"], first["run_id"]);
+    until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "asked here"));
+    // From elsewhere: the one who asks follows the journal, and the conversation is told.
+    check_turn(&house.prompt(&key, "say asked elsewhere"), "end_turn");
+    until(LONG, "it is told", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
+    // In a conversation that is bound to nothing nobody answers, and nothing leaks into it.
+    assert_eq!(say(&house, "lobby", "1", "say asked in the lobby")["failure"]["code"], "ACP_NOT_BOUND");
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(say(&house, "room", "2", "say last")["outcome"], "prompted");
+    until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "last"));
+    assert_eq!(told(&house, "room")[1..], ["asked here", "asked elsewhere", "last"]);
+    assert_eq!(told(&house, "lobby").len(), 1, "only that it is bound to nothing");
+    assert_eq!(house.prompts_received("say asked here"), 1);
+    assert_eq!(house.prompts_received("say asked in the lobby"), 0);
+    house.end();
+}

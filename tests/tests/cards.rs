@@ -1,0 +1,59 @@
+//! The live card of a turn on the console, with real processes and a gateway that is killed in the turn.
+
+use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::invariants;
+use acp_tests::scrape::post;
+use acp_tests::wait::{LONG, until};
+use serde_json::{Value, json};
+
+const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 50\n";
+
+/// Kind and text of each message of a conversation that the gateway sent, in order.
+fn told(house: &House) -> Vec<(String, String)> {
+    let db = house.world.journal(GATEWAY);
+    let sql = "SELECT kind, text FROM console_message WHERE conversation_id = 'room' \
+               AND kind IN ('card','permission','final') ORDER BY id";
+    let mut rows = db.prepare(sql).unwrap_or_else(|e| panic!("{e}"));
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap_or_else(|e| panic!("{e}"));
+    rows.map(|row| row.unwrap_or_else(|e| panic!("{e}"))).collect()
+}
+
+fn say(house: &House, id: &str, words: &str) -> Value {
+    let body = json!({"text": words, "message_id": id});
+    let socket = house.world.path(GATEWAY).join("gateway.sock");
+    post(&socket, "/v1/console/conversations/room/messages", &body)
+}
+
+/// C7, C9: the card is changed in place, gone on with by the gateway that comes after a kill, and folded above the
+/// answer, which comes once.
+#[test]
+fn c07_c09_r_a_card_is_gone_on_with_after_a_kill_and_the_answer_comes_once() {
+    let mut house = Plan::flags(&[]).gateway(LIVE).build();
+    let key = house.spawn();
+    let focused = say(&house, "1", &format!("/focus {key}"));
+    assert_eq!(focused["outcome"], "command", "{focused}");
+    let asked = say(&house, "2", "say One. \nsleep 2000\nsay Two. \npermission Write\nsay Three.");
+    assert_eq!(asked["outcome"], "prompted", "{asked}");
+    until(LONG, "the card", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
+    house.kill_gateway();
+    house.start_gateway();
+    until(LONG, "the card to go on", || {
+        let told = told(&house);
+        told.len() == 2 && told[0].1.starts_with("Waiting for an answer") && told[0].1.ends_with("Two.")
+    });
+    house.kill_gateway();
+    house.start_gateway();
+    let answered = say(&house, "3", "/acp allow");
+    assert_eq!(answered["outcome"], "command", "{answered}");
+    until(LONG, "the card to be folded", || {
+        told(&house).first().is_some_and(|(_, text)| text.starts_with("Done"))
+    });
+    let told = told(&house);
+    let kinds: Vec<&str> = told.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(kinds, ["card", "permission", "final"], "{told:?}");
+    let answer = &told[2].1;
+    let order = ["One.", "Two.", "permission: selected", "Three."].map(|word| answer.find(word));
+    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{answer}");
+    invariants::check(&house.world.journal(GATEWAY));
+    house.end();
+}

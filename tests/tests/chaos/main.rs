@@ -1,0 +1,272 @@
+//! Chaos on real processes: ten sessions in ten conversations of a channel that fails in every way, while gateway,
+//! supervisor and agents are killed and stopped and the disk runs full. At the end the channel holds exactly what
+//! the journal says, every message was acted on once, and nothing is left alive.
+//!
+//! `ACP_TEST_SEED` repeats a run as far as real processes allow: the same plan, the same mishaps in the same order.
+//! `ACP_CHAOS_KILLS` says how many kills (100 by default, 1,000 in `make nightly`).
+//! A person never sees a difference but one: a turn whose agent died is said to have failed (H6).
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod people;
+mod place;
+mod plan;
+mod verdict;
+
+use acp_tests::fake_channel::service::ChatService;
+use acp_tests::house::{AGENT, GATEWAY, scripted};
+use acp_tests::processes::{self, Held, Process};
+use acp_tests::seed::Seed;
+use acp_tests::service::Service;
+use acp_tests::wait::{LONG, wait_for};
+use acp_tests::world::{ENV_WORLD, World};
+use people::People;
+use place::Place;
+use plan::{Blow, Plan, Step};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Kills of a run, unless the environment says otherwise.
+const KILLS: u64 = 100;
+/// So many of the kills of the gateway fall between a send and its receipt, at the least: one in five.
+const BETWEEN_SHARE: u64 = 5;
+/// How long a send that can be caught is waited for.
+const CATCH: Duration = Duration::from_secs(3);
+/// Crashes are meant here.
+const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
+
+/// What happened in a run.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) gateways: u64,
+    pub(crate) starting: u64,
+    pub(crate) supervisors: u64,
+    pub(crate) agents: u64,
+    pub(crate) wrappers: u64,
+    /// Something was stopped for a while.
+    stops: u64,
+    /// The disk was full.
+    full: u64,
+    /// The channel held a part when the gateway died, whose receipt it had not committed.
+    between: u64,
+}
+
+impl Tally {
+    const fn kills(&self) -> u64 {
+        self.gateways + self.starting + self.supervisors + self.agents + self.wrappers
+    }
+}
+
+/// Everything that a run is made of.
+pub(crate) struct Chaos {
+    // In the order of their ends.
+    gateway: Option<Service>,
+    supervisor: Option<Service>,
+    service: ChatService,
+    place: Place,
+    people: People,
+    tally: Tally,
+    world: World,
+}
+
+impl Chaos {
+    fn new(seed: &mut Seed) -> Self {
+        let world = World::new();
+        let agent = scripted(&world, &[], "approve-all");
+        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
+        world.write("supervisor.toml", SUPERVISOR);
+        let service = ChatService::start(&world.path("chat.sock"), seed.fork());
+        let place = Place::new(&world);
+        let people = People::new(&world, seed.fork());
+        let supervisor = Some(world.supervisor());
+        let tally = Tally::default();
+        let mut chaos = Self { gateway: None, supervisor, service, place, people, tally, world };
+        chaos.start_gateway();
+        chaos.people.begin(&chaos.service);
+        chaos
+    }
+
+    fn start_gateway(&mut self) {
+        let command = self.place.gateway(&self.world);
+        self.gateway = Some(self.world.service_of(command));
+    }
+
+    fn start_supervisor(&mut self) {
+        self.supervisor = Some(self.world.supervisor());
+    }
+
+    fn kill_gateway(&mut self) {
+        self.gateway.take().unwrap().kill9();
+        self.tally.gateways += 1;
+        self.look_between();
+    }
+
+    fn kill_supervisor(&mut self) {
+        self.supervisor.take().unwrap().kill9();
+        self.tally.supervisors += 1;
+    }
+
+    /// Whether the gateway died between a send and its receipt.
+    fn look_between(&mut self) {
+        let journal = self.place.journal(&self.world);
+        let mut sending =
+            journal.prepare("SELECT nonce FROM acp_delivery_part WHERE state = 'sending'").unwrap();
+        let sending = sending.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        let sending: Vec<String> = sending.map(Result::unwrap).collect();
+        let held = self.service.conversations();
+        let is_held = |nonce: &String| held.values().flatten().any(|message| message.text.nonce == *nonce);
+        if sending.iter().any(is_held) {
+            self.tally.between += 1;
+        }
+    }
+
+    /// The agents and their wrappers, as they run now.
+    fn agents(&self) -> Vec<Process> {
+        let mut found = self.world.processes();
+        let is_agent = |process: &Process| {
+            let program = process.argv.first().map(String::as_str).unwrap_or_default();
+            program.ends_with("fake-agent") || program.contains("wrapper")
+        };
+        found.retain(is_agent);
+        found
+    }
+
+    /// One of them, held: it cannot be mistaken for another from now on.
+    fn some_agent(&self, draw: u64) -> Option<(Held, bool)> {
+        let found = self.agents();
+        let at = usize::try_from(draw % (found.len() as u64).max(1)).unwrap();
+        let process = found.get(at)?;
+        let held = Held::take(process.pid)?;
+        let (name, id) = self.world.mark();
+        assert_eq!(name, ENV_WORLD);
+        let is_ours = processes::has_env(held.pid, ENV_WORLD, &id)
+            || processes::lives_under(held.pid, &self.world.path(""));
+        is_ours.then(|| (held, process.argv.first().is_some_and(|program| program.contains("wrapper"))))
+    }
+
+    fn stop_for_a_while(&mut self, held: &Held, time: Duration, goes_on: bool) {
+        if held.signal(Signal::STOP) {
+            wait_for(Instant::now() + time);
+            let _ = goes_on && held.signal(Signal::CONT);
+            self.tally.stops += 1;
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.people.talk(&self.service);
+        wait_for(Instant::now() + step.pause);
+        match step.blow {
+            Blow::Gateway => {
+                self.kill_gateway();
+                self.start_gateway();
+            }
+            Blow::GatewayBetween => {
+                self.people.ask_for_an_answer(&self.service);
+                let _ = self.service.hold_an_answer(CATCH);
+                self.kill_gateway();
+                self.start_gateway();
+            }
+            Blow::GatewayStarting => {
+                self.kill_gateway();
+                let mut starting = self.place.gateway(&self.world).spawn().unwrap();
+                wait_for(Instant::now() + step.time);
+                starting.kill().unwrap();
+                starting.wait().unwrap();
+                self.tally.starting += 1;
+                self.start_gateway();
+            }
+            Blow::GatewayStopped => {
+                let held = Held::take(self.gateway.as_ref().unwrap().pid()).unwrap();
+                // Now and then it never goes on.
+                let dies = step.draw.is_multiple_of(4);
+                self.stop_for_a_while(&held, step.time * 3, !dies);
+                if dies {
+                    self.kill_gateway();
+                    self.start_gateway();
+                }
+            }
+            Blow::Supervisor => {
+                self.kill_supervisor();
+                wait_for(Instant::now() + step.time);
+                self.start_supervisor();
+            }
+            Blow::Both => {
+                self.kill_supervisor();
+                self.kill_gateway();
+                self.start_supervisor();
+                self.start_gateway();
+            }
+            Blow::SupervisorStopped => {
+                let held = Held::take(self.supervisor.as_ref().unwrap().pid()).unwrap();
+                self.stop_for_a_while(&held, step.time * 3, true);
+            }
+            Blow::Agent => self.strike_agent(step, true),
+            Blow::AgentStopped => self.strike_agent(step, false),
+            Blow::FullDisk => self.fill_the_disk(step),
+        }
+    }
+
+    fn strike_agent(&mut self, step: &Step, to_death: bool) {
+        let Some((held, is_wrapper)) = self.some_agent(step.draw) else { return };
+        if !to_death {
+            return self.stop_for_a_while(&held, step.time * 3, true);
+        }
+        if held.kill() {
+            *if is_wrapper { &mut self.tally.wrappers } else { &mut self.tally.agents } += 1;
+        }
+    }
+
+    /// The disk is full for a while; now and then the gateway dies meanwhile.
+    fn fill_the_disk(&mut self, step: &Step) {
+        let Some(filler) = self.place.fill() else { return };
+        self.tally.full += 1;
+        self.people.talk(&self.service);
+        wait_for(Instant::now() + step.time * 4);
+        if step.draw.is_multiple_of(2) {
+            self.kill_gateway();
+        }
+        std::fs::remove_file(filler).unwrap();
+        if self.gateway.is_none() {
+            self.start_gateway();
+        }
+    }
+}
+
+fn kills_wanted() -> u64 {
+    std::env::var("ACP_CHAOS_KILLS").map_or(KILLS, |text| text.parse().unwrap())
+}
+
+/// Storms until there were so many kills, and judges what is left.
+fn run(seed: &mut Seed, mut plan: Plan, kills: u64) {
+    let began = Instant::now();
+    let mut chaos = Chaos::new(seed);
+    chaos.service.set_wild(true);
+    while chaos.tally.kills() < kills {
+        let step = plan.next_step();
+        chaos.step(&step);
+    }
+    let stormed = began.elapsed();
+    chaos.service.set_wild(false);
+    verdict::settle(&chaos, LONG);
+    eprintln!("{:?}\n{:?}", chaos.tally, chaos.service.tally());
+    eprintln!("{} kills in {stormed:?}, settled after {:?}", chaos.tally.kills(), began.elapsed());
+    let Tally { gateways, between, .. } = chaos.tally;
+    verdict::check(chaos);
+    assert!(between * BETWEEN_SHARE >= gateways, "{between} of {gateways} kills between send and receipt");
+}
+
+#[test]
+fn heavy_what_the_channel_holds_is_what_the_journal_says() {
+    let mut seed = Seed::new();
+    let plan = Plan::new(seed.fork());
+    run(&mut seed, plan, kills_wanted());
+}
+
+/// The gateway dies, everything else does not: then no turn fails, and each message has its answer.
+#[test]
+fn heavy_kills_of_the_gateway_fail_no_turn() {
+    let mut seed = Seed::new();
+    let plan = Plan::gentle(seed.fork());
+    run(&mut seed, plan, kills_wanted() / 4);
+}

@@ -1,0 +1,90 @@
+//! What people say: in ten rooms, each bound to a session of its own, and in a lobby that is bound to nothing.
+
+use acp_tests::fake_channel::service::ChatService;
+use acp_tests::house::AGENT;
+use acp_tests::seed::Seed;
+use acp_tests::wait::{LONG, until};
+use acp_tests::world::World;
+use std::path::PathBuf;
+
+/// How many rooms there are.
+pub(crate) const ROOMS: usize = 10;
+/// The conversation that is bound to nothing.
+pub(crate) const LOBBY: &str = "lobby";
+/// Nobody says more before the gateway took what was said.
+const WAITING_MAX: usize = 2;
+
+/// The room of that number.
+pub(crate) fn room(number: usize) -> String {
+    format!("room-{number}")
+}
+
+/// Everybody who talks.
+#[derive(Debug)]
+pub(crate) struct People {
+    seed: Seed,
+    dirs: Vec<PathBuf>,
+    said: u64,
+    next_room: usize,
+}
+
+impl People {
+    pub(crate) fn new(world: &World, seed: Seed) -> Self {
+        let dirs = (0..ROOMS).map(|number| world.dir(&format!("work/{}", room(number)))).collect();
+        Self { seed, dirs, said: 0, next_room: 0 }
+    }
+
+    /// Starts a session in each room.
+    pub(crate) fn begin(&self, service: &ChatService) {
+        for (number, dir) in self.dirs.iter().enumerate() {
+            service.say(&room(number), "ada", &format!("/acp spawn {AGENT} --cwd {}", dir.display()));
+        }
+        until(LONG, "every room has its session", || {
+            (0..ROOMS).all(|number| service.waiting(&room(number)) == 0)
+        });
+    }
+
+    /// Everybody who feels like it says something.
+    pub(crate) fn talk(&mut self, service: &ChatService) {
+        for number in 0..ROOMS {
+            let (feels_like_it, text) = (self.seed.below(100) < 30, self.words(number));
+            if feels_like_it && service.waiting(&room(number)) < WAITING_MAX {
+                service.say(&room(number), "ada", &text);
+            }
+        }
+        if self.seed.below(10) == 0 {
+            service.say(LOBBY, "eve", "is anybody there?");
+        }
+    }
+
+    /// Somebody asks for something that is answered soon.
+    pub(crate) fn ask_for_an_answer(&mut self, service: &ChatService) {
+        for _ in 0..ROOMS {
+            self.next_room = (self.next_room + 1) % ROOMS;
+            let name = self.name(self.next_room);
+            if service.waiting(&room(self.next_room)) < WAITING_MAX {
+                service.say(&room(self.next_room), "ada", &format!("say {name} is here"));
+                return;
+            }
+        }
+    }
+
+    /// A name that is in one message and in its answer, and nowhere else.
+    fn name(&mut self, room: usize) -> String {
+        self.said += 1;
+        format!("tok-{room}-{}", self.said)
+    }
+
+    fn words(&mut self, room: usize) -> String {
+        let name = self.name(room);
+        let (count, pace, size) = (1 + self.seed.below(30), self.seed.below(40), 16 + self.seed.below(100));
+        match self.seed.below(20) {
+            0..8 => format!("say {name} begins\nchunks {count} pace_ms={pace} size={size}\nsay {name} ends"),
+            8..11 => format!("say {name} begins\nsleep {}\nsay {name} ends", count * 20),
+            11..13 => format!("say {name}\ntool run true\nsay {name} ends"),
+            13..17 => format!("tell me about {name}"),
+            17..19 => "/acp status".to_owned(),
+            _ => "/acp cancel".to_owned(),
+        }
+    }
+}

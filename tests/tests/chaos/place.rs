@@ -1,0 +1,130 @@
+//! Where the gateway keeps its state: on a small disk of its own that lives as long as the test, where the machine
+//! lets a test mount one, and else in an ordinary directory that never runs full.
+
+use acp_tests::fake_channel::ENV_SOCKET;
+use acp_tests::house::GATEWAY;
+use acp_tests::wait::{SOON, until};
+use acp_tests::world::{GATEWAY_DB, World, open_to_read};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Size of the disk, in MiB: the database of a long run, its log and its copy.
+const DISK_MIB: u64 = 64;
+
+/// The state directory, and how to get at it.
+pub(crate) struct Place {
+    dir: PathBuf,
+    /// Keeps the mount namespace.
+    keeper: Option<Child>,
+}
+
+/// Whether this machine lets a test mount a small file system in a namespace of its own.
+fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    let can = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !can {
+        println!("not possible here, so the disk does not run full: mounting a tmpfs: {tried:?}");
+    }
+    can
+}
+
+/// A command with the environment of another, in a directory.
+fn like(model: &Command, program: &str, work: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().envs(model.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.current_dir(work);
+    command
+}
+
+impl Place {
+    pub(crate) fn new(world: &World) -> Self {
+        let dir = world.dir(GATEWAY);
+        if !can_mount() {
+            return Self { dir, keeper: None };
+        }
+        let up = world.path("mounted");
+        let line = "mount -t tmpfs -o size=\"$1\",mode=700 none \"$2\"; : > \"$3\"; exec sleep 100000";
+        let mut keep = like(&world.command("acp-gateway"), "unshare", &world.path("work"));
+        keep.args(["-m", "sh", "-ec", line, "sh", &format!("{DISK_MIB}m")]).arg(&dir).arg(&up);
+        let keeper = keep.stdin(Stdio::null()).spawn().unwrap();
+        until(SOON, "the disk is there", || up.exists());
+        Self { dir, keeper: Some(keeper) }
+    }
+
+    /// A command that runs where the state directory is.
+    fn inside(&self, command: Command, work: &Path) -> Command {
+        let Some(keeper) = &self.keeper else { return command };
+        let mut inside = like(&command, "nsenter", work);
+        inside.arg(format!("--mount=/proc/{}/ns/mnt", keeper.id()));
+        inside.args(["sh", "-ec", "cd \"$1\"; shift; exec \"$@\"", "sh"]).arg(work);
+        inside.arg(command.get_program()).args(command.get_args());
+        inside
+    }
+
+    /// The gateway with the channel that fails.
+    pub(crate) fn gateway(&self, world: &World) -> Command {
+        let mut command = world.command("fake-channel-gateway");
+        command.env(ENV_SOCKET, world.path("chat.sock"));
+        command.args(["serve", "--json", "--state-dir"]).arg(&self.dir);
+        command.arg("--supervisor-socket").arg(world.path("supervisor/supervisor.sock"));
+        command.arg("--config").arg(world.path("gateway.toml"));
+        let mut command = self.inside(command, &world.path("work"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// A verb of the gateway's program on the state directory.
+    pub(crate) fn verb(&self, world: &World, args: &[&str]) -> Command {
+        let mut command = world.command("acp-gateway");
+        command.arg("--state-dir").arg(&self.dir).args(args).arg("--json");
+        self.inside(command, &world.path("work"))
+    }
+
+    /// A path of the state directory, as the test sees it.
+    fn path(&self, name: &str) -> PathBuf {
+        let root = self.keeper.as_ref().map(|keeper| PathBuf::from(format!("/proc/{}/root", keeper.id())));
+        match root {
+            Some(root) => root.join(self.dir.strip_prefix("/").unwrap()).join(name),
+            None => self.dir.join(name),
+        }
+    }
+
+    /// The journal as it is now, in a copy: SQLite does not find its way into the namespace. It is whole when no
+    /// gateway writes.
+    pub(crate) fn journal(&self, world: &World) -> rusqlite::Connection {
+        let copy = world.dir("copy");
+        for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+            let _ = std::fs::remove_file(copy.join(name));
+        }
+        for name in ["gateway.db", "gateway.db-wal"] {
+            let _ = std::fs::copy(self.path(name), copy.join(name));
+        }
+        open_to_read(&copy.join(GATEWAY_DB))
+    }
+
+    /// Leaves no room on the disk; the file that takes it. `None` where the disk is not its own.
+    pub(crate) fn fill(&self) -> Option<PathBuf> {
+        self.keeper.as_ref()?;
+        let path = self.path("filler");
+        let mut file = std::fs::File::create(&path).unwrap();
+        for piece in [1 << 20, 65_536, 4_096, 512, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+        Some(path)
+    }
+
+    /// Gives the disk back.
+    pub(crate) fn end(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

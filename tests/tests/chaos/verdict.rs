@@ -1,0 +1,261 @@
+//! What must hold when everything has settled.
+
+use crate::Chaos;
+use crate::people::{LOBBY, ROOMS, room};
+use acp_tests::cli::run;
+use acp_tests::fake_channel::service::{Message, Saying};
+use acp_tests::invariants;
+use acp_tests::processes;
+use acp_tests::wait::{LONG, until};
+use rusqlite::Connection;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+/// What still has to happen, one query each; all of them find nothing in the end.
+const OPEN: [(&str, &str); 4] = [
+    ("messages", "SELECT message_id FROM acp_inbox WHERE state = 'received'"),
+    ("runs", "SELECT run_id FROM acp_runs WHERE state IN ('queued','running')"),
+    ("parts", "SELECT nonce FROM acp_delivery_part WHERE state IN ('planned','sending')"),
+    (
+        "finals",
+        "SELECT run_id FROM acp_runs r WHERE mode = 'prompt' AND started_at IS NOT NULL AND NOT EXISTS \
+         (SELECT 1 FROM acp_delivery_part p WHERE p.run_id = r.run_id AND p.kind = 'final')",
+    ),
+];
+
+fn texts(db: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
+    let mut statement = db.prepare(sql)?;
+    statement.query_map([], |row| row.get(0))?.collect()
+}
+
+/// Waits until nothing is left to be done.
+pub(crate) fn settle(chaos: &Chaos, deadline: Duration) {
+    let taken = || {
+        let rooms = (0..ROOMS).map(room).chain([LOBBY.to_owned()]);
+        rooms.map(|room| chaos.service.waiting(&room)).sum::<usize>()
+    };
+    until(deadline, "everything that was said is taken", || taken() == 0);
+    until(deadline, "everything has settled", || {
+        // The copy is of a database in use: it may be torn, and is then looked at again.
+        let journal = chaos.place.journal(&chaos.world);
+        OPEN.iter().all(|(_, sql)| texts(&journal, sql).is_ok_and(|open| open.is_empty()))
+    });
+}
+
+/// A part as the journal's outbox has it.
+struct Part {
+    nonce: String,
+    text: String,
+    kind: String,
+    state: String,
+    message_id: Option<String>,
+}
+
+/// The last look: at processes, then at the journal and the channel.
+pub(crate) fn check(mut chaos: Chaos) {
+    check_leases(&chaos);
+    let gateway = chaos.gateway.take().unwrap();
+    assert_eq!(gateway.terminate(LONG), Some(0), "the gateway ends in order");
+    let supervisor = chaos.supervisor.take().unwrap();
+    assert_eq!(supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
+    let journal = chaos.place.journal(&chaos.world);
+    let report = run(&mut chaos.place.verb(&chaos.world, &["store", "check"]), LONG);
+    assert_eq!(report.code, Some(0), "{report:#?}");
+    chaos.place.end();
+    assert_eq!(chaos.world.processes(), [], "nothing is left alive");
+
+    invariants::check(&journal);
+    for (what, sql) in OPEN {
+        assert_eq!(texts(&journal, sql).unwrap(), [] as [String; 0], "{what}");
+    }
+    let held = chaos.service.conversations();
+    let runs = check_sayings(&chaos, &journal);
+    check_conversations(&journal, &held);
+    check_finals(&journal, &held);
+    let failed = check_agents(&chaos, &runs);
+    // A person is told of each of them (H6), and only what was struck fails: an agent's death ends one turn, the
+    // supervisor's one in each room.
+    let struck = chaos.tally.agents + chaos.tally.wrappers + chaos.tally.supervisors * ROOMS as u64;
+    eprintln!("{} turns, {failed} of them failed; {struck} might have", runs.len());
+    assert!(failed <= struck, "{failed} turns failed of {struck} that were struck");
+}
+
+/// I8: no process of a lease that is closed, and none that is open without one.
+fn check_leases(chaos: &Chaos) {
+    let socket = chaos.supervisor.as_ref().unwrap().socket();
+    until(LONG, "leases and processes are the same", || {
+        chaos.world.leases(&socket).iter().all(|lease| {
+            let is_over = matches!(lease.state(), "closed" | "lost");
+            processes::of_lease(lease.id()).is_empty() == is_over
+        })
+    });
+}
+
+/// A run as the journal has it.
+struct Run {
+    prompt: String,
+    state: String,
+}
+
+/// Every message was acted on once. The runs, by id.
+fn check_sayings(chaos: &Chaos, journal: &Connection) -> BTreeMap<String, Run> {
+    let sql = "SELECT conversation_id, message_id, text, outcome_json FROM acp_inbox WHERE channel = 'fake'";
+    let mut statement = journal.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| {
+        let said: (String, String) = (row.get(0)?, row.get(1)?);
+        Ok((said, (row.get::<_, String>(2)?, row.get::<_, String>(3)?)))
+    });
+    let mut inbox: HashMap<(String, String), (String, String)> = rows.unwrap().map(Result::unwrap).collect();
+    let mut statement = journal.prepare("SELECT run_id, prompt, state FROM acp_runs").unwrap();
+    let runs = statement
+        .query_map([], |row| Ok((row.get(0)?, Run { prompt: row.get(1)?, state: row.get(2)? })))
+        .unwrap();
+    let runs: BTreeMap<String, Run> = runs.map(Result::unwrap).collect();
+    let mut of_messages = BTreeSet::new();
+    for Saying { said, taken, refused } in chaos.service.sayings() {
+        assert!(taken && refused.is_none(), "{said:?}: {refused:?}");
+        let key = (said.conversation.clone(), said.message_id.clone());
+        let (text, outcome) = inbox.remove(&key).unwrap_or_else(|| panic!("never taken: {said:?}"));
+        assert_eq!(text, said.text);
+        let outcome: Value = serde_json::from_str(&outcome).unwrap();
+        let is_command = said.text.starts_with('/');
+        match outcome["outcome"].as_str().unwrap() {
+            "prompted" => {
+                let run_id = outcome["run_id"].as_str().unwrap();
+                assert_eq!(runs[run_id].prompt.trim(), said.text.trim(), "{said:?}");
+                assert!(of_messages.insert(run_id.to_owned()), "two messages, one run: {said:?}");
+                assert!(!is_command && said.conversation != LOBBY, "{said:?}");
+            }
+            "command" => assert!(is_command, "{said:?}: {outcome}"),
+            "refused" => assert_eq!(said.conversation, LOBBY, "{said:?}: {outcome}"),
+            _ => panic!("{said:?}: {outcome}"),
+        }
+    }
+    assert!(inbox.is_empty(), "nobody said this: {inbox:?}");
+    assert_eq!(runs.len(), of_messages.len(), "a run of no message");
+    runs
+}
+
+/// Each conversation holds its own parts in the order of the journal, each once, its replies each once, and
+/// nothing else.
+fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
+    let names: BTreeSet<String> = (0..ROOMS).map(room).chain([LOBBY.to_owned()]).collect();
+    assert!(held.keys().all(|name| names.contains(name)), "{:?}", held.keys());
+    for name in &names {
+        let none = Vec::new();
+        let held = held.get(name).unwrap_or(&none);
+        let mut once = BTreeSet::new();
+        for message in held {
+            assert!(once.insert(&message.text.nonce), "twice in {name}: {message:?}");
+            for token in tokens(&message.text.text) {
+                assert!(name.ends_with(&format!("-{}", room_of(token))), "of another room: {message:?}");
+            }
+        }
+        let parts = parts_of(journal, name);
+        let unsure = parts.iter().filter(|part| part.state != "sent").count();
+        assert_eq!(unsure, 0, "parts of {name} were given up");
+        let is_part = |message: &&Message| parts.iter().any(|part| part.nonce == message.text.nonce);
+        let shown: Vec<(&str, &str, &str, Option<&str>)> = held
+            .iter()
+            .filter(is_part)
+            .map(|m| (&*m.text.nonce, &*m.text.kind, &*m.text.text, Some(&*m.message_id)))
+            .collect();
+        let planned: Vec<_> =
+            parts.iter().map(|p| (&*p.nonce, &*p.kind, &*p.text, p.message_id.as_deref())).collect();
+        assert_eq!(shown, planned, "the conversation {name}");
+        let mut replies: Vec<&str> =
+            held.iter().filter(|message| !is_part(message)).map(|message| message.text.text.trim()).collect();
+        let mut owed = replies_of(journal, name);
+        replies.sort_unstable();
+        owed.sort_unstable();
+        assert_eq!(replies, owed, "the replies in {name}");
+    }
+}
+
+fn parts_of(journal: &Connection, conversation: &str) -> Vec<Part> {
+    let sql = "SELECT nonce, text, kind, state, message_id FROM acp_delivery_part p JOIN acp_bindings b \
+               USING (binding_key) WHERE b.thread_id = ?1 AND b.channel = 'fake' ORDER BY session_seq, part_no";
+    let mut statement = journal.prepare(sql).unwrap();
+    let rows = statement.query_map([conversation], |row| {
+        Ok(Part {
+            nonce: row.get(0)?,
+            text: row.get(1)?,
+            kind: row.get(2)?,
+            state: row.get(3)?,
+            message_id: row.get(4)?,
+        })
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+/// What people in a conversation are owed by what was done about their messages.
+fn replies_of(journal: &Connection, conversation: &str) -> Vec<String> {
+    let sql = "SELECT outcome_json FROM acp_inbox WHERE conversation_id = ?1 AND channel = 'fake'";
+    let mut statement = journal.prepare(sql).unwrap();
+    let rows = statement.query_map([conversation], |row| row.get::<_, String>(0)).unwrap();
+    let said = |text: String| {
+        let outcome: Value = serde_json::from_str(&text).unwrap();
+        let text = outcome["text"].as_str().or_else(|| outcome["failure"]["message"].as_str());
+        text.unwrap_or_default().trim().to_owned()
+    };
+    rows.map(|row| said(row.unwrap())).filter(|text| !text.is_empty()).collect()
+}
+
+/// The names in a text that are of one message alone.
+fn tokens(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(|word| word.starts_with("tok-"))
+}
+
+fn room_of(token: &str) -> &str {
+    token.split('-').nth(1).unwrap_or_default()
+}
+
+fn dense(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+/// What the agent said in a turn is in the final message of that turn, all of it: read from the journal alone, and
+/// not from what the gateway planned to send.
+fn check_finals(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
+    let said = "SELECT coalesce(json_extract(payload_json, '$.content.text'), '') FROM acp_events \
+                WHERE run_id = ?1 AND kind = 'agent_message' ORDER BY seq";
+    let ended = "SELECT r.run_id || ' ' || b.thread_id FROM acp_runs r JOIN acp_bindings b USING (session_key) \
+                 WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL";
+    let finals = "SELECT nonce FROM acp_delivery_part WHERE run_id = ?1 AND kind = 'final' ORDER BY part_no";
+    for line in texts(journal, ended).unwrap() {
+        let (run_id, conversation) = line.split_once(' ').unwrap();
+        let of_run = |sql: &str| {
+            let mut statement = journal.prepare(sql).unwrap();
+            let rows = statement.query_map([run_id], |row| row.get::<_, String>(0)).unwrap();
+            rows.map(Result::unwrap).collect::<Vec<String>>()
+        };
+        let nonces = of_run(finals);
+        let shown = held[conversation].iter().filter(|message| nonces.contains(&message.text.nonce));
+        let shown = dense(&shown.map(|message| message.text.text.as_str()).collect::<Vec<_>>().concat());
+        let want = dense(&of_run(said).concat());
+        assert!(!shown.is_empty() && shown.contains(&want), "run {run_id}\n{want}\n{shown}");
+    }
+}
+
+/// What the agents received: nothing twice, and everything that was answered. How many turns failed.
+fn check_agents(chaos: &Chaos, runs: &BTreeMap<String, Run>) -> u64 {
+    let log = std::fs::read_to_string(chaos.world.path("agent.log")).unwrap();
+    let mut received: HashMap<String, u64> = HashMap::new();
+    for line in log.lines() {
+        let entry: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let event = entry["event"].as_str().unwrap_or_default();
+        assert!(!matches!(event, "violation" | "trouble"), "the agent complains: {entry}");
+        if event == "prompt" {
+            *received.entry(entry["text"].as_str().unwrap().to_owned()).or_default() += 1;
+        }
+    }
+    let mut failed = 0;
+    for Run { prompt, state } in runs.values() {
+        let times = received.get(prompt).copied().unwrap_or(0);
+        assert!(times <= 1, "received {times} times: {prompt:?}");
+        assert!(state != "completed" || times == 1, "answered and never received: {prompt:?}");
+        failed += u64::from(state == "failed");
+    }
+    failed
+}

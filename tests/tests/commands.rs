@@ -1,0 +1,223 @@
+//! Commands of a conversation against real processes: over the console channel, as `chat` and every other client
+//! gives them. Each is done once, whatever is repeated and whoever dies in between.
+
+use acp_tests::house::{AGENT, GATEWAY, House};
+use acp_tests::scrape::post;
+use acp_tests::wait::{SOON, until};
+use serde_json::{Value, json};
+
+/// One conversation of the console; messages are numbered.
+struct Room<'a> {
+    name: &'a str,
+    said: u32,
+}
+
+impl<'a> Room<'a> {
+    const fn new(name: &'a str) -> Self {
+        Self { name, said: 0 }
+    }
+
+    fn send(&self, house: &House, id: &str, text: &str) -> Value {
+        let socket = house.world.path(GATEWAY).join("gateway.sock");
+        let path = format!("/v1/console/conversations/{}/messages", self.name);
+        post(&socket, &path, &json!({"text": text, "message_id": id}))
+    }
+
+    /// Says something twice, as a channel may: the answer is the same.
+    fn say(&mut self, house: &House, text: &str) -> Value {
+        self.said += 1;
+        let id = format!("{}-{}", self.name, self.said);
+        let first = self.send(house, &id, text);
+        assert_eq!(self.send(house, &id, text), first, "{text}");
+        first
+    }
+
+    /// The same, of which the gateway dies in between.
+    fn say_and_kill(&mut self, house: &mut House, text: &str) -> Value {
+        self.said += 1;
+        let id = format!("{}-{}", self.name, self.said);
+        let first = self.send(house, &id, text);
+        house.kill_gateway();
+        house.start_gateway();
+        assert_eq!(self.send(house, &id, text), first, "{text}");
+        first
+    }
+}
+
+fn text(said: &Value) -> &str {
+    said["text"].as_str().unwrap_or_default()
+}
+
+/// What a command answers with.
+fn answered(said: &Value) -> &str {
+    assert_eq!(said["outcome"], "command", "{said}");
+    text(said)
+}
+
+fn spawn(house: &House, room: &mut Room<'_>, flags: &str) -> String {
+    let cwd = house.world.dir("work/project");
+    let said = room.say(house, &format!("/acp spawn {AGENT} --cwd '{}' {flags}", cwd.display()));
+    said["session_key"].as_str().unwrap_or_else(|| panic!("{said}")).to_owned()
+}
+
+fn show(house: &House, key: &str) -> Value {
+    house.verb(&["sessions", "show", key])
+}
+
+fn is_idle(house: &House, key: &str) -> bool {
+    show(house, key)["state"] == "idle"
+}
+
+/// The main verbs, one after the other, from the conversation of the session and from another one.
+#[test]
+fn e01_e04_r_a_session_is_run_from_its_conversations() {
+    let house = House::new(&[]);
+    let (mut room, mut other) = (Room::new("room"), Room::new("other"));
+    let key = spawn(&house, &mut room, "--label 'my own'");
+    assert_eq!(room.say(&house, "say hello")["outcome"], "prompted");
+    until(SOON, "it was answered", || is_idle(&house, &key));
+    assert!(
+        answered(&room.say(&house, "/acp sessions"))
+            .contains(&format!("* my own (persistent, idle, direct, bound to console/room) {key}"))
+    );
+    assert!(answered(&other.say(&house, "/acp status my own")).starts_with(&format!("{key} ({AGENT}) in ")));
+    // A turn that does not end by itself is cancelled, by its label, from elsewhere.
+    room.say(&house, "no_reply");
+    until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
+    assert!(answered(&room.say(&house, "/agents")).starts_with("At work:\n- my own "));
+    assert_eq!(
+        answered(&other.say(&house, "/acp cancel my own")),
+        format!("The turn of {key} was asked to stop.")
+    );
+    assert_eq!(house.received("session/cancel").len(), 1, "repeated, and done once");
+    assert_eq!(
+        answered(&other.say(&house, "/acp close my own")),
+        format!("{key} is being closed, and no conversation is bound to it any more.")
+    );
+    assert_eq!(show(&house, &key)["state"], "closed");
+    let unbound = room.say(&house, "say more");
+    assert_eq!(
+        (&unbound["outcome"], &unbound["reason"]),
+        (&json!("refused"), &json!("no-binding")),
+        "{unbound}"
+    );
+    house.end();
+}
+
+#[test]
+fn e01_r_a_question_is_answered_from_another_conversation() {
+    let house = House::new(&[]);
+    let (mut room, mut other) = (Room::new("room"), Room::new("other"));
+    let key = spawn(&house, &mut room, "--label asks");
+    room.say(&house, "permission Write it");
+    until(SOON, "it asks", || {
+        answered(&other.say(&house, "/acp permissions --session asks")).contains("- Write it (id ")
+    });
+    let said = other.say(&house, "/acp deny --session asks");
+    assert!(answered(&said).starts_with("Answered: "), "{said}");
+    until(SOON, "the turn ends", || is_idle(&house, &key));
+    assert!(house.history(&key).iter().any(|event| {
+        event["text"].as_str().is_some_and(|text| text.contains("permission: selected reject"))
+    }));
+    // From now on nobody is asked.
+    let said = room.say(&house, "/acp permissions approve-all");
+    assert!(answered(&said).starts_with("From now on: the agent may do everything (approve-all)."), "{said}");
+    room.say(&house, "permission Write more");
+    until(SOON, "the turn ends", || {
+        house.prompts_received("permission Write more") == 1 && is_idle(&house, &key)
+    });
+    assert_eq!(show(&house, &key)["permission"], "approve-all");
+    house.end();
+}
+
+/// What is ours and unknown, or misused, never reaches the agent; what only looks like it does.
+#[test]
+fn e03_e05_r_no_command_reaches_the_agent() {
+    let house = House::new(&[]);
+    let mut room = Room::new("room");
+    let key = spawn(&house, &mut room, "");
+    for typed in [
+        "/acp list",
+        "/ACP cancle",
+        "/acp",
+        "/acp timeout soon",
+        "/session",
+        "/focus",
+        "/acp \u{2014}x",
+        "/unfocus now",
+        "/agents all",
+    ] {
+        let said = room.say(&house, typed);
+        assert!(answered(&said).contains("/acp"), "{typed}: {said}");
+    }
+    assert_eq!(room.say(&house, "/acpfoo")["outcome"], "prompted");
+    until(SOON, "it was answered", || house.received("session/prompt").len() == 1 && is_idle(&house, &key));
+    let prompt = house.received("session/prompt").remove(0).to_string();
+    assert!(prompt.contains("/acpfoo"), "{prompt}");
+    house.end();
+}
+
+/// Windows are durable, and so is what every command did: the gateway dies after each.
+#[test]
+fn e01_d04_r_commands_outlive_the_gateway_and_are_done_once() {
+    let mut house = House::new(&[]);
+    let mut room = Room::new("room");
+    let cwd = house.world.dir("work/project");
+    let spawned =
+        room.say_and_kill(&mut house, &format!("/acp spawn {AGENT} --cwd {} --label one", cwd.display()));
+    let key = spawned["session_key"].as_str().unwrap_or_else(|| panic!("{spawned}")).to_owned();
+    let second = spawn(&house, &mut Room::new("other"), "--thread off --label two");
+    for typed in [
+        "/session idle 2h",
+        "/session max-age 1d",
+        "/acp timeout 600",
+        "/acp set-mode code",
+        "/acp reset-options",
+        "/acp new",
+        "/unfocus",
+        "/focus one",
+        "/focus two",
+        "/acp cancel one",
+        "/acp archive one --discard",
+    ] {
+        let said = room.say_and_kill(&mut house, typed);
+        assert!(!answered(&said).is_empty(), "{typed}: {said}");
+        if typed == "/session max-age 1d" {
+            let shown = room.say(&house, "/session idle");
+            assert!(answered(&shown).starts_with("/session idle is 2h: "), "{shown}");
+        }
+    }
+    assert_eq!(
+        (&show(&house, &key)["state"], &show(&house, &key)["ending"]),
+        (&json!("closed"), &json!("archived"))
+    );
+    let bound = show(&house, &second)["bindings"].clone();
+    assert_eq!(bound.as_array().map(Vec::len), Some(1), "{bound}");
+    let all = house.verb(&["sessions", "list", "--all"]);
+    assert_eq!(all.as_array().map(Vec::len), Some(2), "{all}");
+    assert_eq!(room.say_and_kill(&mut house, "say once")["outcome"], "prompted");
+    until(SOON, "it is answered", || house.prompts_received("say once") == 1 && is_idle(&house, &second));
+    house.end();
+}
+
+/// What people and scripts read of the gateway.
+#[test]
+fn e06_r_diagnostics_say_how_it_is() {
+    let mut house = House::new(&[]);
+    let mut room = Room::new("room");
+    let said = room.say(&house, "/acp doctor");
+    assert!(answered(&said).contains(" is healthy.\n- ok: policy: prompts reach agents\n- ok: backend direct works\n- ok: supervisor answers\n"), "{said}");
+    assert!(
+        answered(&room.say(&house, "/acp install"))
+            .starts_with("1. The backend direct is part of this gateway")
+    );
+    assert!(answered(&room.say(&house, "/agents")).contains("demo"));
+    house.kill_supervisor();
+    until(SOON, "the supervisor is missed", || {
+        let said = room.say(&house, "/acp doctor");
+        answered(&said).contains("is not healthy.")
+            && answered(&said).contains("\nNext: ask whoever runs this gateway to start the supervisor.")
+    });
+    house.start_supervisor();
+    house.end();
+}
