@@ -234,7 +234,12 @@ pub(super) fn at_rest(stage: &mut Stage<'_>) -> Result<(), Broken> {
     broken("every wish is answered", &open.map(|wish| format!("{:?}", wish.want)).collect::<Vec<_>>())
 }
 
-const AT_REST: [(&str, &str); 6] = [
+const AT_REST: [(&str, &str); 7] = [
+    (
+        "I8: the process of a closed session ends",
+        "SELECT l.lease_id || ' ' || l.usage FROM acp_leases l JOIN acp_sessions s USING (session_key) \
+         WHERE s.state = 'closed' AND l.usage <> 'ended'",
+    ),
     (
         "every run ends",
         "SELECT r.run_id || ' ' || r.state || ' in ' || s.state FROM acp_runs r JOIN acp_sessions s USING (session_key) \
@@ -419,4 +424,18 @@ pub(super) fn watch(db: &Connection) {
 /// What moved since [`watch`].
 pub(super) fn moved(db: &Connection) -> Vec<String> {
     texts(db, "SELECT what FROM temp.moved")
+}
+
+/// What is in the database, for whoever looks into a seed that failed.
+pub(super) fn rows(db: &Connection) -> String {
+    const ALL: [&str; 4] = [
+        "SELECT 'session ' || session_key || ' ' || state || ' epoch ' || epoch || ' lease ' || coalesce(lease_id, '-') \
+         FROM acp_sessions",
+        "SELECT 'lease ' || lease_id || ' ' || usage || ' of ' || session_key FROM acp_leases",
+        "SELECT 'run ' || run_id || ' ' || state || ' of ' || session_key FROM acp_runs",
+        "SELECT 'event ' || session_key || ' ' || session_seq || ' ' || kind || ' ' || coalesce(run_id, '-') || ' at ' \
+         || created_at || ' ' || substr(payload_json, 1, 200) FROM (SELECT * FROM acp_events ORDER BY event_id DESC \
+         LIMIT 200) ORDER BY event_id",
+    ];
+    ALL.iter().flat_map(|sql| texts(db, sql)).collect::<Vec<_>>().join("\n")
 }

@@ -8,6 +8,7 @@ use crate::channel::{Channel, Channels};
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::actor::{Limits, Profile};
+use crate::core::recovery;
 use crate::error::Failure;
 use crate::inbound::Inlet;
 use crate::live::Live;
@@ -16,17 +17,18 @@ use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
-use crate::session_task::{Deps, Lanes, Patience, Profiles, run};
+use crate::session_task::{Deps, Envelope, Lanes, Patience, Profiles, run};
 use crate::store::Store;
 use crate::store::by_hand::Pump;
 use crate::supervisor::Supervisor;
 use crate::supervisor::by_hand::Wire;
-use acp_shared::ids::{AgentName, SessionKey};
+use acp_shared::ids::AgentName;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{Sender, channel};
 use tokio_util::sync::CancellationToken;
 
 /// The longest line of an agent, in bytes.
@@ -178,29 +180,31 @@ fn deps(
     (deps, agents)
 }
 
-/// Actors of a gateway that was here before and does not know that it is over: they hold these sessions until the
-/// next one's actors take them over, and go on trying to write. A supervisor serves the newest gateway only, so that
-/// they do not reach it; and one gateway never has two actors of one session (see `manager/mailbox.rs`).
-pub(super) fn leave_behind(
+/// Actors of a gateway that was here before and does not know that it is over: they hold the sessions that the next
+/// one takes up at its start, and go on trying to write. A supervisor serves the newest gateway only, so that they do
+/// not reach it; and one gateway never has two actors of one session (see `manager/mailbox.rs`). The ways to them.
+pub(super) async fn leave_behind(
     store: &Store,
     config: &Loaded,
     (dir, now_ms): (&Path, u64),
-    keys: impl IntoIterator<Item = SessionKey>,
-) {
+) -> Vec<Sender<Envelope>> {
+    let Ok(found) = store.found_sessions().await else { return Vec::new() };
     let (supervisor, _) = Wire::new();
     let clock = Clock::at(now_ms);
     crate::store::by_hand::tell_time(move || clock.now_ms());
     let (deps, _) = deps(store, &supervisor, config, dir, clock);
-    for key in keys {
-        let (mailbox, mailbox_lane) = tokio::sync::mpsc::channel(1);
-        let (urgent, urgent_lane) = tokio::sync::mpsc::channel(1);
+    let start = |(key, _)| {
+        let (mailbox, mailbox_lane) = channel(1);
+        let (urgent, urgent_lane) = channel(1);
         let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
         let deps = deps.clone();
         tokio::spawn(async move {
             run(deps, key, lanes, Patience::Once).await;
-            drop((mailbox, urgent));
+            drop(urgent);
         });
-    }
+        mailbox
+    };
+    recovery::plan(found, 0).now.into_iter().map(start).collect()
 }
 
 /// Starts everything, in the order of `app::serve`. What recovery reads and writes waits at the borders as all else.

@@ -2,6 +2,7 @@
 //! and sometimes ask twice.
 
 use super::room::{ACCOUNT, ROOM};
+use crate::core::actor::Command;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use crate::core::rows::{ConversationRef, RunMode, SessionMode};
@@ -9,10 +10,13 @@ use crate::core::session::Ending;
 use crate::error::Failure;
 use crate::inbound::Inlet;
 use crate::manager::Manager;
+use crate::session_task::Envelope;
 use crate::store::inbox::{Inbound, Outcome};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, IdempotencyKey, SessionKey};
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
 
 /// What is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +98,15 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
         requester_message_id: None,
         new_conversation: anew,
     }
+}
+
+/// Asks an actor, past the manager. Whether it is answered is its affair.
+pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
+    let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
+    let request = request(&text, false, false);
+    let (reply, _) = oneshot::channel();
+    let command = Command::Prompt { run_id: RunId::mint(), request, key };
+    drop(actor.try_send(Envelope { command, keyed: None, reply }));
 }
 
 impl Door {

@@ -88,7 +88,11 @@ impl Plant {
                 "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at) \
                  SELECT session_key, session_seq + 1, run_id, seq + 1, kind, payload_json, created_at \
                  FROM acp_events AS e WHERE kind = 'done' AND session_seq = \
-                 (SELECT max(session_seq) FROM acp_events AS o WHERE o.session_key = e.session_key) LIMIT 1"
+                 (SELECT max(session_seq) FROM acp_events AS o WHERE o.session_key = e.session_key) LIMIT 1; \
+                 UPDATE acp_sessions AS s SET last_session_seq = (SELECT coalesce(max(session_seq), 0) \
+                 FROM acp_events AS e WHERE e.session_key = s.session_key); \
+                 UPDATE acp_runs AS r SET last_seq = (SELECT coalesce(max(seq), 0) FROM acp_events AS e \
+                 WHERE e.run_id = r.run_id)"
             }
             Self::SupersededWrites => "UPDATE acp_sessions SET epoch = 1 WHERE epoch = 0",
             Self::InboxRowLost if did("inbox_insert") && chance.one_in(3) => {
@@ -97,6 +101,6 @@ impl Plant {
             _ => return,
         };
         // A plant that cannot be planted here is planted elsewhere.
-        drop(db.execute(sql, []));
+        drop(db.execute_batch(sql));
     }
 }

@@ -7,11 +7,12 @@ use super::ear;
 use super::host::{Host, Word};
 use super::laws;
 use super::life::{self, Gateway, Ports, lock};
-use super::people::{Want, Wish};
+use super::people::{self, Want, Wish};
 use super::plants::Plant;
 use super::room::{Call, Room};
 use crate::config::load::Loaded;
 use crate::core::session::Ending;
+use crate::session_task::Envelope;
 use crate::store::by_hand::Hand;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
@@ -19,6 +20,7 @@ use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Notice, Request};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc::Sender;
 
 /// Effects that a seed has at least.
 pub(super) const EFFECTS_MIN: usize = 200;
@@ -46,6 +48,7 @@ enum Next {
     Disconnect,
     SupervisorDies,
     RoomSleeps,
+    LeftBehind,
     Time,
     Crash,
 }
@@ -92,6 +95,8 @@ pub(super) struct Stage<'a> {
     steps: usize,
     /// Whether the store was made to fail in this life.
     failing: bool,
+    /// The ways to actors of an earlier gateway that do not know that they are superseded.
+    left: Vec<Sender<Envelope>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -134,6 +139,7 @@ impl<'a> Stage<'a> {
             rest_ms: 0,
             steps: 0,
             failing: false,
+            left: Vec::new(),
             chance,
         }
     }
@@ -170,13 +176,10 @@ impl<'a> Stage<'a> {
         let played = runtime.block_on(async {
             let at = (dir.as_path(), self.now_ms);
             if self.chance.one_in(2) {
-                let keys = laws::sessions(lock(&ports.pump).db(), true);
-                let keys: Vec<_> = keys.into_iter().filter(|_| self.chance.one_in(2)).collect();
-                life::leave_behind(&store, self.config, at, keys);
+                self.left = life::leave_behind(&store, self.config, at).await;
+                let claims = lock(&ports.pump).waiting().count();
+                lock(&ports.pump).commit(claims);
                 ports.settle().await;
-                let mut pump = lock(&ports.pump);
-                let claims = pump.waiting().count();
-                pump.commit(claims);
             }
             let gateway = life::start(&store, &ports, &supervisor, self.config, at);
             self.act(&ports, gateway).await
@@ -184,6 +187,7 @@ impl<'a> Stage<'a> {
         // The gateway's memory goes, all at once; the database stays as it was committed last.
         drop((store, supervisor));
         drop(runtime);
+        self.left.clear();
         self.host.hang_up();
         self.connected = false;
         self.room.lock().forsake(&mut self.chance);
@@ -349,6 +353,7 @@ impl<'a> Stage<'a> {
         }
         if !self.calm {
             add(1, Next::RoomSleeps);
+            add(self.left.len(), Next::LeftBehind);
             add(usize::from(self.steps % self.trouble.crash == 0) * 40, Next::Crash);
         }
         all.push((3, Next::Time));
@@ -429,6 +434,7 @@ impl<'a> Stage<'a> {
                 let mut room = ports.room.lock();
                 room.asleep = !room.asleep;
             }
+            Next::LeftBehind => self.tell_left_behind(),
             Next::Time => self.pass_time(ports, gateway).await,
             Next::Crash => {}
         }
@@ -500,6 +506,13 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// One that was superseded is asked for something: it must not accept it. Until it is superseded it may.
+    fn tell_left_behind(&mut self) {
+        let at = self.chance.below(self.left.len());
+        let text = format!("to one left behind {}", self.steps);
+        people::ask_directly(&self.left.swap_remove(at), text);
+    }
+
     fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
         let open: Vec<usize> = (0..self.wishes.len())
             .filter(|no| {
@@ -537,7 +550,8 @@ impl<'a> Stage<'a> {
         let say = |text: String| Want::Say { conversation: room.clone(), text };
         let pump = lock(&ports.pump);
         let all = laws::sessions(pump.db(), false);
-        let some = self.chance.pick(&all).cloned();
+        // Until the rooms have their sessions nobody takes another's.
+        let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
         let asked = laws::pending_permission(pump.db());
         drop(pump);
         let Some(session) = some else { return say(format!("do {no}")) };
