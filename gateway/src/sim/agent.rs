@@ -278,6 +278,11 @@ impl Agent {
         }
     }
 
+    /// Its turn, for whoever looks into a seed that failed.
+    pub(super) fn turn_now(&self) -> Option<String> {
+        self.turn.as_ref().map(|turn| format!("{turn:?} {} said {:?}", self.hangs, self.requests))
+    }
+
     /// Whether it would do something if it were let.
     pub(super) fn is_eager(&self) -> bool {
         let may_act = |turn: &Turn| turn.asked.is_none() && !turn.deeds.is_empty();

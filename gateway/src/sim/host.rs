@@ -461,6 +461,18 @@ impl Host {
         lease.said.extend(agent.unsaid.drain(..count.min(all)));
     }
 
+    /// Which agents are in a turn, and with what.
+    pub(super) fn busy(&self) -> Vec<String> {
+        let living = self.leases.iter().filter(|(_, lease)| lease.lives());
+        let turn = |(id, lease): (&LeaseId, &Lease)| {
+            let turn = lease.agent.as_ref()?.turn_now()?;
+            let last = lease.stdin.last().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default();
+            let (written, all) = (lease.written, lease.stdin.len());
+            Some(format!("{id} {turn}; read {written} of {all} messages, the last one {last}"))
+        };
+        living.filter_map(turn).collect()
+    }
+
     /// Whether an agent has something to say, or to do.
     pub(super) fn is_eager(&self, id: LeaseId) -> bool {
         let lease = self.leases.get(&id).filter(|lease| lease.lives());

@@ -224,7 +224,8 @@ impl<'a> Stage<'a> {
             ports.settle().await;
             self.steps += 1;
             if self.steps > STEPS_MAX {
-                return Err(Broken("it does not come to rest".to_owned()));
+                let busy = self.host.busy().join("; ");
+                return Err(Broken(format!("it does not come to rest: {busy}")));
             }
             self.collect(ports);
             if !self.calm
