@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Something on its way to the gateway, on the one connection.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few at a time")]
 pub(super) enum Word {
     Reply(u64, Result<Reply, Refusal>),
     Notice(Notice),
@@ -466,7 +467,8 @@ impl Host {
         let living = self.leases.iter().filter(|(_, lease)| lease.lives());
         let turn = |(id, lease): (&LeaseId, &Lease)| {
             let turn = lease.agent.as_ref()?.turn_now()?;
-            let last = lease.stdin.last().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default();
+            let last =
+                lease.stdin.last().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default();
             let (written, all) = (lease.written, lease.stdin.len());
             Some(format!("{id} {turn}; read {written} of {all} messages, the last one {last}"))
         };

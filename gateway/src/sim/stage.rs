@@ -344,7 +344,10 @@ impl<'a> Stage<'a> {
         }
         if self.connected {
             add(if self.calm { 0 } else { 1 }, Next::Disconnect);
-            add(if self.calm || self.steps % 3 > 0 { 0 } else { self.trouble.deaths }, Next::SupervisorDies);
+            add(
+                if self.calm || !self.steps.is_multiple_of(3) { 0 } else { self.trouble.deaths },
+                Next::SupervisorDies,
+            );
         } else {
             add(8, Next::Connect);
         }
@@ -355,7 +358,7 @@ impl<'a> Stage<'a> {
         if !self.calm {
             add(1, Next::RoomSleeps);
             add(self.left.len(), Next::LeftBehind);
-            add(usize::from(self.steps % self.trouble.crash == 0) * 40, Next::Crash);
+            add(usize::from(self.steps.is_multiple_of(self.trouble.crash)) * 40, Next::Crash);
         }
         all.push((3, Next::Time));
         all
