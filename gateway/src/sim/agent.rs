@@ -116,7 +116,7 @@ impl Agent {
         self.stubborn = false;
         if let Some(turn) = &mut self.turn {
             turn.deeds.retain(|deed| *deed != Deed::Hang);
-            if turn.deeds.is_empty() {
+            if !matches!(turn.deeds.back(), Some(Deed::End | Deed::Refuse)) {
                 turn.deeds.push_back(Deed::End);
             }
         }
