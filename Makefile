@@ -65,9 +65,10 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
-nightly: ## Run ten times longer what `make test` runs: the soak (ACP_SOAK_SEED=N repeats it), 1,000 kills (ACP_TEST_SEED=N)
+nightly: ## Run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills (ACP_TEST_SEED=N), 10,000 seeds (SIM_SEED=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
+	SIM_SEEDS=1000 $(CARGO) test --locked -p acp-gateway --lib sim::tests::seeds
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
 
 cases: ## Show which test covers which case of the reference, and what is missing

@@ -151,7 +151,7 @@ async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
 }
 
 /// Everything that goes on by itself; those that are waited for at the end, by name.
-fn in_background(
+pub(crate) fn in_background(
     service: &Local,
     inlet: Inlet,
     channels: Channels,
@@ -178,6 +178,7 @@ fn in_background(
 /// Lets a channel bring in what people say, until `stop`.
 async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         () = channel.listen(inbox) => {}
     }
@@ -269,6 +270,7 @@ async fn expire(store: Store, live: Live, stop: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(EXPIRE_MS));
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = every.tick() => {}
         }
@@ -307,6 +309,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationT
     let how = Arc::new(how);
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             Some(()) = asked.recv() => {}
         }

@@ -1,6 +1,7 @@
 //! The one clock of the gateway: wall time for people, that never goes back while the process lives.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
 
 /// Tells the time. Cheap to copy; all copies agree.
 #[derive(Debug, Clone, Copy)]
@@ -16,14 +17,20 @@ impl Clock {
         Self { wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), base: Instant::now() }
     }
 
+    /// A clock that shows this time now; it goes on as the runtime's time does.
+    #[cfg(test)]
+    pub(crate) fn at(wall_ms: u64) -> Self {
+        Self { wall_ms, base: Instant::now() }
+    }
+
     /// Milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.wall_ms + u64::try_from(self.base.elapsed().as_millis()).unwrap_or(0)
     }
 
     /// The instant at which [`Clock::now_ms`] will be `at_ms`.
-    pub(crate) fn instant_of(&self, at_ms: u64) -> tokio::time::Instant {
+    pub(crate) fn instant_of(&self, at_ms: u64) -> Instant {
         let ahead = Duration::from_millis(at_ms.saturating_sub(self.wall_ms));
-        tokio::time::Instant::from_std(self.base + ahead)
+        self.base + ahead
     }
 }

@@ -65,12 +65,14 @@ pub(crate) async fn run(
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_owing(&store, &mut marks).await,
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => break,
             () = tokio::time::sleep(Duration::from_millis(GATHER_MS)) => {}
         }
@@ -163,6 +165,7 @@ impl Tasks {
                 let stop = stop.clone();
                 self.spawn(id, async move {
                     tokio::select! {
+                        biased;
                         () = stop.cancelled() => {}
                         () = tokio::time::sleep(Duration::from_millis(DISORDER_MS)) => {}
                     }

@@ -45,6 +45,7 @@ pub(crate) async fn run(
             tokio::time::sleep_until(clock.instant_of(looked_ms + LOOK_MS)).await;
         };
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = sleep => {}
             () = changed => {}

@@ -180,6 +180,7 @@ impl Inlet {
                 () = self.inner.left.notified() => {}
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
                 () = healed(&mut health) => {}

@@ -1,5 +1,6 @@
 //! Looks through the database's pages while the gateway serves: damage is found before somebody needs the page.
 
+use crate::aside;
 use crate::metrics::Metrics;
 use crate::store::schema::{self, CHECKED_FIRST_BYTES};
 use crate::store::{Store, StoreError, check, levels};
@@ -19,6 +20,7 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
     let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_MS } else { EVERY_MS };
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_millis(wait_ms)) => look(&store, &metrics).await,
         }
@@ -31,7 +33,7 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
 async fn look(store: &Store, metrics: &Metrics) {
     let dir = store.dir().to_owned();
     let pages = move || schema::open_reader(&dir).and_then(|db| check::pages(&db, true));
-    let looked = tokio::task::spawn_blocking(pages).await;
+    let looked = aside::run(pages).await;
     let found = match looked.unwrap_or(Err(StoreError::Panicked { name: "look_through" })) {
         Ok(found) => found,
         Err(StoreError::Damaged { why }) => vec![why],

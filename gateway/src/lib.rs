@@ -12,6 +12,7 @@ pub(crate) mod agent_terminal;
 pub(crate) mod agents;
 pub(crate) mod api;
 pub(crate) mod app;
+pub(crate) mod aside;
 pub(crate) mod bindings;
 pub(crate) mod client;
 pub(crate) mod clock;
@@ -37,6 +38,8 @@ pub(crate) mod serve;
 pub(crate) mod session_load;
 mod session_news;
 pub(crate) mod session_task;
+#[cfg(test)]
+mod sim;
 pub(crate) mod sse;
 pub(crate) mod store;
 pub(crate) mod strays;

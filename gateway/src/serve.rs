@@ -7,6 +7,7 @@
 
 use crate::agent_fs::{Roots, content_hash};
 use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
+use crate::aside;
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS};
 use crate::core::link::{RpcError, Wanted};
 use crate::core::rows::AgentRequestRow;
@@ -112,7 +113,7 @@ async fn blocking<T: Send + 'static>(
         let gone = |why| error(INTERNAL_ERROR, &format!("the session's directory cannot be opened: {why}"));
         roots.map_err(gone).and_then(|roots| work(&roots))
     };
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = aside::run(work).await;
     done.unwrap_or_else(|_| Err(error(INTERNAL_ERROR, "the file could not be served")))
 }
 
@@ -207,6 +208,7 @@ impl Supervise for Supervisor {
                 Err(CallError::Disconnected) => return Err(CallError::Disconnected),
             }
             tokio::select! {
+                biased;
                 items = feed.next() => {
                     for item in items {
                         if let FeedItem::Exited { status, .. } = item {

@@ -165,8 +165,11 @@ impl Task {
         self.fresh = false;
         self.follow_lease();
         drop(self.link.borrow_and_update());
+        let before = self.actor.session().lease_id;
         let ended = self.step(Input::Started).await;
-        if ended == Ended::No && self.is_up() {
+        // A process that was asked for just now is not asked for again, and an actor made again begins anew.
+        let asked = self.fresh || self.actor.session().lease_id != before;
+        if ended == Ended::No && !asked && self.is_up() {
             self.step(Input::News(LeaseNews::Connected)).await
         } else {
             ended

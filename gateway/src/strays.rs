@@ -20,6 +20,7 @@ pub(crate) async fn run(store: Store, supervisor: Supervisor, stop: Cancellation
             end_strays(&store, &supervisor).await;
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             changed = status.changed() => if changed.is_err() { return },
         }

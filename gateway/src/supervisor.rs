@@ -427,5 +427,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
+pub(crate) mod by_hand;
+
+#[cfg(test)]
 #[path = "supervisor_tests.rs"]
 mod tests;

@@ -85,6 +85,7 @@ impl SessionBindingService {
         every.tick().await;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = every.tick() => {}
             }

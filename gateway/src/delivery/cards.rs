@@ -122,6 +122,7 @@ impl<'a> Keeper<'a> {
             let Some(act) = kept.card.act(now) else {
                 let due_ms = kept.card.due_at().map_or(LOOK_MS, |at| at.saturating_sub(now).min(LOOK_MS));
                 tokio::select! {
+                    biased;
                     () = self.pass.stop.cancelled() => return Ok(false),
                     () = tokio::time::sleep(Duration::from_millis(due_ms)) => {}
                     changed = wake.changed() => {
@@ -258,6 +259,7 @@ impl<'a> Keeper<'a> {
         while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {
         }
         tokio::select! {
+            biased;
             () = self.pass.stop.cancelled() => return Ok(()),
             () = self.perform_last(run_id) => {}
             () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => {}

@@ -46,6 +46,7 @@ impl Pass {
                 self.metrics.route("outbound", "refused", "adapter-unavailable");
                 tracing::warn!(session_key = %binding.session_key, %error, "delivery waits for an adapter");
                 tokio::select! {
+                    biased;
                     () = self.stop.cancelled() => {}
                     () = self.channels.served(&binding.conversation) => {}
                 }
@@ -309,6 +310,7 @@ impl Pass {
 
     pub(super) async fn pause(&self, ms: u64) {
         tokio::select! {
+            biased;
             () = self.stop.cancelled() => {}
             () = tokio::time::sleep(Duration::from_millis(ms)) => {}
         }

@@ -177,6 +177,7 @@ impl Task {
     async fn act(&mut self, acts: Vec<Act>) {
         for act in acts {
             match act {
+                Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.link_is_news() => {}
                 Act::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
                     // It is asked for again when nobody knows whether the supervisor heard.
@@ -210,6 +211,13 @@ impl Task {
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),
             }
         }
+    }
+
+    /// Whether the connection changed since the actor heard of it, as during a commit: what was decided for the one
+    /// before is not asked for on the one of now. The actor hears of that next, and asks for all of it then. Asked for
+    /// twice, a start could be refused first and succeed then: a process that nobody knows of.
+    fn link_is_news(&self) -> bool {
+        self.link.has_changed().unwrap_or(false)
     }
 
     async fn call(

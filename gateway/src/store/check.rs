@@ -34,109 +34,28 @@ pub(crate) struct Report {
     pub(crate) checks: Vec<Finding>,
 }
 
-/// Each query finds the rows that break the rule, as one text each. What only the processes or the channel can
-/// show (the rest of I7 and I8) is not here.
-pub(crate) const RULES: &[(&str, &str, &str)] = &[
-    (
-        "I1",
-        "every active binding references a session that is not closed",
-        "SELECT b.binding_key FROM acp_bindings b LEFT JOIN acp_sessions s USING (session_key) \
-         WHERE b.status IN ('pending','active') AND (s.state IS NULL OR s.state = 'closed')",
-    ),
-    (
-        "I1",
-        "a conversation is bound to one session at most",
-        "SELECT channel || ' ' || account_id || ' ' || thread_id FROM acp_bindings WHERE status = 'active' \
-         GROUP BY channel, account_id, thread_id HAVING count(*) > 1",
-    ),
-    (
-        "I2",
-        "at most one turn of a session runs",
-        "SELECT session_key FROM acp_runs WHERE state = 'running' AND mode = 'prompt' \
-         GROUP BY session_key HAVING count(*) > 1",
-    ),
-    (
-        "I2",
-        "no run of a closed session is unfinished",
-        "SELECT r.run_id FROM acp_runs r JOIN acp_sessions s USING (session_key) \
-         WHERE r.state IN ('queued','running') AND s.state = 'closed'",
-    ),
-    (
-        "I3",
-        "the numbers of a session's journal have no gap",
-        "SELECT session_key || ': ' || count(*) || ' rows up to ' || max(session_seq) FROM acp_events \
-         GROUP BY session_key HAVING count(*) <> max(session_seq) OR min(session_seq) <> 1",
-    ),
-    (
-        "I3",
-        "the numbers of a run's journal have no gap",
-        "SELECT run_id || ': ' || count(*) || ' rows up to ' || max(seq) FROM acp_events \
-         WHERE run_id IS NOT NULL GROUP BY run_id HAVING count(*) <> max(seq) OR min(seq) <> 1",
-    ),
-    (
-        "I3",
-        "a run's rows are in the order of the session's",
-        "SELECT a.run_id FROM acp_events a JOIN acp_events b ON b.run_id = a.run_id AND b.seq = a.seq + 1 \
-         WHERE b.session_seq <= a.session_seq",
-    ),
-    (
-        "I3",
-        "a session knows its last row",
-        "SELECT session_key FROM acp_sessions s WHERE last_session_seq <> \
-         (SELECT coalesce(max(session_seq), 0) FROM acp_events e WHERE e.session_key = s.session_key)",
-    ),
-    (
-        "I3",
-        "a run knows its last row",
-        "SELECT run_id FROM acp_runs r WHERE last_seq <> \
-         (SELECT coalesce(max(seq), 0) FROM acp_events e WHERE e.run_id = r.run_id)",
-    ),
-    (
-        "I4",
-        "no run is delivered further than its journal goes",
-        "SELECT run_id FROM acp_delivery_checkpoint c WHERE last_event_seq > \
-         (SELECT coalesce(max(seq), 0) FROM acp_events e WHERE e.run_id = c.run_id)",
-    ),
-    (
-        "I4",
-        "no conversation is delivered further than its session's journal goes",
-        "SELECT c.binding_key FROM acp_binding_checkpoint c JOIN acp_bindings b USING (binding_key) \
-         WHERE c.last_session_seq > \
-         (SELECT coalesce(max(session_seq), 0) FROM acp_events e WHERE e.session_key = b.session_key)",
-    ),
-    (
-        "I5",
-        "one key makes one run of a session",
-        "SELECT session_key || ' ' || idempotency_key FROM acp_runs \
-         GROUP BY session_key, idempotency_key HAVING count(*) > 1",
-    ),
-    (
-        "I6",
-        "a run that ended says so once in the journal, and one that did not says nothing",
-        "SELECT r.run_id || ' ' || r.state FROM acp_runs r WHERE \
-         (SELECT count(*) FROM acp_events e WHERE e.run_id = r.run_id AND e.kind IN ('done','error')) \
-         <> (r.state IN ('completed','failed','cancelled'))",
-    ),
-    (
-        "I7",
-        "what was planned for a conversation stands in its session's journal",
-        "SELECT nonce FROM acp_delivery_part p WHERE NOT EXISTS (SELECT 1 FROM acp_events e \
-         WHERE e.session_key = p.session_key AND e.session_seq = p.session_seq)",
-    ),
-    (
-        "I7",
-        "nothing before a conversation's checkpoint is still on its way",
-        "SELECT p.nonce FROM acp_delivery_part p JOIN acp_binding_checkpoint c USING (binding_key) \
-         WHERE p.state IN ('planned','sending') AND p.session_seq < c.last_session_seq",
-    ),
-    (
-        "I8",
-        "the lease that a session names is its own and has not ended",
-        "SELECT s.session_key FROM acp_sessions s LEFT JOIN acp_leases l USING (lease_id) \
-         WHERE s.lease_id IS NOT NULL \
-         AND (l.lease_id IS NULL OR l.usage = 'ended' OR l.session_key <> s.session_key)",
-    ),
-];
+/// The list of rules, as text.
+const INVARIANTS: &str = include_str!("invariants.sql");
+
+/// A rule over the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// `I1` …
+    pub(crate) name: &'static str,
+    /// What must hold.
+    pub(crate) rule: &'static str,
+    /// Finds the rows that break it, as one text each.
+    pub(crate) sql: &'static str,
+}
+
+/// The rules, in order. What only the processes or the channel can show (the rest of I7 and I8) is not among them.
+pub(crate) fn invariants() -> impl Iterator<Item = Rule> {
+    INVARIANTS.split("\n\n").filter_map(|block| {
+        let (head, sql) = block.trim().strip_prefix("-- ")?.split_once('\n')?;
+        let (name, rule) = head.split_once(": ")?;
+        name.starts_with('I').then_some(Rule { name, rule, sql })
+    })
+}
 
 /// Whether the pages hang together: `quick` looks at each page, the whole check at every index too. Findings.
 ///
@@ -153,7 +72,7 @@ pub(crate) fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreEr
 /// # Errors
 /// What SQLite says.
 pub(crate) fn rules(db: &Connection) -> Result<Vec<Finding>, StoreError> {
-    RULES.iter().map(|(name, rule, sql)| Ok(Finding { name, rule, broken: texts(db, sql)? })).collect()
+    invariants().map(|Rule { name, rule, sql }| Ok(Finding { name, rule, broken: texts(db, sql)? })).collect()
 }
 
 /// Looks at everything, on one snapshot. Damage is a finding, not an error.
@@ -209,7 +128,7 @@ fn look_into(dir: &Path, quick: bool, checks: &mut Vec<Finding>) -> Result<i64, 
 }
 
 fn texts(db: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
-    let mut statement = db.prepare(sql)?;
+    let mut statement = db.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -220,4 +139,19 @@ fn texts(db: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
         found.push(row.get(0)?);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_read_whole() {
+        let marks = INVARIANTS.lines().filter(|line| line.starts_with("-- I")).count();
+        assert_eq!(invariants().count(), marks);
+        let names: std::collections::BTreeSet<&str> = invariants().map(|rule| rule.name).collect();
+        let want = ["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8"];
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), want);
+        assert!(invariants().all(|rule| rule.sql.starts_with("SELECT ") && rule.sql.ends_with(';')));
+    }
 }

@@ -62,6 +62,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Of a database that is in no file.
+    #[cfg(test)]
+    pub(super) const fn nowhere() -> Self {
+        Self { files: Vec::new() }
+    }
+
     /// The files of the open database in `dir`, its log included.
     ///
     /// # Errors

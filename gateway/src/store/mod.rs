@@ -6,6 +6,8 @@
 
 pub(crate) mod backup;
 pub(crate) mod bindings;
+#[cfg(test)]
+pub(crate) mod by_hand;
 pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
@@ -242,6 +244,10 @@ impl Store {
 
 /// Milliseconds since the Unix epoch: the store's stamp on what it writes.
 pub(crate) fn now_ms() -> u64 {
+    #[cfg(test)]
+    if let Some(now_ms) = by_hand::now_ms() {
+        return now_ms;
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

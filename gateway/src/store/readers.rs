@@ -1,5 +1,6 @@
 //! A few connections that can only read. Each read is one snapshot of what is committed.
 
+use crate::aside;
 use crate::store::error::StoreError;
 use crate::store::schema::open_reader;
 use rusqlite::Connection;
@@ -26,6 +27,12 @@ impl Readers {
         Self { dir, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
     }
 
+    /// Over connections that are there already.
+    #[cfg(test)]
+    pub(super) fn over(idle: Arc<Mutex<Vec<Connection>>>) -> Self {
+        Self { dir: PathBuf::new(), places: Arc::new(Semaphore::new(READERS_MAX)), idle }
+    }
+
     /// Runs `work` on a connection, off the runtime's threads.
     ///
     /// # Errors
@@ -38,7 +45,7 @@ impl Readers {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let idle = Arc::clone(&self.idle);
         let dir = self.dir.clone();
-        let task = tokio::task::spawn_blocking(move || {
+        let task = aside::run(move || {
             let pooled = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let db = pooled.map_or_else(|| open_reader(&dir), Ok)?;
             let result = snapshot(&db, name, work);

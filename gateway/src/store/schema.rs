@@ -1,5 +1,7 @@
 //! Opening the database file: pragmas, migrations, and the refusal of a newer one.
 
+#[cfg(test)]
+use crate::store::by_hand::Purpose;
 use crate::store::error::StoreError;
 use crate::store::lock::private_file;
 use rusqlite::{Connection, OpenFlags};
@@ -136,6 +138,27 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     )?;
     settle(&db)?;
     db.pragma_update(None, "query_only", true)?;
+    Ok(db)
+}
+
+/// Opens a database in memory that other connections of this process find by its name.
+///
+/// # Errors
+/// [`StoreError::Migration`], [`StoreError::Sqlite`].
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(super) fn open_in_memory(name: &str, purpose: Purpose) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(format!("file:/{name}?vfs=memdb"), flags)?;
+    settle(&db)?;
+    match purpose {
+        Purpose::Template => migrate_with(&mut db, MIGRATIONS)?,
+        Purpose::Write => {}
+        Purpose::Read => db.pragma_update(None, "query_only", true)?,
+    }
     Ok(db)
 }
 

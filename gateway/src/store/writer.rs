@@ -149,7 +149,7 @@ type Done = (Option<StoreError>, Answer);
 
 /// One named transaction on its way to the writer.
 pub(crate) struct Job {
-    name: &'static str,
+    pub(super) name: &'static str,
     /// About how many bytes of content it writes.
     bytes: usize,
     queued: Instant,
@@ -263,7 +263,7 @@ impl Writer {
 
     /// Runs a job and every other that is ready, as one transaction. Returns the bytes written, and whether a
     /// stop was met.
-    fn group(&self, first: Job) -> (usize, bool) {
+    pub(super) fn group(&self, first: Job) -> (usize, bool) {
         let started = Instant::now();
         let mut stop = false;
         let mut group = Group {
@@ -390,7 +390,7 @@ impl Writer {
     }
 
     /// Finds out whether it can be written again: with a row that takes room, and goes again.
-    fn probe(&self) {
+    pub(super) fn probe(&self) {
         let failed = self.place.left().or_else(|| self.step("BEGIN IMMEDIATE")).or_else(|| self.step(PROBE));
         let failed = failed.or_else(|| self.step("COMMIT"));
         if failed.is_some() && !self.db.is_autocommit() {

@@ -120,6 +120,8 @@ impl Actor {
             return;
         }
         if lease.row.usage == LeaseUse::Intended && !lease.closing {
+            // One that was to be repeated later is repeated now, and once.
+            self.timers.pump_ms = None;
             out.acts.push(Act::Spawn(Box::new(lease.row.spawn.clone())));
         } else {
             out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });

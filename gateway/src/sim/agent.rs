@@ -1,0 +1,355 @@
+//! An agent that speaks ACP by chance: it opens a conversation, answers prompts with words that nobody else says,
+//! asks for permissions and terminals, and may fail, hang or fall silent.
+
+use super::chance::Chance;
+use super::life::LINE_BYTES_MAX;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What the agents of all processes share: it outlives each of them.
+#[derive(Debug, Default)]
+pub(super) struct Minds {
+    /// Conversations, with the session that each belongs to.
+    conversations: BTreeMap<String, String>,
+    /// How often each run's prompt or steer was read.
+    pub(super) heard: BTreeMap<String, usize>,
+    next: usize,
+}
+
+/// One thing that an agent does in a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Word,
+    Thought,
+    Tool,
+    Noise,
+    /// A line that is too long.
+    Flood,
+    Ask,
+    Terminal,
+    TerminalUse(&'static str),
+    End,
+    Refuse,
+    Hang,
+}
+
+#[derive(Debug)]
+struct Turn {
+    id: Value,
+    deeds: VecDeque<Deed>,
+    /// The request of ours that it waits for.
+    asked: Option<usize>,
+    cancelled: bool,
+}
+
+/// One process. Bytes that it says wait in `unsaid` until the scheduler lets them out.
+#[derive(Debug)]
+pub(super) struct Agent {
+    no: usize,
+    session: String,
+    conversation: String,
+    resumes: bool,
+    loads: bool,
+    steers: bool,
+    deletes: bool,
+    opens: Opens,
+    /// It does not stop when it is asked to.
+    stubborn: bool,
+    turn: Option<Turn>,
+    /// A turn whose next deed will not come by itself.
+    pub(super) hangs: bool,
+    terminal: Option<String>,
+    requests: usize,
+    pub(super) unsaid: VecDeque<u8>,
+    /// Bytes that were ever put into `unsaid`.
+    queued: u64,
+    /// Its words, each with the offset at which its line ends.
+    pub(super) words: Vec<(u64, String)>,
+    words_made: usize,
+    /// It broke a limit: nothing more of it is read.
+    pub(super) broke: bool,
+    /// Whether a broken fault model may still hold things up.
+    pub(super) calm: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opens {
+    Well,
+    Refuses,
+    Never,
+}
+
+impl Agent {
+    pub(super) fn new(no: usize, session: &str, chance: &mut Chance, calm: bool) -> Self {
+        let opens = match chance.below(14) {
+            0 if !calm => Opens::Refuses,
+            1 if !calm => Opens::Never,
+            _ => Opens::Well,
+        };
+        Self {
+            no,
+            session: session.to_owned(),
+            conversation: String::new(),
+            resumes: chance.one_in(2),
+            loads: !chance.one_in(6),
+            steers: chance.one_in(2),
+            deletes: chance.one_in(2),
+            opens,
+            stubborn: !calm && chance.one_in(8),
+            turn: None,
+            hangs: false,
+            terminal: None,
+            requests: 0,
+            unsaid: VecDeque::new(),
+            queued: 0,
+            words: Vec::new(),
+            words_made: 0,
+            broke: false,
+            calm,
+        }
+    }
+
+    /// Nothing is held up any more: what hangs goes on.
+    pub(super) fn calm_down(&mut self) {
+        self.calm = true;
+        self.hangs = false;
+        self.stubborn = false;
+        if let Some(turn) = &mut self.turn {
+            turn.deeds.retain(|deed| *deed != Deed::Hang);
+            if !matches!(turn.deeds.back(), Some(Deed::End | Deed::Refuse)) {
+                turn.deeds.push_back(Deed::End);
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Value) {
+        let line = format!("{message}\n");
+        self.queued += line.len() as u64;
+        self.unsaid.extend(line.into_bytes());
+    }
+
+    fn update(&mut self, update: &Value) {
+        let params = json!({ "sessionId": self.conversation, "update": update });
+        self.say(&json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }));
+    }
+
+    fn result(&mut self, id: &Value, result: &Value) {
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+    }
+
+    fn error(&mut self, id: &Value, code: i64, message: &str) {
+        let error = json!({ "code": code, "message": message });
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) {
+        self.requests += 1;
+        let id = self.requests;
+        if let Some(turn) = &mut self.turn {
+            turn.asked = Some(id);
+        }
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+    }
+
+    /// A line on its standard input.
+    pub(super) fn hear(&mut self, line: &[u8], minds: &mut Minds, chance: &mut Chance) {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
+        let id = &message["id"];
+        match message["method"].as_str() {
+            None => self.answered(&message),
+            Some("initialize") => self.initialize(id),
+            Some("session/new") => {
+                minds.next += 1;
+                self.conversation = format!("conversation-{}", minds.next);
+                minds.conversations.insert(self.conversation.clone(), self.session.clone());
+                self.result(id, &json!({ "sessionId": self.conversation }));
+            }
+            Some("session/resume" | "session/load") => self.reopen(&message, minds),
+            Some("session/prompt") => {
+                let run = id.as_str().and_then(|id| id.strip_prefix("prompt:")).unwrap_or_default();
+                *minds.heard.entry(run.to_owned()).or_default() += 1;
+                let deeds = self.deeds(chance);
+                self.turn = Some(Turn { id: id.clone(), deeds, asked: None, cancelled: false });
+            }
+            Some("_session/steering") => {
+                let run = id.as_str().and_then(|id| id.strip_prefix("steer:")).unwrap_or_default();
+                let taken = self.turn.is_some() && !chance.one_in(4);
+                if taken {
+                    *minds.heard.entry(run.to_owned()).or_default() += 1;
+                }
+                let outcome = if taken { "injected" } else { "promptRequired" };
+                self.result(id, &json!({ "outcome": outcome }));
+            }
+            Some("session/cancel") => self.cancel(),
+            Some("_acp_host/ping") => self.error(id, -32601, "Method not found"),
+            Some("session/set_mode" | "session/set_config_option") if chance.one_in(4) => {
+                self.error(id, -32602, "no such thing");
+            }
+            Some(_) if !id.is_null() => self.result(id, &json!({})),
+            Some(_) => {}
+        }
+    }
+
+    fn initialize(&mut self, id: &Value) {
+        match self.opens {
+            Opens::Well => {}
+            Opens::Refuses => return self.error(id, -32603, "not today"),
+            Opens::Never => {
+                self.hangs = true;
+                return;
+            }
+        }
+        let mut session = serde_json::Map::new();
+        for (has, name) in [(self.resumes, "resume"), (self.deletes, "delete"), (true, "close")] {
+            if has {
+                session.insert(name.to_owned(), json!({}));
+            }
+        }
+        let abilities = json!({
+            "loadSession": self.loads,
+            "sessionCapabilities": session,
+            "_meta": { "steering": { "supported": self.steers } },
+        });
+        let info = json!({ "name": "sim", "version": "1" });
+        self.result(id, &json!({ "protocolVersion": 1, "agentInfo": info, "agentCapabilities": abilities }));
+    }
+
+    /// Goes on with an old conversation; a `load` says again what was said in it (H10).
+    fn reopen(&mut self, message: &Value, minds: &Minds) {
+        let id = &message["id"];
+        let wanted = message["params"]["sessionId"].as_str().unwrap_or_default();
+        if minds.conversations.get(wanted) != Some(&self.session) {
+            return self.error(id, -32002, "unknown session");
+        }
+        wanted.clone_into(&mut self.conversation);
+        if message["method"] == "session/load" {
+            for word in ["again", "and again"] {
+                let content = json!({ "type": "text", "text": format!("replayed {word}") });
+                self.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+            }
+        }
+        self.result(id, &json!({}));
+    }
+
+    fn deeds(&mut self, chance: &mut Chance) -> VecDeque<Deed> {
+        let kinds = [
+            (12, Deed::Word),
+            (2, Deed::Thought),
+            (2, Deed::Tool),
+            (1, Deed::Noise),
+            (usize::from(!self.calm && chance.one_in(6)), Deed::Flood),
+            (2, Deed::Ask),
+            (1, Deed::Terminal),
+            (1, Deed::TerminalUse("terminal/output")),
+            (1, Deed::TerminalUse("terminal/wait_for_exit")),
+            (1, Deed::TerminalUse("terminal/kill")),
+            (1, Deed::TerminalUse("terminal/release")),
+        ];
+        let count = 1 + chance.below(6);
+        let mut deeds: VecDeque<Deed> = (0..count).filter_map(|_| chance.weighted(&kinds)).collect();
+        deeds.push_back(match chance.below(12) {
+            0 => Deed::Refuse,
+            1 if !self.calm => Deed::Hang,
+            _ => Deed::End,
+        });
+        deeds
+    }
+
+    fn cancel(&mut self) {
+        if self.stubborn {
+            return;
+        }
+        let Some(turn) = &mut self.turn else { return };
+        turn.cancelled = true;
+        turn.asked = None;
+        turn.deeds = VecDeque::from([Deed::End]);
+        self.hangs = false;
+    }
+
+    fn answered(&mut self, message: &Value) {
+        let id = message["id"].as_u64().and_then(|id| usize::try_from(id).ok());
+        if let Some(terminal) = message["result"]["terminalId"].as_str() {
+            self.terminal = Some(terminal.to_owned());
+        }
+        if let Some(turn) = &mut self.turn
+            && turn.asked == id
+        {
+            turn.asked = None;
+        }
+    }
+
+    /// Its turn, for whoever looks into a seed that failed.
+    pub(super) fn turn_now(&self) -> Option<String> {
+        self.turn.as_ref().map(|turn| format!("{turn:?} {} said {:?}", self.hangs, self.requests))
+    }
+
+    /// Whether it would do something if it were let.
+    pub(super) fn is_eager(&self) -> bool {
+        let may_act = |turn: &Turn| turn.asked.is_none() && !turn.deeds.is_empty();
+        !self.hangs && self.unsaid.is_empty() && self.turn.as_ref().is_some_and(may_act)
+    }
+
+    /// Does the next thing of its turn.
+    pub(super) fn act(&mut self) {
+        let Some(deed) = self.turn.as_mut().and_then(|turn| turn.deeds.pop_front()) else { return };
+        match deed {
+            Deed::Word => {
+                self.words_made += 1;
+                let word = format!("w{}.{} ", self.no, self.words_made);
+                let content = json!({ "type": "text", "text": word });
+                self.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+                self.words.push((self.queued, word));
+            }
+            Deed::Thought => {
+                let content = json!({ "type": "text", "text": "hm" });
+                self.update(&json!({ "sessionUpdate": "agent_thought_chunk", "content": content }));
+            }
+            Deed::Tool => {
+                let call = format!("call-{}", self.requests);
+                let update = json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": "looks", "kind": "read", "status": "completed" });
+                self.update(&update);
+            }
+            Deed::Noise => {
+                let line = b"this is not ACP\n";
+                self.queued += line.len() as u64;
+                self.unsaid.extend(line);
+            }
+            Deed::Flood => {
+                self.broke = true;
+                let line = format!("{}\n", "x".repeat(LINE_BYTES_MAX + 1));
+                self.queued += line.len() as u64;
+                self.unsaid.extend(line.into_bytes());
+            }
+            Deed::Ask => {
+                let option = |id: &str, kind: &str| json!({ "optionId": id, "name": id, "kind": kind });
+                let options = json!([option("yes", "allow_once"), option("no", "reject_once")]);
+                let call = json!({ "toolCallId": "call", "title": "may I?", "kind": "edit" });
+                let params = json!({ "sessionId": self.conversation, "toolCall": call, "options": options });
+                self.ask("session/request_permission", &params);
+            }
+            Deed::Terminal => {
+                let params = json!({ "sessionId": self.conversation, "command": "true" });
+                self.ask("terminal/create", &params);
+            }
+            Deed::TerminalUse(method) => {
+                let terminal = self.terminal.clone().unwrap_or_else(|| "none".to_owned());
+                let params = json!({ "sessionId": self.conversation, "terminalId": terminal });
+                self.ask(method, &params);
+            }
+            Deed::End => self.end(None),
+            Deed::Refuse => self.end(Some("it did not work")),
+            Deed::Hang => self.hangs = true,
+        }
+    }
+
+    fn end(&mut self, error: Option<&str>) {
+        let Some(turn) = self.turn.take() else { return };
+        match error {
+            Some(message) => self.error(&turn.id, -32603, message),
+            None => {
+                let reason = if turn.cancelled { "cancelled" } else { "end_turn" };
+                self.result(&turn.id, &json!({ "stopReason": reason }));
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Listens to the log: every transition of a session and a run is a line of it, and so is every fault that the
+//! gateway finds in itself.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Write as _};
+use std::sync::Once;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// What was heard on this thread.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// `session idle turn_started running`.
+    pub(super) moves: BTreeSet<String>,
+    pub(super) errors: Vec<String>,
+    /// Every line, if that is wanted.
+    pub(super) lines: Option<Vec<String>>,
+}
+
+thread_local! {
+    static HEARD: RefCell<Heard> = RefCell::default();
+}
+
+/// Begins anew; what was heard until now.
+pub(super) fn listen(every_line: bool) -> Heard {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Another test of the same process may listen to everything already; then nothing is heard here.
+        drop(tracing::subscriber::set_global_default(Ear));
+    });
+    HEARD.replace(Heard { lines: every_line.then(Vec::new), ..Heard::default() })
+}
+
+/// What was heard since; [`listen`] goes on.
+pub(super) fn errors() -> Vec<String> {
+    HEARD.with_borrow_mut(|heard| std::mem::take(&mut heard.errors))
+}
+
+/// A line of the simulation itself, between those of the gateway.
+pub(super) fn note(line: impl FnOnce() -> String) {
+    HEARD.with_borrow_mut(|heard| {
+        if let Some(lines) = &mut heard.lines {
+            lines.push(line());
+        }
+    });
+}
+
+struct Ear;
+
+const MOVES: &str = "acp_gateway::observe";
+
+impl Subscriber for Ear {
+    fn register_callsite(&self, meta: &'static Metadata<'static>) -> Interest {
+        if meta.is_span() { Interest::never() } else { Interest::sometimes() }
+    }
+
+    fn enabled(&self, meta: &Metadata<'_>) -> bool {
+        let wanted = || HEARD.with_borrow(|heard| heard.lines.is_some());
+        *meta.level() == Level::ERROR
+            || meta.target() == MOVES
+            || (meta.target().starts_with("acp_gateway") && wanted())
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let meta = event.metadata();
+        HEARD.with_borrow_mut(|heard| {
+            if meta.target() == MOVES && !fields.event.is_empty() {
+                let Fields { message, from, event, to, .. } = &fields;
+                heard.moves.insert(format!("{message} {from} {event} {to}"));
+            }
+            if *meta.level() == Level::ERROR {
+                heard.errors.push(format!("{} {}", fields.message, fields.rest));
+            }
+            if let Some(lines) = &mut heard.lines {
+                let Fields { message, from, event, to, rest } = &fields;
+                lines.push(format!("    {} {message} {from} {event} {to} {rest}", meta.level()));
+            }
+        });
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    from: String,
+    event: String,
+    to: String,
+    rest: String,
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            "from" => self.from = text.trim_matches('"').to_owned(),
+            "event" => self.event = text.trim_matches('"').to_owned(),
+            "to" => self.to = text.trim_matches('"').to_owned(),
+            // Writing into a String cannot fail.
+            name => drop(write!(self.rest, "{name}={text} ")),
+        }
+    }
+}

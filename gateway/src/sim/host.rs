@@ -1,0 +1,484 @@
+//! A supervisor by chance: leases, rings with offsets, numbered input, ends of processes. It outlives the gateways,
+//! and keeps its side of the contract (`shared/src/protocol.rs`) to the letter, so that what breaks is the gateway's.
+
+use super::agent::{Agent, Minds};
+use super::chance::Chance;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{
+    Attached, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Spawn, Tail,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Something on its way to the gateway, on the one connection.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few at a time")]
+pub(super) enum Word {
+    Reply(u64, Result<Reply, Refusal>),
+    Notice(Notice),
+}
+
+/// One process tree.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) no: usize,
+    pub(super) spawn: Spawn,
+    pub(super) state: LeaseState,
+    /// `None` for a terminal.
+    pub(super) agent: Option<Agent>,
+    /// Everything that came out of it.
+    pub(super) said: Vec<u8>,
+    pub(super) acked: u64,
+    /// Up to where output was put on the connection that is attached.
+    sent: Option<u64>,
+    stdin: Vec<Vec<u8>>,
+    written: u64,
+    /// Requests whose message is not in the pipe yet.
+    unwritten: VecDeque<(u64, u64)>,
+    /// It does not read its input.
+    pub(super) deaf: bool,
+    pub(super) exit: Option<ExitStatus>,
+    exit_told: bool,
+    /// The supervisor that held it died: nothing of it is kept.
+    gone: bool,
+    /// It went with its supervisor.
+    lost: bool,
+}
+
+impl Lease {
+    pub(super) fn lives(&self) -> bool {
+        self.exit.is_none()
+    }
+
+    pub(super) fn said_up_to(&self) -> u64 {
+        self.said.len() as u64
+    }
+
+    pub(super) const fn is_lost(&self) -> bool {
+        self.lost
+    }
+}
+
+/// Mistakes of the gateway that the supervisor sees.
+#[derive(Debug, Default)]
+pub(super) struct Complaints(pub(super) Vec<String>);
+
+/// Planted bugs at this border.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// Output is acknowledged when it is read, not when it is committed.
+    AckEarly,
+    /// A message is handed over twice under two numbers.
+    InputTwice,
+    /// A number is used again.
+    SeqAgain,
+    /// The end of a process is taken for the end of its output.
+    NotDrained,
+    /// The end of a process is never asked for.
+    NotClosed,
+}
+
+/// The supervisor.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) leases: BTreeMap<LeaseId, Lease>,
+    order: Vec<LeaseId>,
+    pub(super) minds: Minds,
+    /// Requests that came and were not looked at.
+    pub(super) inbox: VecDeque<(u64, Request)>,
+    pub(super) outbox: VecDeque<Word>,
+    pub(super) complaints: Complaints,
+    pub(super) calm: bool,
+    pub(super) flaw: Option<Flaw>,
+    instance: GatewayInstanceId,
+    pub(super) no: usize,
+}
+
+impl Host {
+    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+        Self {
+            leases: BTreeMap::new(),
+            order: Vec::new(),
+            minds: Minds::default(),
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            complaints: Complaints::default(),
+            calm: false,
+            flaw,
+            instance: GatewayInstanceId::mint(),
+            no: 0,
+        }
+    }
+
+    /// The connection is gone: with everything that was on it.
+    pub(super) fn hang_up(&mut self) {
+        self.inbox.clear();
+        self.outbox.clear();
+        for lease in self.leases.values_mut() {
+            lease.sent = None;
+            lease.unwritten.clear();
+            lease.exit_told = false;
+        }
+    }
+
+    /// It dies, and every wrapper ends its tree; the next one knows the leases and has nothing of them.
+    pub(super) fn die(&mut self) {
+        self.hang_up();
+        self.no += 1;
+        for lease in self.leases.values_mut() {
+            if lease.lives() {
+                lease.state = LeaseState::Lost;
+                lease.exit = Some(ExitStatus::Unknown);
+            }
+            lease.lost |= !lease.gone;
+            lease.gone = true;
+            lease.agent.iter_mut().for_each(|agent| agent.unsaid.clear());
+        }
+    }
+
+    fn info(&self, id: LeaseId) -> Option<LeaseInfo> {
+        let lease = self.leases.get(&id)?;
+        Some(LeaseInfo {
+            lease_id: id,
+            gateway_instance_id: self.instance,
+            owner_uid: 0,
+            session_key: lease.spawn.session_key.clone(),
+            kind: lease.spawn.kind.clone(),
+            state: lease.state,
+            state_reason: String::new(),
+            wrapper_pid: None,
+            adapter_pid: None,
+            pgid: None,
+            sid: None,
+            wrapper_path: String::new(),
+            command_hash: String::new(),
+            rung: "R1".to_owned(),
+            started_at_ms: 0,
+            exit: lease.exit,
+            stdout_end: lease.said_up_to(),
+            stdout_acked: lease.acked,
+            stdin_written: lease.written,
+            memory_bytes: None,
+            tree_size: None,
+            buffered_bytes: 0,
+            cgroup_path: None,
+        })
+    }
+
+    /// Serves the oldest request.
+    pub(super) fn serve(&mut self, chance: &mut Chance) {
+        let Some((id, request)) = self.inbox.pop_front() else { return };
+        let answer = match request {
+            Request::Spawn(spawn) => Some(self.spawn(spawn, chance)),
+            Request::Attach { lease_id, from_offset } => Some(self.attach(lease_id, from_offset, chance)),
+            Request::Input { lease_id, seq, bytes } => self.input(id, lease_id, seq, bytes, chance),
+            Request::Ack { lease_id, offset } => Some(self.ack(lease_id, offset)),
+            Request::CloseLease { .. } if self.flaw == Some(Flaw::NotClosed) => {
+                Some(Ok(Reply::Closing { state: LeaseState::Closing }))
+            }
+            Request::CloseLease { lease_id, .. } => Some(self.close(lease_id)),
+            Request::Release { lease_id } => Some(self.release(lease_id)),
+            Request::Tail { lease_id } => Some(self.tail(lease_id)),
+            Request::ListLeases { .. } => {
+                Some(Ok(Reply::Leases(self.order.iter().filter_map(|id| self.info(*id)).collect())))
+            }
+            _ => Some(Err(Refusal::new(RefusalCode::BadRequest, "not here"))),
+        };
+        self.outbox.extend(answer.map(|answer| Word::Reply(id, answer)));
+    }
+
+    fn known(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
+        self.leases
+            .get_mut(&id)
+            .ok_or_else(|| Refusal::new(RefusalCode::LeaseUnknown, "there is no such lease"))
+    }
+
+    fn spawn(&mut self, spawn: Spawn, chance: &mut Chance) -> Result<Reply, Refusal> {
+        let id = spawn.lease_id;
+        if let Some(lease) = self.leases.get(&id) {
+            if lease.spawn != spawn {
+                self.complaints.0.push(format!("another spawn under the lease {id}"));
+            }
+            return self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"));
+        }
+        let is_agent = spawn.kind == LeaseKind::Agent;
+        let same = |lease: &Lease| lease.agent.is_some() && lease.spawn.session_key == spawn.session_key;
+        if is_agent && self.leases.values().any(|lease| lease.lives() && same(lease)) {
+            return Err(Refusal::new(RefusalCode::SessionBusy, "its predecessor lives"));
+        }
+        if !self.calm {
+            match chance.below(30) {
+                0 => return Err(Refusal::new(RefusalCode::SpawnFailed, "no such program")),
+                1 => return Err(Refusal::new(RefusalCode::CrashLoop, "it keeps dying").retry_after(2_000)),
+                2 => return Err(Refusal::new(RefusalCode::Busy, "too much to do")),
+                3 => return Err(Refusal::new(RefusalCode::QuotaExceeded, "too many").retry_after(500)),
+                _ => {}
+            }
+        }
+        let no = self.order.len();
+        let agent = is_agent.then(|| Agent::new(no, spawn.session_key.as_str(), chance, self.calm));
+        self.order.push(id);
+        let lease = Lease {
+            no,
+            spawn,
+            state: LeaseState::Open,
+            agent,
+            said: Vec::new(),
+            acked: 0,
+            sent: None,
+            stdin: Vec::new(),
+            written: 0,
+            unwritten: VecDeque::new(),
+            deaf: false,
+            exit: None,
+            exit_told: false,
+            gone: false,
+            lost: false,
+        };
+        self.leases.insert(id, lease);
+        self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"))
+    }
+
+    fn attach(&mut self, id: LeaseId, from: u64, chance: &mut Chance) -> Result<Reply, Refusal> {
+        let calm = self.calm;
+        let lease = self.known(id)?;
+        if lease.gone {
+            return Err(Refusal::new(RefusalCode::LeaseEnded, "nothing of it is kept"));
+        }
+        if !calm && chance.one_in(20) {
+            return Err(Refusal::new(RefusalCode::Busy, "too much to do"));
+        }
+        if from < lease.acked || from > lease.said_up_to() {
+            // An actor that was superseded may ask so before it knows; one that was not journals a gap, and that is seen.
+            let why = format!("attach from {from} outside of {}..{}", lease.acked, lease.said_up_to());
+            return Err(Refusal::new(RefusalCode::OffsetUnavailable, why));
+        }
+        lease.sent = Some(from);
+        lease.exit_told = false;
+        Ok(Reply::Attached(Attached {
+            state: lease.state,
+            stdout_base: lease.acked,
+            stdout_end: lease.said_up_to(),
+            stdout_eof: lease.exit.is_some(),
+            stdin_written: lease.written,
+            stdin_accepted: lease.stdin.len() as u64,
+            exit: lease.exit,
+        }))
+    }
+
+    fn input(
+        &mut self,
+        request: u64,
+        id: LeaseId,
+        seq: u64,
+        bytes: Vec<u8>,
+        chance: &mut Chance,
+    ) -> Option<Result<Reply, Refusal>> {
+        let flaw = self.flaw;
+        let again = flaw == Some(Flaw::SeqAgain) && seq > 1 && chance.one_in(8);
+        let seq = if again { seq - 1 } else { seq };
+        let calm = self.calm;
+        let lease = match self.known(id) {
+            Ok(lease) => lease,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        if lease.exit.is_some() {
+            return Some(Err(Refusal::new(RefusalCode::LeaseEnded, "it has ended")));
+        }
+        let accepted = lease.stdin.len() as u64;
+        let at = usize::try_from(seq).unwrap_or(usize::MAX).saturating_sub(1);
+        if seq > accepted + 1 {
+            self.complaints.0.push(format!("input {seq} after {accepted}"));
+            return Some(Err(Refusal::new(RefusalCode::SeqGap, "a gap")));
+        }
+        if let Some(before) = lease.stdin.get(at) {
+            if *before != bytes {
+                self.complaints.0.push(format!("input {seq} repeated with other bytes"));
+                return Some(Err(Refusal::new(RefusalCode::SeqConflict, "other bytes")));
+            }
+        } else {
+            if !calm && chance.one_in(25) {
+                return Some(Err(Refusal::new(RefusalCode::Busy, "the queue is full")));
+            }
+            if flaw == Some(Flaw::InputTwice) && bytes.windows(14).any(|part| part == b"session/prompt") {
+                lease.stdin.push(bytes.clone());
+                self.hear(id, &bytes, chance);
+                return self.input_twice(id, seq, bytes, chance);
+            }
+            lease.stdin.push(bytes);
+        }
+        lease.unwritten.push_back((request, seq));
+        if !lease.deaf {
+            self.write(id, chance);
+        }
+        None
+    }
+
+    fn input_twice(
+        &mut self,
+        id: LeaseId,
+        seq: u64,
+        bytes: Vec<u8>,
+        chance: &mut Chance,
+    ) -> Option<Result<Reply, Refusal>> {
+        self.hear(id, &bytes, chance);
+        let lease = self.leases.get_mut(&id)?;
+        lease.written = lease.written.max(seq);
+        Some(Ok(Reply::Written { seq }))
+    }
+
+    fn hear(&mut self, id: LeaseId, bytes: &[u8], chance: &mut Chance) {
+        let agent = self.leases.get_mut(&id).and_then(|lease| lease.agent.as_mut());
+        if let Some(agent) = agent {
+            agent.hear(bytes, &mut self.minds, chance);
+        }
+    }
+
+    /// The process reads what is in its pipe.
+    pub(super) fn write(&mut self, id: LeaseId, chance: &mut Chance) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let fresh: Vec<Vec<u8>> =
+            lease.stdin.iter().skip(usize::try_from(lease.written).unwrap_or(0)).cloned().collect();
+        lease.written = lease.stdin.len() as u64;
+        for (request, seq) in std::mem::take(&mut lease.unwritten) {
+            self.outbox.push_back(Word::Reply(request, Ok(Reply::Written { seq })));
+        }
+        for bytes in fresh {
+            self.hear(id, &bytes, chance);
+        }
+    }
+
+    fn ack(&mut self, id: LeaseId, offset: u64) -> Result<Reply, Refusal> {
+        let lease = self.known(id)?;
+        if offset > lease.said_up_to() {
+            let why = format!("acknowledged {offset} of {}", lease.said_up_to());
+            self.complaints.0.push(why);
+            return Err(Refusal::new(RefusalCode::OffsetUnavailable, "not said yet"));
+        }
+        lease.acked = lease.acked.max(offset);
+        Ok(Reply::Done)
+    }
+
+    fn close(&mut self, id: LeaseId) -> Result<Reply, Refusal> {
+        let lease = self.known(id)?;
+        if !lease.state.is_ended() {
+            lease.state = LeaseState::Closing;
+        }
+        Ok(Reply::Closing { state: lease.state })
+    }
+
+    fn release(&mut self, id: LeaseId) -> Result<Reply, Refusal> {
+        let lease = self.known(id)?;
+        if lease.lives() {
+            return Err(Refusal::new(RefusalCode::BadRequest, "it has not ended"));
+        }
+        lease.gone = true;
+        Ok(Reply::Done)
+    }
+
+    fn tail(&mut self, id: LeaseId) -> Result<Reply, Refusal> {
+        let lease = self.known(id)?;
+        Ok(Reply::Tail(Tail { bytes: lease.said.clone(), truncated: false, exit: lease.exit }))
+    }
+
+    /// A process ends. What it was about to say is lost with it; what came out of it is kept.
+    pub(super) fn exit(&mut self, id: LeaseId, status: ExitStatus) {
+        let flaw = self.flaw;
+        let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.exit.is_none()) else { return };
+        lease.exit = Some(status);
+        lease.state = LeaseState::Closed;
+        if flaw == Some(Flaw::NotDrained) {
+            let sent = lease.sent.unwrap_or(lease.acked);
+            lease.said.truncate(usize::try_from(sent).unwrap_or(0));
+        }
+        for (request, seq) in std::mem::take(&mut lease.unwritten) {
+            let refusal = Refusal::new(RefusalCode::LeaseEnded, format!("{seq} was not written"));
+            self.outbox.push_back(Word::Reply(request, Err(refusal)));
+        }
+        let is_agent = lease.agent.is_some();
+        if !is_agent {
+            self.tell_end(id);
+        }
+        let children: Vec<LeaseId> = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| {
+                matches!(&lease.spawn.kind, LeaseKind::Terminal { parent_lease_id, .. } if *parent_lease_id == id)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for child in children {
+            self.exit(child, ExitStatus::Signaled(15));
+        }
+    }
+
+    /// Whether there is output, or an end, to be put on the connection.
+    pub(super) fn has_news(&self, id: LeaseId) -> bool {
+        self.leases.get(&id).is_some_and(|lease| {
+            let sent = lease.sent.filter(|_| !lease.gone);
+            sent.is_some_and(|sent| sent < lease.said_up_to() || (lease.exit.is_some() && !lease.exit_told))
+        })
+    }
+
+    /// Puts the next piece of output on the connection, cut anywhere; then the end.
+    pub(super) fn tell(&mut self, id: LeaseId, chance: &mut Chance) {
+        let flaw = self.flaw;
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(sent) = lease.sent else { return };
+        let left = lease.said_up_to().saturating_sub(sent);
+        if left == 0 {
+            return self.tell_end(id);
+        }
+        let count = 1 + chance.below(usize::try_from(left).unwrap_or(1));
+        let from = usize::try_from(sent).unwrap_or(0);
+        let bytes: Vec<u8> = lease.said.iter().skip(from).take(count).copied().collect();
+        lease.sent = Some(sent + bytes.len() as u64);
+        if flaw == Some(Flaw::AckEarly) {
+            lease.acked = lease.acked.max(sent + bytes.len() as u64);
+        }
+        self.outbox.push_back(Word::Notice(Notice::Output { lease_id: id, offset: sent, bytes }));
+    }
+
+    fn tell_end(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(status) = lease.exit else { return };
+        lease.exit_told = true;
+        let (end_offset, stdin_written) = (lease.said_up_to(), lease.written);
+        let stderr_tail = "last words".to_owned();
+        let exited = Notice::Exited { lease_id: id, status, end_offset, stdin_written, stderr_tail };
+        let changed = Notice::LeaseChanged { lease_id: id, state: lease.state, reason: String::new() };
+        self.outbox.extend([Word::Notice(exited), Word::Notice(changed)]);
+    }
+
+    /// Lets some of what an agent has to say out of it.
+    pub(super) fn speak(&mut self, id: LeaseId, chance: &mut Chance) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(agent) = lease.agent.as_mut() else { return };
+        if agent.unsaid.is_empty() {
+            agent.act();
+        }
+        let all = agent.unsaid.len();
+        let count = if chance.one_in(3) { 1 + chance.below(all) } else { all };
+        lease.said.extend(agent.unsaid.drain(..count.min(all)));
+    }
+
+    /// Which agents are in a turn, and with what.
+    pub(super) fn busy(&self) -> Vec<String> {
+        let living = self.leases.iter().filter(|(_, lease)| lease.lives());
+        let turn = |(id, lease): (&LeaseId, &Lease)| {
+            let turn = lease.agent.as_ref()?.turn_now()?;
+            let last =
+                lease.stdin.last().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default();
+            let (written, all) = (lease.written, lease.stdin.len());
+            Some(format!("{id} {turn}; read {written} of {all} messages, the last one {last}"))
+        };
+        living.filter_map(turn).collect()
+    }
+
+    /// Whether an agent has something to say, or to do.
+    pub(super) fn is_eager(&self, id: LeaseId) -> bool {
+        let lease = self.leases.get(&id).filter(|lease| lease.lives());
+        let agent = lease.and_then(|lease| lease.agent.as_ref());
+        agent.is_some_and(|agent| !agent.unsaid.is_empty() || agent.is_eager())
+    }
+}

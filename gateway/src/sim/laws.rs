@@ -1,0 +1,441 @@
+//! What must hold: after each step over the database and at the borders (I1 to I5, and what the supervisor and the
+//! chat service see), and once everything has come to rest I6 to I8 as well.
+
+use super::ear;
+use super::host::Lease;
+use super::people::Wish;
+use super::stage::{Broken, Stage};
+use crate::core::project::PartKind;
+use crate::error::Failure;
+use crate::store::by_hand::Pump;
+use crate::store::check;
+use acp_shared::codes::Code;
+use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::protocol::Request;
+use rusqlite::{Connection, params};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rules over the rows that only the simulation can ask for: its wishes all differ.
+const RULES: [(&str, &str); 3] = [
+    (
+        "I5: a wish makes one run",
+        "SELECT prompt || ': ' || count(*) FROM acp_runs GROUP BY prompt HAVING count(*) > 1",
+    ),
+    (
+        "I5: a message makes one run",
+        "SELECT requester_message_id || ': ' || count(*) FROM acp_runs WHERE requester_message_id IS NOT NULL \
+         GROUP BY requester_message_id HAVING count(*) > 1",
+    ),
+    (
+        "no fallback: a message goes where its conversation is bound",
+        "SELECT r.requester_message_id || ' went to ' || r.session_key FROM acp_runs r \
+         JOIN acp_inbox i ON i.message_id = r.requester_message_id WHERE NOT EXISTS (SELECT 1 FROM acp_bindings b \
+         WHERE b.session_key = r.session_key AND b.thread_id = i.conversation_id)",
+    ),
+];
+
+/// What the log may say is wrong, since the simulation made it so.
+const OWN_FAULTS: [&str; 7] = [
+    "a part was rejected",
+    "a part stays uncertain",
+    "a reply was rejected",
+    "a group of transactions was not committed",
+    "the control plane cannot be written",
+    "commit failed; the actor is made again",
+    "the actor cannot be made",
+];
+/// What it may not say even then.
+const NEVER: [&str; 3] = ["number", "panicked", "refused"];
+
+fn broken(law: &str, rows: &[String]) -> Result<(), Broken> {
+    if rows.is_empty() { Ok(()) } else { Err(Broken(format!("{law}: {}", rows.join("; ")))) }
+}
+
+fn texts(db: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = db.prepare_cached(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    let rows = statement.query_map([], |row| row.get(0)).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    rows.map(|row| row.unwrap_or_else(|error| panic!("{error}: {sql}"))).collect()
+}
+
+/// The sessions, in the order in which they were made.
+pub(super) fn sessions(db: &Connection, open: bool) -> Vec<SessionKey> {
+    let sql = if open {
+        "SELECT session_key FROM acp_sessions WHERE state <> 'closed' ORDER BY rowid"
+    } else {
+        "SELECT session_key FROM acp_sessions ORDER BY rowid"
+    };
+    texts(db, sql).iter().filter_map(|key| SessionKey::parse(key).ok()).collect()
+}
+
+/// A question that waits for an answer.
+pub(super) fn pending_permission(db: &Connection) -> Option<(SessionKey, String)> {
+    let sql = "SELECT session_key || ' ' || lease_id || '-' || stdout_offset FROM acp_permission \
+               WHERE state = 'pending' ORDER BY rowid DESC LIMIT 1";
+    let found = texts(db, sql).pop()?;
+    let (session, permission) = found.split_once(' ')?;
+    Some((SessionKey::parse(session).ok()?, permission.to_owned()))
+}
+
+/// Before the supervisor hears of it: what explains it is committed.
+pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broken> {
+    let committed = |sql: &str, id: &LeaseId, number: u64| {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        let found = db.prepare_cached(sql).and_then(|mut it| it.exists(params![id.to_string(), number]));
+        found.unwrap_or_else(|error| panic!("{error}: {sql}"))
+    };
+    let known = match request {
+        Request::Spawn(spawn) if spawn.kind == acp_shared::protocol::LeaseKind::Agent => {
+            committed("SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND ?2 = 0", &spawn.lease_id, 0)
+        }
+        Request::Input { lease_id, seq, .. } => {
+            committed("SELECT 1 FROM acp_stdin_outbox WHERE lease_id = ?1 AND seq = ?2", lease_id, *seq)
+        }
+        Request::Ack { lease_id, offset } => committed(
+            "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2",
+            lease_id,
+            *offset,
+        ),
+        _ => true,
+    };
+    if known { Ok(()) } else { Err(Broken(format!("commit, then act: {request:?} is explained by no row"))) }
+}
+
+/// Whether a wish could be refused so.
+pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broken> {
+    let again =
+        matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
+    if wish.answer.is_some() && !again {
+        return Err(Broken(format!(
+            "I5: {:?} was answered {:?}, and then refused: {failure}",
+            wish.want, wish.answer
+        )));
+    }
+    if failure.code == Code::Runtime {
+        return Err(Broken(format!("{:?} failed: {failure}", wish.want)));
+    }
+    wish.refused |= wish.answer.is_none()
+        && failure.code != Code::StoreUnavailable
+        && failure.code != Code::BackendUnavailable;
+    Ok(())
+}
+
+/// After each step.
+pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &Pump) -> Result<(), Broken> {
+    broken("the supervisor complains", &stage.host.complaints.0)?;
+    let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
+    broken("an agent reads what it is told once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
+    for line in ear::errors() {
+        let own = OWN_FAULTS.iter().any(|known| line.starts_with(known));
+        if !own || NEVER.iter().any(|never| line.contains(never)) {
+            return Err(Broken(format!("the gateway finds a fault in itself: {line}")));
+        }
+    }
+    of_room(stage)?;
+    if committed {
+        let db = pump.db();
+        of_journal(stage, db)?;
+        of_rows(db)?;
+    }
+    Ok(())
+}
+
+/// I1 to I6 as far as the rows show them.
+fn of_rows(db: &Connection) -> Result<(), Broken> {
+    for rule in check::invariants() {
+        broken(&format!("{}: {}", rule.name, rule.rule), &texts(db, rule.sql))?;
+    }
+    for (rule, sql) in RULES {
+        broken(rule, &texts(db, sql))?;
+    }
+    Ok(())
+}
+
+/// A message is shown once.
+fn of_room(stage: &mut Stage<'_>) -> Result<(), Broken> {
+    let room = stage.room.lock();
+    let Some((last, before)) = room.shown.split_last() else { return Ok(()) };
+    let same = before
+        .iter()
+        .rev()
+        .take(8)
+        .find(|it| it.conversation == last.conversation && it.message.nonce == last.message.nonce);
+    match same {
+        Some(_) => Err(Broken(format!("I7: shown twice in {}: {:?}", last.conversation, last.message.text))),
+        None => Ok(()),
+    }
+}
+
+/// Which words of which process the journal has, and up to which row that was read.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    event_id: i64,
+    /// By number of the lease: how many words.
+    words: BTreeMap<usize, usize>,
+}
+
+/// The journal says what agents said: every word once, in order, in its own session.
+fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
+    const SQL: &str = "SELECT event_id, session_key, kind, payload_json FROM acp_events WHERE event_id > ?1 \
+        AND kind IN ('agent_message','gap') ORDER BY event_id";
+    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
+    let rows = statement.query_map([stage.read.event_id], |row| {
+        Ok((
+            row.get::<_, i64>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, String>(2)?,
+            row.get::<_, String>(3)?,
+        ))
+    });
+    let rows: Vec<_> = rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
+    for (event_id, session, kind, payload) in rows {
+        stage.read.event_id = event_id;
+        if kind == "gap" {
+            return Err(Broken(format!("nothing is lost: {session} says {payload}")));
+        }
+        let Some((lease, word)) = word_of(&payload) else { continue };
+        let has = stage.read.words.entry(lease).or_default();
+        if word != *has + 1 {
+            return Err(Broken(format!(
+                "nothing lost, nothing twice: word {word} of process {lease} after {has}"
+            )));
+        }
+        *has = word;
+        let found = stage.host.leases.values().find(|it| it.no == lease);
+        if found.is_none_or(|it| it.spawn.session_key.as_str() != session) {
+            return Err(Broken(format!("{session} says what process {lease} of another session said")));
+        }
+    }
+    Ok(())
+}
+
+fn word_of(payload: &str) -> Option<(usize, usize)> {
+    let (_, rest) = payload.split_once("\"text\":\"w")?;
+    let (lease, rest) = rest.split_once('.')?;
+    let (word, _) = rest.split_once(' ')?;
+    Some((lease.parse().ok()?, word.parse().ok()?))
+}
+
+/// Once nothing happens any more.
+pub(super) fn at_rest(stage: &mut Stage<'_>) -> Result<(), Broken> {
+    let db = stage.hand.db();
+    of_rows(db)?;
+    for (law, sql) in AT_REST {
+        broken(law, &texts(db, sql))?;
+    }
+    stage.tally.sessions = sessions(db, false).len();
+    let closed: BTreeSet<String> =
+        texts(db, "SELECT session_key FROM acp_sessions WHERE state = 'closed'").into_iter().collect();
+    for lease in stage.host.leases.values() {
+        heard_out(stage, lease, &closed)?;
+    }
+    processes(stage, db)?;
+    rooms(stage, db)?;
+    let open = stage.wishes.iter().filter(|wish| wish.answer.is_none() && !wish.refused);
+    broken("every wish is answered", &open.map(|wish| format!("{:?}", wish.want)).collect::<Vec<_>>())
+}
+
+const AT_REST: [(&str, &str); 7] = [
+    (
+        "I8: the process of a closed session ends",
+        "SELECT l.lease_id || ' ' || l.usage FROM acp_leases l JOIN acp_sessions s USING (session_key) \
+         WHERE s.state = 'closed' AND l.usage <> 'ended'",
+    ),
+    (
+        "every run ends",
+        "SELECT r.run_id || ' ' || r.state || ' in ' || s.state FROM acp_runs r JOIN acp_sessions s USING (session_key) \
+         WHERE r.state IN ('queued','running')",
+    ),
+    ("every message is settled", "SELECT message_id || ' ' || text FROM acp_inbox WHERE state = 'received'"),
+    (
+        "I7: everything planned is sent",
+        "SELECT nonce || ' ' || state || ' ' || text FROM acp_delivery_part WHERE state IN ('planned','sending')",
+    ),
+    (
+        "I6: a finished turn of a bound session has its final, once",
+        "SELECT r.run_id || ' ' || r.state || ' in ' || b.binding_key FROM acp_runs r \
+         JOIN acp_events e ON e.run_id = r.run_id AND e.kind IN ('done','error') \
+         JOIN acp_bindings b ON b.session_key = r.session_key \
+         JOIN temp.bound t ON t.binding_key = b.binding_key \
+         WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL AND e.session_seq > t.from_seq \
+         AND e.session_seq <= coalesce(json_extract(b.metadata_json, '$.end_session_seq'), e.session_seq) \
+         AND NOT EXISTS (SELECT 1 FROM acp_delivery_part p WHERE p.binding_key = b.binding_key \
+         AND p.run_id = r.run_id AND p.kind = 'final' AND p.session_seq = e.session_seq AND p.part_no = 0)",
+    ),
+    (
+        "I6: one row of a run has a final",
+        "SELECT run_id FROM acp_delivery_part WHERE kind = 'final' GROUP BY binding_key, run_id \
+         HAVING count(DISTINCT session_seq) > 1",
+    ),
+    (
+        "H4: no question outlives its process",
+        "SELECT p.lease_id || ' ' || p.stdout_offset FROM acp_permission p JOIN acp_leases l USING (lease_id) \
+         WHERE p.state = 'pending' AND l.usage = 'ended'",
+    ),
+];
+
+/// H1: what a process said is in the journal, whatever became of the process; unless its session was closed, or the
+/// supervisor that held its output died.
+fn heard_out(stage: &Stage<'_>, lease: &Lease, closed: &BTreeSet<String>) -> Result<(), Broken> {
+    let Some(agent) = &lease.agent else { return Ok(()) };
+    let said = agent.words.iter().filter(|(end, _)| *end <= lease.said_up_to()).count();
+    let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
+    let excused = lease.is_lost() || agent.broke || closed.contains(lease.spawn.session_key.as_str());
+    if has > said || (has < said && !excused) {
+        return Err(Broken(format!("H1: process {} said {said} words, the journal has {has}", lease.no)));
+    }
+    Ok(())
+}
+
+/// I8: no process lives whose lease is over, and no lease is open without a process.
+fn processes(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
+    let open: BTreeSet<String> =
+        texts(db, "SELECT lease_id FROM acp_leases WHERE usage <> 'ended'").into_iter().collect();
+    let living: BTreeSet<String> = stage
+        .host
+        .leases
+        .iter()
+        .filter(|(_, lease)| lease.lives() && lease.agent.is_some())
+        .map(|(id, _)| id.to_string())
+        .collect();
+    broken(
+        "I8: a process lives whose lease is over",
+        &living.difference(&open).cloned().collect::<Vec<_>>(),
+    )?;
+    broken("I8: a lease is open without a process", &open.difference(&living).cloned().collect::<Vec<_>>())
+}
+
+/// I7: what people see is what was planned from the journal, in its order.
+fn rooms(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
+    const SQL: &str = "SELECT p.binding_key, b.thread_id, p.nonce, p.state, p.text, p.kind, coalesce(p.run_id, '') \
+        FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) ORDER BY p.binding_key, p.session_seq, p.part_no";
+    let room = stage.room.lock();
+    let mut places: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (at, shown) in room.shown.iter().enumerate() {
+        if places.insert((&shown.conversation, &shown.message.nonce), at).is_some() {
+            return Err(Broken(format!(
+                "I7: shown twice in {}: {:?}",
+                shown.conversation, shown.message.text
+            )));
+        }
+    }
+    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
+    let mut rows = statement.query([]).unwrap_or_else(|error| panic!("{error}"));
+    let mut last: Option<(String, usize)> = None;
+    let mut planned = BTreeSet::new();
+    while let Some(row) = rows.next().unwrap_or_else(|error| panic!("{error}")) {
+        let text = |at: usize| row.get::<_, String>(at).unwrap_or_else(|error| panic!("{error}"));
+        let (binding, thread, nonce, state) = (text(0), text(1), text(2), text(3));
+        let place = places.get(&(thread.as_str(), nonce.as_str())).copied();
+        planned.insert((thread, nonce));
+        match (state.as_str(), place) {
+            ("sent", None) => return Err(Broken(format!("I7: {:?} is sent, and nobody sees it", text(4)))),
+            ("rejected", Some(_)) => return Err(Broken(format!("I7: {:?} is rejected and shown", text(4)))),
+            ("sent", Some(at)) => {
+                if room.shown.get(at).is_none_or(|shown| shown.message.text != text(4)) {
+                    return Err(Broken(format!("I7: {:?} reads otherwise", text(4))));
+                }
+                if last.as_ref().is_some_and(|(of, before)| *of == binding && *before > at) {
+                    return Err(Broken(format!("I7: {:?} is shown out of order", text(4))));
+                }
+                last = Some((binding, at));
+            }
+            _ => {}
+        }
+    }
+    let unplanned = room.shown.iter().find(|shown| {
+        let key = (shown.conversation.clone(), shown.message.nonce.clone());
+        shown.message.kind == PartKind::Final && !planned.contains(&key)
+    });
+    match unplanned {
+        Some(shown) => Err(Broken(format!("I7: nobody planned {:?}", shown.message.text))),
+        None => says_all(db, &room.shown),
+    }
+}
+
+/// The final of a completed turn has every word of it.
+fn says_all(db: &Connection, shown: &[super::room::Shown]) -> Result<(), Broken> {
+    const SQL: &str = "SELECT p.run_id, b.thread_id FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) \
+        JOIN acp_runs r USING (run_id) WHERE p.kind = 'final' AND r.state = 'completed' \
+        GROUP BY p.binding_key, p.run_id HAVING sum(p.state <> 'sent') = 0";
+    const WORDS: &str =
+        "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'agent_message' ORDER BY seq";
+    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
+    let runs = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
+    let runs: Vec<_> = runs.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
+    for (run, thread) in runs {
+        let of_run = shown.iter().filter(|it| {
+            it.conversation == thread
+                && it.message.kind == PartKind::Final
+                && it.message.run_id.is_some_and(|id| id.to_string() == run)
+        });
+        let text: Vec<&str> = of_run.map(|it| it.message.text.as_str()).collect();
+        let text = format!("{} ", text.join(" ").replace('\n', " "));
+        let mut words = db.prepare_cached(WORDS).unwrap_or_else(|error| panic!("{error}"));
+        let payloads = words.query_map([&run], |row| row.get::<_, String>(0));
+        let payloads: Vec<String> =
+            payloads.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
+        let mut from = 0;
+        for (lease, word) in payloads.iter().filter_map(|payload| word_of(payload)) {
+            let wanted = format!("w{lease}.{word} ");
+            match text.get(from..).and_then(|rest| rest.find(&wanted)) {
+                Some(at) => from += at,
+                None => {
+                    return Err(Broken(format!("I7: {wanted:?} of run {run} is not in its final {text:?}")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is watched in the database besides its rows: where bindings began, and what moved. Before the first life.
+pub(super) fn watch(db: &Connection) {
+    // No `OR IGNORE` in the triggers: an upsert that fires them would put its own policy in its place.
+    const SQL: &str = "
+        CREATE TABLE IF NOT EXISTS temp.bound (binding_key TEXT PRIMARY KEY, from_seq INTEGER NOT NULL);
+        CREATE TABLE IF NOT EXISTS temp.moved (what TEXT PRIMARY KEY);
+        DELETE FROM temp.bound;
+        DELETE FROM temp.moved;
+        CREATE TEMP TRIGGER IF NOT EXISTS bound_from AFTER INSERT ON main.acp_bindings BEGIN
+          INSERT INTO bound SELECT NEW.binding_key, last_session_seq FROM main.acp_sessions WHERE session_key = NEW.session_key;
+          INSERT INTO moved SELECT 'binding > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding > ' || NEW.status);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS binding_moved AFTER UPDATE OF status ON main.acp_bindings WHEN OLD.status <> NEW.status BEGIN
+          INSERT INTO moved SELECT 'binding ' || OLD.status || ' > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding ' || OLD.status || ' > ' || NEW.status);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS part_made AFTER INSERT ON main.acp_delivery_part BEGIN
+          INSERT INTO moved SELECT 'part > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part > ' || NEW.state);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS part_moved AFTER UPDATE OF state ON main.acp_delivery_part WHEN OLD.state <> NEW.state BEGIN
+          INSERT INTO moved SELECT 'part ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part ' || OLD.state || ' > ' || NEW.state);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS lease_made AFTER INSERT ON main.acp_leases BEGIN
+          INSERT INTO moved SELECT 'lease > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease > ' || NEW.usage);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS lease_moved AFTER UPDATE OF usage ON main.acp_leases WHEN OLD.usage <> NEW.usage BEGIN
+          INSERT INTO moved SELECT 'lease ' || OLD.usage || ' > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease ' || OLD.usage || ' > ' || NEW.usage);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS permission_moved AFTER UPDATE OF state ON main.acp_permission WHEN OLD.state <> NEW.state BEGIN
+          INSERT INTO moved SELECT 'permission ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'permission ' || OLD.state || ' > ' || NEW.state);
+        END;";
+    db.execute_batch(SQL).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// What moved since [`watch`].
+pub(super) fn moved(db: &Connection) -> Vec<String> {
+    texts(db, "SELECT what FROM temp.moved")
+}
+
+/// What is in the database, for whoever looks into a seed that failed.
+pub(super) fn rows(db: &Connection) -> String {
+    const ALL: [&str; 4] = [
+        "SELECT 'session ' || session_key || ' ' || state || ' epoch ' || epoch || ' lease ' || coalesce(lease_id, '-') \
+         FROM acp_sessions",
+        "SELECT 'lease ' || lease_id || ' ' || usage || ' of ' || session_key FROM acp_leases",
+        "SELECT 'run ' || run_id || ' ' || state || ' of ' || session_key FROM acp_runs",
+        "SELECT 'event ' || session_key || ' ' || session_seq || ' ' || kind || ' ' || coalesce(run_id, '-') || ' at ' \
+         || created_at || ' ' || substr(payload_json, 1, 200) FROM (SELECT * FROM acp_events ORDER BY event_id DESC \
+         LIMIT 200) ORDER BY event_id",
+    ];
+    ALL.iter().flat_map(|sql| texts(db, sql)).collect::<Vec<_>>().join("\n")
+}

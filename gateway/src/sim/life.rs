@@ -1,0 +1,253 @@
+//! One life of the gateway: everything that the service starts, over ports that are held by hand.
+
+use super::people::{Answers, Door};
+use super::room::Room;
+use crate::agents::Agents;
+use crate::app;
+use crate::channel::{Channel, Channels};
+use crate::clock::Clock;
+use crate::config::load::{Inputs, Loaded, load};
+use crate::core::actor::{Limits, Profile};
+use crate::core::recovery;
+use crate::error::Failure;
+use crate::inbound::Inlet;
+use crate::live::Live;
+use crate::local::Local;
+use crate::manager::Manager;
+use crate::metrics::Metrics;
+use crate::runtime::Registry;
+use crate::runtime::direct::DirectRuntime;
+use crate::session_task::{Deps, Envelope, Lanes, Patience, Profiles, run};
+use crate::store::Store;
+use crate::store::by_hand::Pump;
+use crate::supervisor::Supervisor;
+use crate::supervisor::by_hand::Wire;
+use acp_shared::ids::AgentName;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio_util::sync::CancellationToken;
+
+/// The longest line of an agent, in bytes.
+pub(super) const LINE_BYTES_MAX: usize = 4_000;
+
+/// Short windows, so that they run out within a simulation.
+const CONFIG: &str = r#"
+[acp]
+default_agent = "demo"
+[acp.runtime]
+ttl_minutes = 4
+[acp.control_plane.recovery]
+eager_actors = 1
+reconcile_running_after_ms = 20000
+[session]
+ttl_minutes = 9
+[permission]
+timeout_ms = 45000
+[limits]
+queue_runs_max = 6
+turn_silent_ms = 30000
+cancel_stuck_ms = 8000
+"#;
+
+pub(super) fn config() -> Loaded {
+    let inputs = Inputs { file: Some((Path::new("/sim.toml"), CONFIG)), ..Inputs::default() };
+    load(inputs).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The borders of a gateway: what it wants done waits here until the scheduler lets it happen.
+#[derive(Clone)]
+pub(super) struct Ports {
+    pub(super) pump: Arc<Mutex<Pump>>,
+    pub(super) wire: Arc<Mutex<Wire>>,
+    pub(super) room: Room,
+    pub(super) answers: Answers,
+    pub(super) pause: Arc<Pause>,
+}
+
+/// Tells the scheduler that the gateway has done all it can at this moment.
+#[derive(Default)]
+pub(super) struct Pause {
+    told: Notify,
+    /// It waits for the gateway to come to rest.
+    settling: AtomicBool,
+    /// It lets time pass, until there is something to be done.
+    sleeping: AtomicBool,
+}
+
+impl Ports {
+    /// Whether something waits at a border.
+    fn is_wanted(&self) -> bool {
+        lock(&self.pump).waiting().next().is_some()
+            || lock(&self.wire).has_requests()
+            || !self.room.lock().calls.is_empty()
+            || !lock(&self.answers).is_empty()
+    }
+
+    /// Called when no task of the gateway can go on.
+    pub(super) fn at_rest(&self) {
+        let pause = &self.pause;
+        let settled = pause.settling.swap(false, Ordering::SeqCst);
+        if settled || (pause.sleeping.load(Ordering::SeqCst) && self.is_wanted()) {
+            pause.told.notify_one();
+        }
+    }
+
+    /// Lets the gateway do all it can at this moment.
+    pub(super) async fn settle(&self) {
+        self.pause.settling.store(true, Ordering::SeqCst);
+        self.pause.told.notified().await;
+    }
+
+    /// Lets time pass, until something is wanted.
+    pub(super) async fn sleep(&self, ms: u64) {
+        self.pause.sleeping.store(true, Ordering::SeqCst);
+        tokio::select! {
+            biased;
+            () = self.pause.told.notified() => {}
+            () = tokio::time::sleep(std::time::Duration::from_millis(ms)) => {}
+        }
+        self.pause.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The agents of the configuration, whose lines must be short.
+struct ShortLines(Arc<Agents>);
+
+impl Profiles for ShortLines {
+    fn profile(&self, agent: &AgentName) -> Result<Profile, Failure> {
+        self.0.profile(agent)
+    }
+
+    fn default_agent(&self) -> Result<AgentName, Failure> {
+        self.0.default_agent()
+    }
+
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
+        self.0.cwd(agent, asked)
+    }
+
+    fn limits(&self, agent: &AgentName) -> Limits {
+        Limits { line_bytes_max: LINE_BYTES_MAX, ..Profiles::limits(self.0.as_ref(), agent) }
+    }
+}
+
+/// A runtime of one thread, whose time is a number.
+///
+/// # Errors
+/// As its builder.
+pub(super) fn runtime(ports: Ports) -> std::io::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).on_thread_park(move || ports.at_rest()).build()
+}
+
+/// What is started.
+pub(super) struct Gateway {
+    pub(super) door: Door,
+    pub(super) clock: Clock,
+}
+
+/// What actors are made of.
+fn deps(
+    store: &Store,
+    supervisor: &Supervisor,
+    config: &Loaded,
+    dir: &Path,
+    clock: Clock,
+) -> (Deps, Arc<Agents>) {
+    let live = Live::new(config.clone());
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime));
+    let env = vec![("HOME".to_owned(), "/".to_owned())];
+    let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
+    let deps = Deps {
+        store: store.clone(),
+        supervisor: supervisor.clone(),
+        registry,
+        clock,
+        profiles: Arc::new(ShortLines(Arc::clone(&agents))),
+        live,
+        metrics: Metrics::default(),
+        stop: CancellationToken::new(),
+    };
+    (deps, agents)
+}
+
+/// Actors of a gateway that was here before and does not know that it is over: they hold the sessions that the next
+/// one takes up at its start, and go on trying to write. A supervisor serves the newest gateway only, so that they do
+/// not reach it; and one gateway never has two actors of one session (see `manager/mailbox.rs`). The ways to them.
+pub(super) async fn leave_behind(
+    store: &Store,
+    config: &Loaded,
+    (dir, now_ms): (&Path, u64),
+) -> Vec<Sender<Envelope>> {
+    let Ok(found) = store.found_sessions().await else { return Vec::new() };
+    let (supervisor, _) = Wire::new();
+    let clock = Clock::at(now_ms);
+    crate::store::by_hand::tell_time(move || clock.now_ms());
+    let (deps, _) = deps(store, &supervisor, config, dir, clock);
+    let start = |(key, _)| {
+        let (mailbox, mailbox_lane) = channel(1);
+        let (urgent, urgent_lane) = channel(1);
+        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
+        let deps = deps.clone();
+        tokio::spawn(async move {
+            run(deps, key, lanes, Patience::Once).await;
+            drop(urgent);
+        });
+        mailbox
+    };
+    recovery::plan(found, 0).now.into_iter().map(start).collect()
+}
+
+/// Starts everything, in the order of `app::serve`. What recovery reads and writes waits at the borders as all else.
+pub(super) fn start(
+    store: &Store,
+    ports: &Ports,
+    supervisor: &Supervisor,
+    config: &Loaded,
+    (dir, now_ms): (&Path, u64),
+) -> Gateway {
+    let clock = Clock::at(now_ms);
+    crate::store::by_hand::tell_time(move || clock.now_ms());
+    let (deps, agents) = deps(store, supervisor, config, dir, clock);
+    let Deps { registry, live, metrics, stop, .. } = deps.clone();
+    let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
+    let local = Arc::new(Local {
+        manager: Arc::clone(&manager),
+        metrics: metrics.clone(),
+        store: store.clone(),
+        agents,
+        supervisor: supervisor.clone(),
+        registry,
+        supervisor_socket: dir.to_owned(),
+        durability: "full",
+        live,
+        started_at_ms: now_ms,
+    });
+    let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
+    let channels = Channels::new([room]);
+    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
+    let resumed = (Arc::clone(&manager), inlet.clone());
+    tokio::spawn(async move {
+        let (manager, first) = resumed;
+        let begun = async {
+            manager.resume().await.map_err(|error| error.to_string())?;
+            first.bindings().reconcile().await.map_err(|error| error.to_string())?;
+            first.resume().await.map_err(|error| error.to_string())
+        };
+        if let Err(error) = begun.await {
+            tracing::warn!(%error, "not begun");
+        }
+        drop(app::in_background(&local, first, channels, clock, &stop));
+    });
+    let door = Door { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
+    Gateway { door, clock }
+}

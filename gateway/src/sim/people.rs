@@ -1,0 +1,179 @@
+//! People and programs who use the gateway: they type in rooms and call the API, ask again when they hear nothing,
+//! and sometimes ask twice.
+
+use super::room::{ACCOUNT, ROOM};
+use crate::core::actor::Command;
+use crate::core::binding::Placement;
+use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
+use crate::core::rows::{ConversationRef, RunMode, SessionMode};
+use crate::core::session::Ending;
+use crate::error::Failure;
+use crate::inbound::Inlet;
+use crate::manager::Manager;
+use crate::session_task::Envelope;
+use crate::store::inbox::{Inbound, Outcome};
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Want {
+    /// Typed into a conversation.
+    Say {
+        conversation: String,
+        text: String,
+    },
+    /// Calls of the API.
+    Prompt {
+        session: SessionKey,
+        text: String,
+        steer: bool,
+        anew: bool,
+    },
+    Cancel {
+        session: SessionKey,
+    },
+    Close {
+        session: SessionKey,
+        ending: Ending,
+        discard: bool,
+    },
+    Renew {
+        session: SessionKey,
+    },
+    Oneshot {
+        text: String,
+    },
+    Answer {
+        session: SessionKey,
+        permission: String,
+        option: String,
+    },
+}
+
+/// One wish, for as long as the simulation lasts.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) want: Want,
+    /// The first answer that was heard.
+    pub(super) answer: Option<String>,
+    /// Whether it was refused, which is an answer that is not kept.
+    pub(super) refused: bool,
+    /// Asked in this life of the gateway, and not answered.
+    pub(super) waits: bool,
+}
+
+/// An answer that is on its way: to which wish, and what.
+pub(super) type Answers = Arc<Mutex<Vec<(usize, Result<String, Failure>)>>>;
+
+/// How the gateway is reached.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) inlet: Inlet,
+    pub(super) manager: Arc<Manager>,
+    pub(super) answers: Answers,
+    /// A planted bug: what has no route goes to this session.
+    pub(super) fallback: Option<SessionKey>,
+}
+
+/// The conversation of that name.
+pub(super) fn conversation(id: &str) -> ConversationRef {
+    ConversationRef {
+        channel: ROOM.to_owned(),
+        account_id: ACCOUNT.to_owned(),
+        conversation_id: id.to_owned(),
+        parent_conversation_id: None,
+    }
+}
+
+fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
+    PromptRequest {
+        text: text.to_owned(),
+        mode: if steer { RunMode::Steer } else { RunMode::Prompt },
+        author: "ann".to_owned(),
+        interactive: true,
+        requester_message_id: None,
+        new_conversation: anew,
+    }
+}
+
+/// Asks an actor, past the manager. Whether it is answered is its affair.
+pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
+    let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
+    let request = request(&text, false, false);
+    let (reply, _) = oneshot::channel();
+    let command = Command::Prompt { run_id: RunId::mint(), request, key };
+    drop(actor.try_send(Envelope { command, keyed: None, reply }));
+}
+
+impl Door {
+    /// Asks, and puts the answer on its way.
+    pub(super) fn ask(&self, no: usize, want: Want) {
+        let door = self.clone();
+        tokio::spawn(async move {
+            let answer = door.answer(no, want).await;
+            if let Ok(mut answers) = door.answers.lock() {
+                answers.push((no, answer));
+            }
+        });
+    }
+
+    async fn answer(&self, no: usize, want: Want) -> Result<String, Failure> {
+        let key = IdempotencyKey::parse(&format!("wish-{no}")).map_err(|_| Failure::of(Code::Runtime))?;
+        let manager = &self.manager;
+        Ok(match want {
+            Want::Say { conversation: at, text } => {
+                let (message_id, author) = (format!("message-{no}"), "ann".to_owned());
+                let inbound = Inbound { conversation: conversation(&at), message_id, author, text };
+                let outcome = self.inlet.accept(inbound.clone()).await?;
+                self.fall_back(&inbound, &outcome, key).await;
+                format!("{outcome:?}")
+            }
+            Want::Prompt { session, text, steer, anew } => {
+                let accepted = manager.prompt(&session, request(&text, steer, anew), key).await?;
+                format!("{accepted:?}")
+            }
+            Want::Cancel { session } => format!("{:?}", manager.cancel(&session, None, key).await?),
+            Want::Close { session, ending, discard } => {
+                let request = CloseRequest { reason: "by hand".to_owned(), ending, discard };
+                format!("{:?}", manager.close(&session, request, key).await?)
+            }
+            Want::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),
+            Want::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(text), key).await?),
+            Want::Answer { session, permission, option } => {
+                manager.answer_permission(&session, &permission, &option, "ann", key).await?;
+                "answered".to_owned()
+            }
+        })
+    }
+
+    async fn fall_back(&self, inbound: &Inbound, outcome: &Outcome, key: IdempotencyKey) {
+        let Some(session) = &self.fallback else { return };
+        if matches!(outcome, Outcome::Refused { .. }) && !inbound.text.starts_with('/') {
+            let message_id = Some(inbound.message_id.clone());
+            let request =
+                PromptRequest { requester_message_id: message_id, ..request(&inbound.text, false, false) };
+            drop(self.manager.prompt(session, request, key).await);
+        }
+    }
+}
+
+fn oneshot(text: String) -> SpawnRequest {
+    SpawnRequest {
+        agent: AgentName::parse("demo").ok(),
+        cwd: None,
+        label: None,
+        mode: SessionMode::Oneshot,
+        permission: None,
+        non_interactive: None,
+        bind: None,
+        placement: Placement::default(),
+        prompt: Some(text),
+        author: "ann".to_owned(),
+        interactive: false,
+        spawned_by: None,
+    }
+}

@@ -1,0 +1,106 @@
+//! Bugs that are planted to see whether they are found. Each is a wrapper around the product at one of its borders:
+//! it changes what goes across, and nothing of the product itself.
+
+use super::chance::Chance;
+use super::host::Flaw;
+use rusqlite::Connection;
+
+/// A bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plant {
+    /// Output is acknowledged before it is committed.
+    AckBeforeCommit,
+    /// The checkpoint moves before the message is sent.
+    CheckpointBeforeSend,
+    /// A command under a key that was used acts again.
+    ReplayedKeyActs,
+    /// A message without a route goes to some session.
+    Fallback,
+    /// A number of an input message is used for another one.
+    SeqAgain,
+    /// A prompt is handed over twice.
+    InputTwice,
+    /// A message is sent again although the channel has it.
+    NonceIgnored,
+    /// A row of the outbox gets lost.
+    OutboxRowLost,
+    /// The end of a run is written twice.
+    CompletedTwice,
+    /// An actor that was superseded goes on writing.
+    SupersededWrites,
+    /// The last words of an ended process are not waited for.
+    DeadLeaseNotDrained,
+    /// A process is never ended.
+    LeaseNotClosed,
+    /// A message that was taken is forgotten.
+    InboxRowLost,
+}
+
+impl Plant {
+    pub(super) const ALL: [Self; 13] = [
+        Self::AckBeforeCommit,
+        Self::CheckpointBeforeSend,
+        Self::ReplayedKeyActs,
+        Self::Fallback,
+        Self::SeqAgain,
+        Self::InputTwice,
+        Self::NonceIgnored,
+        Self::OutboxRowLost,
+        Self::CompletedTwice,
+        Self::SupersededWrites,
+        Self::DeadLeaseNotDrained,
+        Self::LeaseNotClosed,
+        Self::InboxRowLost,
+    ];
+
+    /// Those between gateway and supervisor.
+    pub(super) const fn at_the_host(self) -> Option<Flaw> {
+        match self {
+            Self::AckBeforeCommit => Some(Flaw::AckEarly),
+            Self::SeqAgain => Some(Flaw::SeqAgain),
+            Self::InputTwice => Some(Flaw::InputTwice),
+            Self::DeadLeaseNotDrained => Some(Flaw::NotDrained),
+            Self::LeaseNotClosed => Some(Flaw::NotClosed),
+            _ => None,
+        }
+    }
+
+    /// Before a transaction: every actor gets the same epoch.
+    pub(super) fn before_commit(self, db: &Connection, name: &str) {
+        if self == Self::SupersededWrites && name == "claim" {
+            drop(db.execute("UPDATE acp_sessions SET epoch = 0", []));
+        }
+    }
+
+    /// Those between gateway and database: what these transactions wrote is changed.
+    pub(super) fn after_commit(self, db: &Connection, names: &[&str], chance: &mut Chance) {
+        let did = |name: &str| names.contains(&name);
+        let sql = match self {
+            Self::CheckpointBeforeSend if did("delivery_begin") => {
+                "UPDATE acp_delivery_part SET state = 'sent' WHERE state = 'sending'"
+            }
+            Self::ReplayedKeyActs => "DELETE FROM acp_idempotency",
+            Self::OutboxRowLost if did("delivery_plan") && chance.one_in(3) => {
+                "DELETE FROM acp_delivery_part WHERE part_id = \
+                 (SELECT max(part_id) FROM acp_delivery_part WHERE state = 'planned')"
+            }
+            Self::CompletedTwice if did("commit") && chance.one_in(3) => {
+                "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at) \
+                 SELECT session_key, session_seq + 1, run_id, seq + 1, kind, payload_json, created_at \
+                 FROM acp_events AS e WHERE kind = 'done' AND session_seq = \
+                 (SELECT max(session_seq) FROM acp_events AS o WHERE o.session_key = e.session_key) LIMIT 1; \
+                 UPDATE acp_sessions AS s SET last_session_seq = (SELECT coalesce(max(session_seq), 0) \
+                 FROM acp_events AS e WHERE e.session_key = s.session_key); \
+                 UPDATE acp_runs AS r SET last_seq = (SELECT coalesce(max(seq), 0) FROM acp_events AS e \
+                 WHERE e.run_id = r.run_id)"
+            }
+            Self::SupersededWrites => "UPDATE acp_sessions SET epoch = 1 WHERE epoch = 0",
+            Self::InboxRowLost if did("inbox_insert") && chance.one_in(3) => {
+                "DELETE FROM acp_inbox WHERE state = 'received'"
+            }
+            _ => return,
+        };
+        // A plant that cannot be planted here is planted elsewhere.
+        drop(db.execute_batch(sql));
+    }
+}

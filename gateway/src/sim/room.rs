@@ -1,0 +1,165 @@
+//! A chat service by chance: it takes messages, dedupes them by nonce, loses answers, limits, refuses, and may not
+//! know what it has. What it shows is what people see.
+
+use super::chance::Chance;
+use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::core::route::Destination;
+use crate::core::rows::ConversationRef;
+use crate::core::split::{Limit, Unit};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// The channel's name.
+pub(super) const ROOM: &str = "room";
+
+/// Its account.
+pub(super) const ACCOUNT: &str = "main";
+
+/// A message that people see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) conversation: String,
+    pub(super) message: Outgoing,
+}
+
+/// A call of the gateway that has not been answered.
+#[derive(Debug)]
+pub(super) enum Call {
+    Send(ConversationRef, Outgoing, oneshot::Sender<SendOutcome>),
+    Lookup(ConversationRef, Outgoing, oneshot::Sender<Lookup>),
+}
+
+/// The service. Cheap to clone; it outlives the gateways.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Room {
+    inside: Arc<Mutex<Inside>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    pub(super) calls: Vec<Call>,
+    pub(super) shown: Vec<Shown>,
+    /// It takes nothing and knows nothing.
+    pub(super) asleep: bool,
+    /// A planted bug: the service's answer is taken for another message's.
+    pub(super) ignores_nonces: bool,
+}
+
+impl Room {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Channel for Room {
+    fn id(&self) -> &'static str {
+        ROOM
+    }
+
+    fn account_id(&self) -> &str {
+        ACCOUNT
+    }
+
+    fn limit(&self) -> Limit {
+        // Small, so that answers have several parts.
+        Limit::new(Unit::Utf16, 60)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().calls.push(Call::Send(to.clone(), message.clone(), reply));
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|_| SendOutcome::Uncertain { why: "no answer".to_owned() })
+        })
+    }
+
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().calls.push(Call::Lookup(to.clone(), message.clone(), reply));
+        Box::pin(
+            async move { answer.await.unwrap_or_else(|_| Lookup::Unknown { why: "no answer".to_owned() }) },
+        )
+    }
+}
+
+impl Inside {
+    fn find(&self, to: &ConversationRef, message: &Outgoing) -> Option<usize> {
+        self.shown.iter().position(|shown| {
+            shown.conversation == to.conversation_id && shown.message.nonce == message.nonce
+        })
+    }
+
+    fn show(&mut self, to: &ConversationRef, message: &Outgoing) -> String {
+        let found = if self.ignores_nonces { None } else { self.find(to, message) };
+        let at = found.unwrap_or_else(|| {
+            self.shown.push(Shown { conversation: to.conversation_id.clone(), message: message.clone() });
+            self.shown.len() - 1
+        });
+        format!("m{at}")
+    }
+
+    /// Serves one of the calls. `trouble` says how often something goes wrong: once in so many times; 0 never.
+    pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut Chance) -> String {
+        let call = self.calls.remove(at);
+        match call {
+            Call::Send(to, message, reply) => {
+                let outcome = self.take(&to, &message, trouble, chance);
+                let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
+                drop(reply.send(outcome));
+                line
+            }
+            Call::Lookup(to, message, reply) => {
+                let found = if self.ignores_nonces { None } else { self.find(&to, &message) };
+                let outcome = match found {
+                    _ if self.asleep => Lookup::Unknown { why: "asleep".to_owned() },
+                    _ if chance.one_in(trouble * 2) => Lookup::Unknown { why: "asleep".to_owned() },
+                    Some(at) => Lookup::Found { message_id: format!("m{at}") },
+                    None => Lookup::Absent,
+                };
+                let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
+                drop(reply.send(outcome));
+                line
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        to: &ConversationRef,
+        message: &Outgoing,
+        trouble: usize,
+        chance: &mut Chance,
+    ) -> SendOutcome {
+        if self.asleep {
+            return SendOutcome::Uncertain { why: "asleep".to_owned() };
+        }
+        if !chance.one_in(trouble) {
+            return SendOutcome::Sent { message_id: self.show(to, message) };
+        }
+        match chance.below(6) {
+            0 => SendOutcome::Limited { retry_after_ms: 1 + chance.next() % 3_000 },
+            1 => SendOutcome::Rejected { why: "not now".to_owned(), again: true },
+            2 if chance.one_in(4) => SendOutcome::Rejected { why: "never".to_owned(), again: false },
+            3 => SendOutcome::Uncertain { why: "lost on the way".to_owned() },
+            _ => {
+                self.show(to, message);
+                SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
+            }
+        }
+    }
+
+    /// The gateway is gone. What it had sent may still arrive; nobody hears of it.
+    pub(super) fn forsake(&mut self, chance: &mut Chance) {
+        for call in std::mem::take(&mut self.calls) {
+            if let Call::Send(to, message, _) = call
+                && chance.one_in(2)
+            {
+                self.show(&to, &message);
+            }
+        }
+    }
+}

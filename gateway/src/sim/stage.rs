@@ -1,0 +1,616 @@
+//! The scheduler: at every moment it picks by chance what happens next, of all that can: a commit, a request that
+//! reaches the supervisor, a piece of news, an answer of the chat service, a word of an agent, a wish of a person, the
+//! passing of time, the death of anybody. Whatever is durable is looked at after each of these (see `laws`).
+
+use super::chance::Chance;
+use super::ear;
+use super::host::{Host, Word};
+use super::laws;
+use super::life::{self, Gateway, Ports, lock};
+use super::people::{self, Want, Wish};
+use super::plants::Plant;
+use super::room::{Call, Room};
+use crate::config::load::Loaded;
+use crate::core::session::Ending;
+use crate::session_task::Envelope;
+use crate::store::by_hand::Hand;
+use crate::supervisor::by_hand::Wire;
+use acp_shared::ids::LeaseId;
+use acp_shared::launch::ExitStatus;
+use acp_shared::protocol::{LeaseState, Notice, Request};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc::Sender;
+
+/// Effects that a seed has at least.
+pub(super) const EFFECTS_MIN: usize = 200;
+/// Steps after which everything must have come to rest.
+const STEPS_MAX: usize = 6_000;
+/// How long nothing must happen for it to be rest, in milliseconds.
+const REST_MS: u64 = 120_000;
+const ROOMS: [&str; 3] = ["a", "b", "c"];
+
+/// What can happen next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Commit,
+    FailCommit,
+    Request,
+    News,
+    Room,
+    Answer,
+    Speak(LeaseId),
+    Tell(LeaseId),
+    Exit(LeaseId),
+    Deafness(LeaseId),
+    Wish,
+    Connect,
+    Disconnect,
+    SupervisorDies,
+    RoomSleeps,
+    LeftBehind,
+    Time,
+    Crash,
+}
+
+/// How one life of the gateway ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Killed,
+    AtRest,
+}
+
+/// What a seed came to.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Tally {
+    pub(super) effects: usize,
+    pub(super) lives: usize,
+    pub(super) sessions: usize,
+    pub(super) reached: BTreeSet<String>,
+}
+
+/// A law that does not hold.
+#[derive(Debug, Clone)]
+pub(super) struct Broken(pub(super) String);
+
+/// Everything of one seed that outlives the gateway.
+pub(super) struct Stage<'a> {
+    pub(super) hand: &'a mut Hand,
+    config: &'a Loaded,
+    pub(super) chance: Chance,
+    pub(super) host: Host,
+    pub(super) room: Room,
+    pub(super) wishes: Vec<Wish>,
+    pub(super) tally: Tally,
+    pub(super) plant: Option<Plant>,
+    pub(super) read: laws::Read,
+    now_ms: u64,
+    /// No more wishes and no more trouble: everything is let come to rest.
+    calm: bool,
+    connected: bool,
+    /// How often trouble comes; a seed has its own character.
+    trouble: Trouble,
+    wishes_left: usize,
+    rest_ms: u64,
+    steps: usize,
+    /// Whether the store was made to fail in this life.
+    failing: bool,
+    /// The ways to actors of an earlier gateway that do not know that they are superseded.
+    left: Vec<Sender<Envelope>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Trouble {
+    crash: usize,
+    room: usize,
+    deaths: usize,
+    commits: usize,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(hand: &'a mut Hand, config: &'a Loaded, seed: u64, plant: Option<Plant>) -> Self {
+        hand.clear();
+        laws::watch(hand.db());
+        let mut chance = Chance::new(seed);
+        let often = |chance: &mut Chance, often: usize, seldom: usize| {
+            if chance.one_in(2) { often } else { seldom }
+        };
+        let trouble = Trouble {
+            crash: often(&mut chance, 40, 150),
+            room: often(&mut chance, 4, 12),
+            deaths: often(&mut chance, 2, 1),
+            commits: often(&mut chance, 1, 0),
+        };
+        let wishes_left = 14 + chance.below(14);
+        Self {
+            hand,
+            config,
+            host: Host::new(plant.and_then(Plant::at_the_host)),
+            room: Room::default(),
+            wishes: Vec::new(),
+            tally: Tally::default(),
+            plant,
+            read: laws::Read::default(),
+            now_ms: 1_700_000_000_000,
+            calm: false,
+            connected: false,
+            trouble,
+            wishes_left,
+            rest_ms: 0,
+            steps: 0,
+            failing: false,
+            left: Vec::new(),
+            chance,
+        }
+    }
+
+    /// Everything, from nothing to rest.
+    pub(super) fn play(mut self) -> Result<Tally, Broken> {
+        self.room.lock().ignores_nonces = self.plant == Some(Plant::NonceIgnored);
+        loop {
+            self.tally.lives += 1;
+            let ended = self.live()?;
+            ear::note(|| format!("the gateway is gone: {ended:?}"));
+            if ended == Ended::AtRest {
+                break;
+            }
+            self.between_lives();
+        }
+        laws::at_rest(&mut self)?;
+        self.tally.reached.extend(laws::moved(self.hand.db()));
+        Ok(self.tally)
+    }
+
+    fn live(&mut self) -> Result<Ended, Broken> {
+        let (store, pump) = self.hand.start();
+        let (supervisor, wire) = Wire::new();
+        let ports = Ports {
+            pump: Arc::new(Mutex::new(pump)),
+            wire: Arc::new(Mutex::new(wire)),
+            room: self.room.clone(),
+            answers: Arc::default(),
+            pause: Arc::default(),
+        };
+        let runtime = life::runtime(ports.clone()).map_err(|error| Broken(error.to_string()))?;
+        let dir = self.hand.dir().to_owned();
+        let played = runtime.block_on(async {
+            let at = (dir.as_path(), self.now_ms);
+            if self.chance.one_in(2) {
+                self.left = life::leave_behind(&store, self.config, at).await;
+                let claims = lock(&ports.pump).waiting().count();
+                lock(&ports.pump).commit(claims);
+                ports.settle().await;
+            }
+            let gateway = life::start(&store, &ports, &supervisor, self.config, at);
+            self.act(&ports, gateway).await
+        });
+        // The gateway's memory goes, all at once; the database stays as it was committed last.
+        drop((store, supervisor));
+        drop(runtime);
+        self.left.clear();
+        self.host.hang_up();
+        self.connected = false;
+        self.room.lock().forsake(&mut self.chance);
+        for wish in &mut self.wishes {
+            wish.waits = false;
+        }
+        let Ports { pump, .. } = ports;
+        let pump = Arc::into_inner(pump).ok_or_else(|| Broken("somebody holds the store".to_owned()))?;
+        let pump = pump.into_inner().map_err(|error| Broken(error.to_string()))?;
+        self.hand.stop(pump);
+        played
+    }
+
+    /// Agents go on while there is no gateway.
+    fn between_lives(&mut self) {
+        self.now_ms += 1 + self.chance.next() % if self.chance.one_in(4) { 60_000 } else { 2_000 };
+        for _ in 0..self.chance.below(12) {
+            let leases: Vec<LeaseId> = self.host.leases.keys().copied().collect();
+            let Some(id) = self.chance.pick(&leases).copied() else { return };
+            if self.host.is_eager(id) {
+                self.host.speak(id, &mut self.chance);
+            } else if self.chance.one_in(12) && self.host.leases.get(&id).is_some_and(|it| it.lives()) {
+                self.host.exit(id, ExitStatus::Signaled(9));
+            }
+        }
+        if self.chance.one_in(10) {
+            self.host.die();
+        }
+    }
+
+    async fn act(&mut self, ports: &Ports, mut gateway: Gateway) -> Result<Ended, Broken> {
+        self.rest_ms = 0;
+        loop {
+            ports.settle().await;
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                let busy = self.host.busy().join("; ");
+                return Err(Broken(format!("it does not come to rest: {busy}")));
+            }
+            self.collect(ports);
+            if !self.calm
+                && self.wishes_left == 0
+                && self.tally.effects >= EFFECTS_MIN
+                && self.chance.one_in(30)
+            {
+                self.calm_down();
+            }
+            if self.calm && self.rest_ms >= REST_MS && !self.has_work(ports) {
+                return Ok(Ended::AtRest);
+            }
+            let options = self.options(ports);
+            let Some(next) = self.chance.weighted(&options) else {
+                return Err(Broken("nothing can happen".to_owned()));
+            };
+            let name = self.name(next, ports);
+            let may_crash = !self.calm && !name.is_empty();
+            if next == Next::Crash || (may_crash && self.chance.one_in(self.trouble.crash * 2)) {
+                self.reach_crash(&name, "before");
+                self.now_ms = gateway.clock.now_ms();
+                return Ok(Ended::Killed);
+            }
+            ear::note(|| format!("{} {next:?} {name}", gateway.clock.now_ms()));
+            if next != Next::Time {
+                self.rest_ms = 0;
+            }
+            self.happen(next, ports, &mut gateway).await?;
+            laws::after(self, next == Next::Commit, &lock(&ports.pump))?;
+            if !name.is_empty() {
+                self.tally.effects += name.split(' ').count();
+                if may_crash && self.chance.one_in(self.trouble.crash * 2) {
+                    self.reach_crash(&name, "after");
+                    self.now_ms = gateway.clock.now_ms();
+                    return Ok(Ended::Killed);
+                }
+            }
+        }
+    }
+
+    fn reach_crash(&mut self, names: &str, when: &str) {
+        for name in names.split(' ').filter(|name| !name.is_empty()) {
+            self.tally.reached.insert(format!("crash {when} {name}"));
+        }
+    }
+
+    fn calm_down(&mut self) {
+        ear::note(|| "from now on nothing goes wrong".to_owned());
+        self.calm = true;
+        self.room.lock().asleep = false;
+        self.host.calm = true;
+        for lease in self.host.leases.values_mut() {
+            lease.deaf = false;
+            lease.agent.iter_mut().for_each(|agent| agent.calm_down());
+        }
+        let ids: Vec<LeaseId> = self.host.leases.keys().copied().collect();
+        for id in ids {
+            if self.host.leases.get(&id).is_some_and(|lease| lease.lives()) {
+                self.host.write(id, &mut self.chance);
+            }
+        }
+    }
+
+    /// Takes what the gateway has put on the connection since.
+    fn collect(&mut self, ports: &Ports) {
+        let mut wire = lock(&ports.wire);
+        while let Some(request) = wire.take() {
+            self.host.inbox.push_back(request);
+        }
+    }
+
+    fn has_work(&self, ports: &Ports) -> bool {
+        self.options(ports).iter().any(|(_, next)| !matches!(next, Next::Time | Next::Wish))
+            || self.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused)
+    }
+
+    fn options(&self, ports: &Ports) -> Vec<(usize, Next)> {
+        let mut all = Vec::new();
+        let mut add = |weight: usize, next: Next| {
+            if weight > 0 {
+                all.push((weight, next));
+            }
+        };
+        if lock(&ports.pump).waiting().next().is_some() {
+            add(40, Next::Commit);
+            add(if self.calm { 0 } else { self.trouble.commits }, Next::FailCommit);
+        }
+        if !self.host.inbox.is_empty() {
+            add(40, Next::Request);
+        }
+        if !self.host.outbox.is_empty() {
+            add(40, Next::News);
+        }
+        if !ports.room.lock().calls.is_empty() {
+            add(25, Next::Room);
+        }
+        if !lock(&ports.answers).is_empty() {
+            add(25, Next::Answer);
+        }
+        for (id, lease) in &self.host.leases {
+            if self.host.has_news(*id) {
+                add(30, Next::Tell(*id));
+            }
+            if !lease.lives() {
+                continue;
+            }
+            if self.host.is_eager(*id) {
+                add(20, Next::Speak(*id));
+            }
+            let ends = lease.state == LeaseState::Closing || lease.agent.is_none();
+            let deaths = if self.calm { 0 } else { self.trouble.deaths };
+            add(if ends { 10 } else { deaths / 2 }, Next::Exit(*id));
+            if lease.agent.is_some() && (lease.deaf || !self.calm) {
+                add(if lease.deaf { 4 } else { 1 }, Next::Deafness(*id));
+            }
+        }
+        if self.connected {
+            add(if self.calm { 0 } else { 1 }, Next::Disconnect);
+            add(
+                if self.calm || !self.steps.is_multiple_of(3) { 0 } else { self.trouble.deaths },
+                Next::SupervisorDies,
+            );
+        } else {
+            add(8, Next::Connect);
+        }
+        let open = self.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused && !wish.waits);
+        if !self.calm || open {
+            add(7, Next::Wish);
+        }
+        if !self.calm {
+            add(1, Next::RoomSleeps);
+            add(self.left.len(), Next::LeftBehind);
+            add(usize::from(self.steps.is_multiple_of(self.trouble.crash)) * 40, Next::Crash);
+        }
+        all.push((3, Next::Time));
+        all
+    }
+
+    /// The names of the effects that would happen; empty for what is none of the gateway's.
+    fn name(&self, next: Next, ports: &Ports) -> String {
+        match next {
+            Next::Commit => {
+                lock(&ports.pump).waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
+            }
+            Next::Request => {
+                self.host.inbox.front().map(|(_, request)| request_name(request)).unwrap_or_default()
+            }
+            Next::News => self.host.outbox.front().map(news_name).unwrap_or_default(),
+            Next::Room => match ports.room.lock().calls.first() {
+                Some(Call::Send(..)) => "channel:send".to_owned(),
+                Some(Call::Lookup(..)) => "channel:lookup".to_owned(),
+                None => String::new(),
+            },
+            Next::Answer => "reply".to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    async fn happen(&mut self, next: Next, ports: &Ports, gateway: &mut Gateway) -> Result<(), Broken> {
+        match next {
+            Next::Commit => self.commit(ports, gateway)?,
+            Next::FailCommit => {
+                self.failing = true;
+                let mut pump = lock(&ports.pump);
+                let count = pump.waiting().count();
+                pump.fail(1 + self.chance.below(count));
+                pump.probe();
+            }
+            Next::Request => self.request(ports)?,
+            Next::News => match self.host.outbox.pop_front() {
+                Some(Word::Reply(id, result)) => lock(&ports.wire).reply(id, result),
+                Some(Word::Notice(notice)) => lock(&ports.wire).notice(notice),
+                None => {}
+            },
+            Next::Room => {
+                let trouble = if self.calm { 0 } else { self.trouble.room };
+                let line = ports.room.lock().serve(0, trouble, &mut self.chance);
+                ear::note(|| format!("  {line}"));
+            }
+            Next::Answer => self.hear_answer(ports)?,
+            Next::Speak(id) => self.host.speak(id, &mut self.chance),
+            Next::Tell(id) => self.host.tell(id, &mut self.chance),
+            Next::Exit(id) => {
+                let status =
+                    if self.chance.one_in(2) { ExitStatus::Exited(0) } else { ExitStatus::Signaled(9) };
+                self.host.exit(id, status);
+            }
+            Next::Deafness(id) => {
+                if let Some(lease) = self.host.leases.get_mut(&id) {
+                    lease.deaf = !lease.deaf;
+                    if !lease.deaf {
+                        self.host.write(id, &mut self.chance);
+                    }
+                }
+            }
+            Next::Wish => self.wish(ports, gateway),
+            Next::Connect => {
+                self.connected = true;
+                lock(&ports.wire).up(&format!("supervisor-{}", self.host.no));
+            }
+            Next::Disconnect | Next::SupervisorDies => {
+                if next == Next::SupervisorDies {
+                    self.host.die();
+                }
+                self.host.hang_up();
+                self.connected = false;
+                lock(&ports.wire).down();
+            }
+            Next::RoomSleeps => {
+                let mut room = ports.room.lock();
+                room.asleep = !room.asleep;
+            }
+            Next::LeftBehind => self.tell_left_behind(),
+            Next::Time => self.pass_time(ports, gateway).await,
+            Next::Crash => {}
+        }
+        Ok(())
+    }
+
+    async fn pass_time(&mut self, ports: &Ports, gateway: &Gateway) {
+        let alone = !self.has_work(ports);
+        let ms = match self.chance.below(8) {
+            _ if self.calm && alone => 30_000,
+            0 if alone => 60_000,
+            1 if alone => 300_000,
+            2 | 3 => 2_000,
+            4 => 200,
+            _ => 10,
+        };
+        let before = gateway.clock.now_ms();
+        ports.sleep(ms).await;
+        self.rest_ms += gateway.clock.now_ms().saturating_sub(before);
+    }
+
+    fn commit(&mut self, ports: &Ports, gateway: &mut Gateway) -> Result<(), Broken> {
+        let mut pump = lock(&ports.pump);
+        let names: Vec<&'static str> = pump.waiting().collect();
+        let count = if self.chance.one_in(3) { 1 + self.chance.below(names.len()) } else { 1 };
+        let count = if self.plant == Some(Plant::SupersededWrites) { 1 } else { count };
+        if let (Some(plant), Some(name)) = (self.plant, names.first()) {
+            plant.before_commit(pump.db(), name);
+        }
+        pump.commit(count);
+        if let Some(plant) = self.plant {
+            plant.after_commit(pump.db(), names.get(..count).unwrap_or_default(), &mut self.chance);
+        }
+        if self.plant == Some(Plant::Fallback) {
+            let keys = laws::sessions(pump.db(), true);
+            gateway.door.fallback = keys.first().cloned();
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, ports: &Ports) -> Result<(), Broken> {
+        if let Some((_, request)) = self.host.inbox.front() {
+            laws::of_request(request, lock(&ports.pump).db())?;
+        }
+        self.host.serve(&mut self.chance);
+        Ok(())
+    }
+
+    fn hear_answer(&mut self, ports: &Ports) -> Result<(), Broken> {
+        let mut answers = lock(&ports.answers);
+        let at = self.chance.below(answers.len());
+        let (no, answer) = answers.remove(at);
+        drop(answers);
+        ear::note(|| format!("  wish {no}: {answer:?}"));
+        let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
+        wish.waits = false;
+        match answer {
+            Ok(text) => match &wish.answer {
+                Some(first) if *first != text => {
+                    return Err(Broken(format!(
+                        "I5: wish {no} {:?} was answered {first} and then {text}",
+                        wish.want
+                    )));
+                }
+                _ => wish.answer = Some(text),
+            },
+            Err(failure) => laws::of_refusal(wish, &failure)?,
+        }
+        Ok(())
+    }
+
+    /// One that was superseded is asked for something: it must not accept it. Until it is superseded it may.
+    fn tell_left_behind(&mut self) {
+        let at = self.chance.below(self.left.len());
+        let text = format!("to one left behind {}", self.steps);
+        people::ask_directly(&self.left.swap_remove(at), text);
+    }
+
+    fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
+        let open: Vec<usize> = (0..self.wishes.len())
+            .filter(|no| {
+                self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && !it.waits)
+            })
+            .collect();
+        let again = self.chance.pick(&open).copied().filter(|_| self.calm || self.chance.one_in(2));
+        let old = self.chance.below(self.wishes.len().max(1));
+        let repeat = !self.calm && !self.wishes.is_empty() && self.chance.one_in(5);
+        let no = if let Some(no) = again {
+            no
+        } else if repeat {
+            old
+        } else if self.wishes_left > 0 && !self.calm {
+            self.wishes_left -= 1;
+            let want = self.new_want(ports);
+            self.wishes.push(Wish { want, answer: None, refused: false, waits: false });
+            self.wishes.len() - 1
+        } else {
+            return;
+        };
+        if let Some(wish) = self.wishes.get_mut(no) {
+            wish.waits = true;
+            ear::note(|| format!("  wish {no}: {:?}", wish.want));
+            gateway.door.ask(no, wish.want.clone());
+        }
+    }
+
+    fn new_want(&mut self, ports: &Ports) -> Want {
+        let no = self.wishes.len();
+        if let Some(room) = ROOMS.get(no) {
+            return Want::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
+        }
+        let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
+        let say = |text: String| Want::Say { conversation: room.clone(), text };
+        let pump = lock(&ports.pump);
+        let all = laws::sessions(pump.db(), false);
+        // Until the rooms have their sessions nobody takes another's.
+        let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
+        let asked = laws::pending_permission(pump.db());
+        drop(pump);
+        let Some(session) = some else { return say(format!("do {no}")) };
+        let text = format!("do {no}");
+        match self.chance.below(40) {
+            0..=12 => say(text),
+            13..=15 => say(format!("/acp steer {text}")),
+            16 | 17 => say("/acp cancel".to_owned()),
+            18 => say(["/acp close", "/acp close --discard"][usize::from(self.chance.one_in(2))].to_owned()),
+            19 => say("/acp new".to_owned()),
+            20 | 21 => say(format!("/focus {session}")),
+            22 => say("/unfocus".to_owned()),
+            23 | 24 => say("/acp spawn demo".to_owned()),
+            25 => say("/acp set model big".to_owned()),
+            26 => say("/acp status".to_owned()),
+            27 => say("/acp sessions".to_owned()),
+            28 => Want::Oneshot { text },
+            29 => Want::Cancel { session },
+            30 => Want::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },
+            31 => Want::Renew { session },
+            32 | 33 => match asked {
+                Some((session, permission)) => {
+                    let option = ["yes", "no"][self.chance.below(2)].to_owned();
+                    Want::Answer { session, permission, option }
+                }
+                None => say("/acp allow".to_owned()),
+            },
+            34 => say("/acp allow".to_owned()),
+            35 => say("/acp deny".to_owned()),
+            n => Want::Prompt { session, text, steer: n == 36, anew: n == 37 },
+        }
+    }
+}
+
+fn request_name(request: &Request) -> String {
+    let name = match request {
+        Request::Spawn(_) => "spawn",
+        Request::Attach { .. } => "attach",
+        Request::Input { .. } => "input",
+        Request::Ack { .. } => "ack",
+        Request::CloseLease { .. } => "close",
+        Request::Release { .. } => "release",
+        Request::Tail { .. } => "tail",
+        Request::ListLeases { .. } => "list",
+        _ => "other",
+    };
+    format!("supervisor:{name}")
+}
+
+fn news_name(word: &Word) -> String {
+    let name = match word {
+        Word::Reply(..) => "answer",
+        Word::Notice(Notice::Output { .. }) => "output",
+        Word::Notice(Notice::Exited { .. }) => "exited",
+        Word::Notice(Notice::LeaseChanged { .. }) => "changed",
+    };
+    format!("news:{name}")
+}

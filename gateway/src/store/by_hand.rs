@@ -1,0 +1,184 @@
+//! The store without threads and files, for simulated time: the same transactions, groups, savepoints and statements
+//! over a database in memory, each group committed when the simulation says so.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::store::guard::Place;
+use crate::store::health::HealthSender;
+use crate::store::lock::StateLock;
+use crate::store::readers::Readers;
+use crate::store::watches::Watches;
+use crate::store::writer::{Counters, Message, Writer};
+use crate::store::{GroupBounds, Identity, Inner, Store, WRITES_MAX, schema};
+use acp_shared::ids::GatewayInstanceId;
+use rusqlite::Connection;
+use rusqlite::backup::{Backup, StepResult};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use tokio::sync::Semaphore;
+
+type Time = Box<dyn Fn() -> u64>;
+
+thread_local! {
+    static TIME: RefCell<Option<Time>> = const { RefCell::new(None) };
+}
+
+pub(super) fn now_ms() -> Option<u64> {
+    TIME.with_borrow(|time| time.as_ref().map(|now_ms| now_ms()))
+}
+
+/// From now on the store of this thread reads this clock.
+pub(crate) fn tell_time(now_ms: impl Fn() -> u64 + 'static) {
+    TIME.set(Some(Box::new(now_ms)));
+}
+
+/// What a connection in memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Template,
+    Write,
+    Read,
+}
+
+fn fresh_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A database in memory that outlives the gateways that are started over it.
+pub(crate) struct Hand {
+    dir: tempfile::TempDir,
+    template: Connection,
+    db: Option<Connection>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    identity: Identity,
+}
+
+impl Hand {
+    /// A fresh database.
+    pub(crate) fn new() -> Self {
+        let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
+        let identity = Identity { instance_id: GatewayInstanceId::mint(), epoch: 0 };
+        let dir = tempfile::tempdir().unwrap();
+        let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
+        hand.clear();
+        hand
+    }
+
+    /// Everything in it is gone: as it was at first.
+    pub(crate) fn clear(&mut self) {
+        let name = fresh_name();
+        let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
+        let copied = Backup::new(&self.template, &mut db).unwrap().step(-1).unwrap();
+        assert_eq!(copied, StepResult::Done, "the template is copied at once");
+        let reader = schema::open_in_memory(&name, Purpose::Read).unwrap();
+        self.db = Some(db);
+        self.idle = Arc::new(Mutex::new(vec![reader]));
+    }
+
+    /// The connection that writes, while no gateway runs.
+    pub(crate) fn db(&self) -> &Connection {
+        self.db.as_ref().unwrap()
+    }
+
+    /// A directory that is there.
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// A store over it, whose commits are made by the [`Pump`].
+    #[expect(clippy::disallowed_methods, reason = "bounded by `places`, as in the store itself")]
+    pub(crate) fn start(&mut self) -> (Store, Pump) {
+        self.identity.epoch += 1;
+        let (queue, jobs) = channel();
+        let (feed, fed) = channel();
+        let watches = Arc::new(Watches::default());
+        let counters = Arc::new(Counters::default());
+        let health = HealthSender::default();
+        let writer = Writer {
+            db: self.db.take().unwrap(),
+            queue: fed,
+            watches: Arc::clone(&watches),
+            counters: Arc::clone(&counters),
+            // Nothing here depends on how fast the machine is.
+            bounds: GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() },
+            health: health.clone(),
+            place: Place::nowhere(),
+            lock: StateLock::take(self.dir.path()).unwrap(),
+        };
+        let inner = Inner {
+            dir: PathBuf::from(self.dir.path()),
+            identity: self.identity.clone(),
+            queue,
+            places: Arc::new(Semaphore::new(WRITES_MAX)),
+            readers: Readers::over(Arc::clone(&self.idle)),
+            watches,
+            counters,
+            health,
+            thread: Mutex::new(None),
+        };
+        (Store { inner: Arc::new(inner) }, Pump { writer, jobs, feed, waiting: VecDeque::new() })
+    }
+
+    /// The gateway is gone: what was not committed is too.
+    pub(crate) fn stop(&mut self, pump: Pump) {
+        self.db = Some(pump.writer.db);
+    }
+}
+
+/// The writer's part, one group at a time.
+pub(crate) struct Pump {
+    writer: Writer,
+    jobs: Receiver<Message>,
+    feed: Sender<Message>,
+    waiting: VecDeque<Message>,
+}
+
+impl Pump {
+    /// The names of the transactions that wait, in order.
+    pub(crate) fn waiting(&mut self) -> impl Iterator<Item = &'static str> {
+        self.waiting.extend(self.jobs.try_iter());
+        self.waiting.iter().filter_map(|message| match message {
+            Message::Job(job) => Some(job.name),
+            Message::Stop => None,
+        })
+    }
+
+    /// Commits the first `count` of them as one group.
+    pub(crate) fn commit(&mut self, count: usize) {
+        let mut group = Vec::new();
+        while group.len() < count {
+            match self.waiting.pop_front() {
+                Some(Message::Job(job)) => group.push(job),
+                Some(Message::Stop) => {}
+                None => break,
+            }
+        }
+        let mut group = group.into_iter();
+        let Some(first) = group.next() else { return };
+        for job in group {
+            self.feed.send(Message::Job(job)).unwrap();
+        }
+        self.writer.group(first);
+    }
+
+    /// The same on a file system that lets nobody write.
+    pub(crate) fn fail(&mut self, count: usize) {
+        self.writer.db.pragma_update(None, "query_only", true).unwrap();
+        self.commit(count);
+        self.writer.db.pragma_update(None, "query_only", false).unwrap();
+    }
+
+    /// Looks whether commits go through again.
+    pub(crate) fn probe(&self) {
+        self.writer.probe();
+    }
+
+    /// The connection that writes.
+    pub(crate) fn db(&self) -> &Connection {
+        &self.writer.db
+    }
+}

@@ -1,0 +1,68 @@
+//! The connection without a socket, for simulated time: the other end is whoever holds the [`Wire`].
+
+use super::{Driver, REQUESTS_MAX, Shared, Supervisor};
+use crate::supervisor::{LinkStatus, hello};
+use acp_shared::protocol::{Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, watch};
+
+/// The supervisor's end.
+pub(crate) struct Wire {
+    driver: Driver,
+}
+
+impl Wire {
+    /// Both ends of a connection that is down.
+    pub(crate) fn new() -> (Supervisor, Self) {
+        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
+        let shared = Arc::new(Shared { state: Mutex::default(), status });
+        let driver = Driver {
+            path: PathBuf::new(),
+            secret: PathBuf::new(),
+            hello: hello(Role::Admin),
+            shared: Arc::clone(&shared),
+            queue,
+            patience_ms: (0, 0),
+        };
+        (Supervisor { shared, requests }, Self { driver })
+    }
+
+    /// Connects.
+    pub(crate) fn up(&mut self, supervisor_id: &str) {
+        while self.driver.queue.try_recv().is_ok() {}
+        self.driver.set_up(Welcome {
+            version: VERSION_MAX,
+            features: Vec::new(),
+            pid: 1,
+            supervisor_id: supervisor_id.to_owned(),
+            credit_bytes: 1 << 20,
+        });
+    }
+
+    /// Breaks.
+    pub(crate) fn down(&self) {
+        self.driver.set_down("the connection broke".to_owned());
+    }
+
+    /// Whether there are requests.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.driver.queue.is_empty()
+    }
+
+    /// The next request, in the order in which they were made.
+    pub(crate) fn take(&mut self) -> Option<(u64, Request)> {
+        self.driver.queue.try_recv().ok()
+    }
+
+    /// Answers a request.
+    pub(crate) fn reply(&self, id: u64, result: Result<Reply, Refusal>) {
+        self.driver.shared.deliver(ToClient::Reply { id, result });
+    }
+
+    /// Tells news of a lease.
+    pub(crate) fn notice(&self, notice: Notice) {
+        self.driver.shared.deliver(ToClient::Notice(notice));
+    }
+}
