@@ -68,7 +68,7 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 nightly: ## Run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills (ACP_TEST_SEED=N), 10,000 seeds (SIM_SEED=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
-	SIM_SEEDS=1000 $(CARGO) test --locked -p acp-gateway --lib sim::tests::seeds
+	SIM_SEEDS=1000 $(CARGO) test --locked -p acp-gateway --lib sim::tests::seeds -- --include-ignored
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
 
 cases: ## Show which test covers which case of the reference, and what is missing

@@ -10,6 +10,7 @@
 //! | `people` | who uses it all |
 //! | `laws` | what must hold after each step, and at rest |
 //! | `ear` | reads the log: transitions, and faults that the gateway finds in itself |
+//! | `names` | what steps are called |
 //! | `reach` | what the seeds must reach together |
 //! | `plants` | bugs that are planted to see whether they are found |
 //! | `chance` | numbers that follow from a seed |
@@ -25,6 +26,7 @@ mod ear;
 mod host;
 mod laws;
 mod life;
+mod names;
 mod people;
 mod plants;
 mod reach;

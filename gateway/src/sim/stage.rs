@@ -7,6 +7,7 @@ use super::ear;
 use super::host::{Host, Word};
 use super::laws;
 use super::life::{self, Gateway, Ports, lock};
+use super::names;
 use super::people::{self, Want, Wish};
 use super::plants::Plant;
 use super::room::{Call, Room};
@@ -17,7 +18,7 @@ use crate::store::by_hand::Hand;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::{LeaseState, Notice, Request};
+use acp_shared::protocol::LeaseState;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::Sender;
@@ -371,9 +372,9 @@ impl<'a> Stage<'a> {
                 lock(&ports.pump).waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
             }
             Next::Request => {
-                self.host.inbox.front().map(|(_, request)| request_name(request)).unwrap_or_default()
+                self.host.inbox.front().map(|(_, request)| names::of_request(request)).unwrap_or_default()
             }
-            Next::News => self.host.outbox.front().map(news_name).unwrap_or_default(),
+            Next::News => self.host.outbox.front().map(names::of_news).unwrap_or_default(),
             Next::Room => match ports.room.lock().calls.first() {
                 Some(Call::Send(..)) => "channel:send".to_owned(),
                 Some(Call::Lookup(..)) => "channel:lookup".to_owned(),
@@ -588,29 +589,4 @@ impl<'a> Stage<'a> {
             n => Want::Prompt { session, text, steer: n == 36, anew: n == 37 },
         }
     }
-}
-
-fn request_name(request: &Request) -> String {
-    let name = match request {
-        Request::Spawn(_) => "spawn",
-        Request::Attach { .. } => "attach",
-        Request::Input { .. } => "input",
-        Request::Ack { .. } => "ack",
-        Request::CloseLease { .. } => "close",
-        Request::Release { .. } => "release",
-        Request::Tail { .. } => "tail",
-        Request::ListLeases { .. } => "list",
-        _ => "other",
-    };
-    format!("supervisor:{name}")
-}
-
-fn news_name(word: &Word) -> String {
-    let name = match word {
-        Word::Reply(..) => "answer",
-        Word::Notice(Notice::Output { .. }) => "output",
-        Word::Notice(Notice::Exited { .. }) => "exited",
-        Word::Notice(Notice::LeaseChanged { .. }) => "changed",
-    };
-    format!("news:{name}")
 }

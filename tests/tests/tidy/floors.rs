@@ -5,11 +5,11 @@ use crate::source::{Named, Source, product, sources};
 
 /// The floors inside of gateway and supervisor. A module that is not listed is a driver.
 const FLOORS: [(u8, &[&str]); 5] = [
-    (0, &["ids", "error", "config", "metrics"]),
+    (0, &["ids", "error", "config", "metrics", "aside"]),
     (1, &["core"]),
     (2, &["store", "runtime", "channel", "sys"]),
     (3, &[]),
-    (4, &["app", "cli"]),
+    (4, &["app", "cli", "sim"]),
 ];
 const DRIVERS: u8 = 3;
 

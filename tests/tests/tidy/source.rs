@@ -91,9 +91,12 @@ fn read(path: &Path) -> Source {
 }
 
 impl Source {
-    /// Whether a line is compiled for tests only: by the file's name or package, or inside of a test module.
+    /// Whether a line is compiled for tests only: by the file's name (`by_hand.rs` is a port as the simulation holds it)
+    /// or package, or inside of a test module.
     pub(crate) fn is_test(&self, line: usize) -> bool {
-        let by_name = self.path.contains("tests/") || self.path.ends_with("tests.rs");
+        let by_name = self.path.contains("tests/")
+            || self.path.ends_with("tests.rs")
+            || self.path.ends_with("/by_hand.rs");
         by_name || self.test_lines().iter().any(|range| range.contains(&line))
     }
 

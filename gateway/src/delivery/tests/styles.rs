@@ -54,11 +54,19 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
     assert!(told[0].starts_with("0123456789\n\n(The output goes on"), "{told:?}");
     // Read anew while it runs: what comes from now on is told in the other way.
     live.replace(loaded("[acp.stream]\nmax_chunk_chars = 50\n")).unwrap();
-    turn(&mut scribe, "first of the new").await;
-    caught_up(&store, "c", 2).await;
+    // A look that was under way goes on as it began; the next one takes the change on.
+    let is_new = |styles: crate::core::project::Styles| {
+        styles.last().is_some_and(|style| style.output_chars_max != 10)
+    };
+    let mut messages = 1;
+    while !is_new(store.read("styles", move |db| styles::of(db, id)).await.unwrap()) {
+        turn(&mut scribe, "in between").await;
+        messages += 1;
+        caught_up(&store, "c", messages).await;
+    }
     turn(&mut scribe, &"word ".repeat(20)).await;
-    let told = caught_up(&store, "c", 4).await;
-    assert_eq!(told[2..].concat(), "word ".repeat(20).trim_end());
+    let told = caught_up(&store, "c", messages + 2).await;
+    assert_eq!(told[messages..].concat(), "word ".repeat(20).trim_end());
     stop.cancel();
     task.await.unwrap();
     // Journaled while nobody delivers, and delivered by a gateway that was started with other settings: it is told
@@ -67,11 +75,11 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
     let stop = CancellationToken::new();
     let hidden = "[acp.stream]\ntag_visibility = { agent_message_chunk = false }\n";
     let task = driven(&store, Arc::new(Console::new(store.clone())), &configured(hidden), &stop);
-    let told = caught_up(&store, "c", 6).await;
-    assert_eq!(told[4..].concat(), "more ".repeat(20).trim_end());
+    let told = caught_up(&store, "c", messages + 4).await;
+    assert_eq!(told[messages + 2..].concat(), "more ".repeat(20).trim_end());
     turn(&mut scribe, "unseen").await;
-    let told = caught_up(&store, "c", 7).await;
-    assert_eq!(told[6], "(Text is not shown here; `acp-gateway sessions history` shows it.)");
+    let told = caught_up(&store, "c", messages + 5).await;
+    assert_eq!(told[messages + 4], "(Text is not shown here; `acp-gateway sessions history` shows it.)");
     stop.cancel();
     task.await.unwrap();
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);

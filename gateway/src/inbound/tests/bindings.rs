@@ -47,7 +47,7 @@ async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
     for series in [
         "acp_stale_binding_detections_total{channel=\"console\"} 2",
         "acp_stale_binding_removals_total{channel=\"console\",when=\"inbound\"} 1",
-        "acp_routes_total{direction=\"inbound\",outcome=\"refused\",reason=\"session-closed\"} 2",
+        "acp_routes_total{direction=\"inbound\",outcome=\"refused\",reason=\"session-closed\"} 3",
         "acp_routes_total{direction=\"inbound\",outcome=\"unbound\",reason=\"no-binding\"} 1",
     ] {
         assert!(text.contains(series), "{series}: {text}");
