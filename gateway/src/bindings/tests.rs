@@ -7,10 +7,10 @@ use crate::core::route::{Destination, Route};
 use crate::core::split::{Limit, Unit};
 use crate::store::codec::run;
 use crate::store::delivery;
-use crate::tests::{binding_row, conversation, open, session_row, spawn};
+use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use tokio::sync::watch;
 
 /// What the channel does when a conversation is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,8 @@ struct Hall {
     made: Mutex<BTreeMap<String, (String, String, String)>>,
     /// Calls under way, and the most there were at once.
     busy: Mutex<(usize, usize)>,
+    /// While it is false, nothing that is asked for is done.
+    open: watch::Sender<bool>,
 }
 
 impl Hall {
@@ -41,6 +43,7 @@ impl Hall {
             fates: Mutex::default(),
             made: Mutex::default(),
             busy: Mutex::default(),
+            open: watch::Sender::new(true),
         })
     }
 
@@ -89,7 +92,7 @@ impl Channel for Hall {
                 busy.0 += 1;
                 busy.1 = busy.1.max(busy.0);
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.open.subscribe().wait_for(|is_open| *is_open).await.unwrap();
             self.busy.lock().unwrap().0 -= 1;
             let fate = self.fates.lock().unwrap().pop_front().unwrap_or(Fate::Made);
             let why = "as the test wants it".to_owned();
@@ -493,9 +496,15 @@ async fn d10_channels_are_asked_eight_things_at_once_at_most() {
         let pending = to_be_made(binding_row(&key(&name), &at("a", &name)));
         spawn(&store, session_row(&key(&name)), Some(pending)).await;
     }
-    assert_eq!(service(&store, &[&hall]).reconcile().await.unwrap().finished, 20);
-    let (_, most) = *hall.busy.lock().unwrap();
-    assert!((2..=8).contains(&most), "{most}");
+    hall.open.send_replace(false);
+    let service = service(&store, &[&hall]);
+    let opens = async {
+        eventually("eight", || async { (hall.busy.lock().unwrap().0 == 8).then_some(()) }).await;
+        hall.open.send_replace(true);
+    };
+    let (found, ()) = tokio::join!(service.reconcile(), opens);
+    assert_eq!(found.unwrap().finished, 20);
+    assert_eq!(*hall.busy.lock().unwrap(), (0, 8), "none is left, and there were never more");
 }
 
 /// What the router decides is counted with its reason, and follows the adapters that are there.
