@@ -7,4 +7,7 @@ pub mod custom_id;
 pub mod event;
 pub mod ids;
 pub mod intake;
+pub mod overheard;
+pub mod pace;
+pub mod queue;
 pub mod read;
