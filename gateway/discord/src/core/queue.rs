@@ -197,6 +197,22 @@ mod tests {
         assert_eq!(all(&mut queue), [Event::Gap { why: Gap::Skipped, lost: 3 }, deleted(1), gap(1)]);
     }
 
+    #[test]
+    fn suggestions_that_come_too_late_are_missed_by_nobody() {
+        let Event::Click(click) = click(1) else { panic!("no click") };
+        let typed = || {
+            let at = click.at.clone();
+            Event::Autocomplete(Box::new(crate::core::event::Command {
+                at,
+                name: String::new(),
+                options: Vec::new(),
+            }))
+        };
+        let mut queue = Queue::new(1, 1);
+        assert_eq!((queue.put(typed()), queue.put(typed())), (Put::Kept, Put::Stale));
+        assert_eq!(all(&mut queue), [typed()]);
+    }
+
     proptest! {
         /// Whatever is put and taken in whatever order: what comes out is what was kept, in its order; it stays
         /// bounded; and every drop is told.

@@ -106,3 +106,61 @@ impl Visit for Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+    use std::sync::Mutex;
+
+    /// The program's own log: every target that reaches it.
+    #[derive(Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, span: &Attributes<'_>) -> Id {
+            self.0.lock().expect("lock").push(span.metadata().target().to_owned());
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            self.0.lock().expect("lock").push(event.metadata().target().to_owned());
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn what_the_library_says_is_heard_and_goes_no_further() {
+        let log = Log::default();
+        let (lines, all) = (Arc::clone(&log.0), Arc::new(Mutex::new(Vec::new())));
+        let hear = {
+            let all = Arc::clone(&all);
+            move |heard| all.lock().expect("lock").push(heard)
+        };
+        let ear = Ear::new(Dispatch::new(log), Arc::new(hear));
+        tracing::dispatcher::with_default(&Dispatch::new(ear), || {
+            tracing::debug!(target: "serenity::gateway::ws", "[{:?}] Identifying", "shard");
+            tracing::warn!(target: "serenity::gateway::ws", "Err deserializing text: x; text: {}", "hunter2");
+            tracing::warn!(target: "serenity::client", "hunter2");
+            let _span = tracing::info_span!(target: "serenity::gateway::shard", "handle", event = "hunter2")
+                .entered();
+            tracing::trace!(target: "serenity::gateway::shard", "hunter2");
+            tracing::warn!(target: "serenityish", "ours");
+            let _own = tracing::info_span!(target: "own", "span").entered();
+        });
+        assert_eq!(*all.lock().expect("lock"), [Heard::Identify, Heard::Unread]);
+        assert_eq!(*lines.lock().expect("lock"), ["serenityish", "own"]);
+    }
+}

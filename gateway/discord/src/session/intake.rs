@@ -95,7 +95,7 @@ impl Intake {
         self.ready.load(Relaxed)
     }
 
-    /// Takes in what the library said in its log. Called from within logging: logs nothing itself.
+    /// Takes in what the library said in its log.
     pub(super) fn heard(&self, heard: &Heard) {
         match heard {
             Heard::Identify => {

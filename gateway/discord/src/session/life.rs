@@ -24,7 +24,7 @@ use tracing::Dispatch;
 /// How often the thread shows that it moves.
 const BEAT: Duration = Duration::from_millis(200);
 /// After so many looks without a beat the thread counts as spinning.
-pub(super) const STARVED_AFTER: u32 = 4;
+pub(super) const STARVED_AFTER: u32 = 10;
 /// How long the service may take to answer a close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// How long the thread may take to end; more than [`CLOSE_WITHIN`].
@@ -80,7 +80,12 @@ impl Life {
         let hear = {
             let (intake, notes) = (Arc::clone(&intake), notes_in.clone());
             move |heard: Heard| {
-                intake.heard(&heard);
+                let (intake, said) = (Arc::clone(&intake), heard.clone());
+                let hear = async move { intake.heard(&said) };
+                // As a task, like the events: so it keeps its place among them.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    drop(runtime.spawn(hear));
+                }
                 // Whoever is so far behind has heard enough.
                 let _ = notes.try_send(Note::Heard(heard));
             }
