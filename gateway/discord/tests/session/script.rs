@@ -16,23 +16,23 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 type Play = Arc<dyn Fn(usize, Conn) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// What the service answers when asked for its gateway.
-pub struct Answer {
-    pub status: u16,
-    pub body: Value,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Value,
 }
 
 /// The service, for as long as the test's runtime.
-pub struct Server {
+pub(crate) struct Server {
     address: String,
     /// Websockets that were accepted.
     connections: Arc<AtomicUsize>,
     /// Codes with which clients closed.
-    pub closed: Arc<Mutex<Vec<u16>>>,
+    pub(crate) closed: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Server {
     /// One that says it is its own gateway. `play` gets each connection with its number.
-    pub async fn start<F, P>(play: P) -> Self
+    pub(crate) async fn start<F, P>(play: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
         P: Fn(usize, Conn) -> F + Send + Sync + 'static,
@@ -41,7 +41,7 @@ impl Server {
     }
 
     /// One with another answer.
-    pub async fn answering<F, P>(answer: impl FnOnce(&str) -> Answer, play: P) -> Self
+    pub(crate) async fn answering<F, P>(answer: impl FnOnce(&str) -> Answer, play: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
         P: Fn(usize, Conn) -> F + Send + Sync + 'static,
@@ -67,17 +67,17 @@ impl Server {
         server
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
 /// A good answer with this gateway.
-pub fn good(url: &str) -> Answer {
+pub(crate) fn good(url: &str) -> Answer {
     let limit = json!({ "total": 1000, "remaining": 900, "reset_after": 60_000, "max_concurrency": 1 });
     Answer { status: 200, body: json!({ "url": url, "shards": 1, "session_start_limit": limit }) }
 }
@@ -111,19 +111,19 @@ async fn serve(
 }
 
 /// One websocket.
-pub struct Conn {
+pub(crate) struct Conn {
     socket: WebSocketStream<TcpStream>,
     seq: u64,
     closed: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Conn {
-    pub async fn text(&mut self, text: impl Into<String>) {
+    pub(crate) async fn text(&mut self, text: impl Into<String>) {
         let _ = self.socket.send(Message::Text(text.into())).await;
     }
 
     /// HELLO, and waits for IDENTIFY or RESUME; answers which.
-    pub async fn greet(&mut self, heartbeat_ms: u64) -> u64 {
+    pub(crate) async fn greet(&mut self, heartbeat_ms: u64) -> u64 {
         self.text(
             json!({ "op": 10, "d": { "heartbeat_interval": heartbeat_ms }, "s": null, "t": null })
                 .to_string(),
@@ -139,23 +139,23 @@ impl Conn {
     }
 
     /// A whole beginning, with heartbeats so rare that nothing is noticed by them.
-    pub async fn begin(&mut self) {
+    pub(crate) async fn begin(&mut self) {
         self.greet(3_600_000).await;
         self.dispatch("READY", ready()).await;
     }
 
-    pub async fn dispatch(&mut self, name: &str, data: Value) {
+    pub(crate) async fn dispatch(&mut self, name: &str, data: Value) {
         self.seq += 1;
         self.text(json!({ "op": 0, "t": name, "s": self.seq, "d": data }).to_string()).await;
     }
 
     /// Leaves out so many numbers.
-    pub fn skip(&mut self, numbers: u64) {
+    pub(crate) fn skip(&mut self, numbers: u64) {
         self.seq += numbers;
     }
 
     /// Many at once: one write.
-    pub async fn burst(&mut self, events: impl Iterator<Item = (&'static str, Value)>) {
+    pub(crate) async fn burst(&mut self, events: impl Iterator<Item = (&'static str, Value)>) {
         for (name, data) in events {
             self.seq += 1;
             let text = json!({ "op": 0, "t": name, "s": self.seq, "d": data }).to_string();
@@ -165,7 +165,7 @@ impl Conn {
     }
 
     /// What the client sends next; heartbeats are answered.
-    pub async fn next(&mut self) -> Option<Value> {
+    pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             match self.socket.next().await? {
                 Ok(Message::Text(text)) => {
@@ -185,23 +185,23 @@ impl Conn {
     }
 
     /// Serves heartbeats until the client goes.
-    pub async fn keep(mut self) {
+    pub(crate) async fn keep(mut self) {
         while self.next().await.is_some() {}
     }
 
     /// Closes, with a code or without any.
-    pub async fn close(mut self, code: Option<u16>) {
+    pub(crate) async fn close(mut self, code: Option<u16>) {
         let frame = code.map(|code| CloseFrame { code: code.into(), reason: "".into() });
         let _ = self.socket.send(Message::Close(frame)).await;
         while let Some(Ok(_)) = self.socket.next().await {}
     }
 }
 
-pub fn user(id: u64, name: &str) -> Value {
+pub(crate) fn user(id: u64, name: &str) -> Value {
     json!({ "id": id.to_string(), "username": name, "discriminator": "0", "avatar": null, "bot": id == 1 })
 }
 
-pub fn ready() -> Value {
+pub(crate) fn ready() -> Value {
     json!({
         "v": 10, "guilds": [], "session_id": "s", "resume_gateway_url": "wss://gateway.discord.gg", "shard": [0, 1],
         "application": { "id": "2", "flags": 0 },
@@ -210,7 +210,7 @@ pub fn ready() -> Value {
     })
 }
 
-pub fn message(id: u64) -> Value {
+pub(crate) fn message(id: u64) -> Value {
     json!({
         "id": id.to_string(), "channel_id": "10", "author": user(9, "ann"), "content": format!("m{id}"), "type": 0,
         "timestamp": "2026-11-22T09:00:00.000000+00:00", "edited_timestamp": null, "tts": false, "pinned": false,
@@ -220,7 +220,7 @@ pub fn message(id: u64) -> Value {
 }
 
 /// A click, with one field less than the library needs.
-pub fn click_without_locale(id: u64) -> Value {
+pub(crate) fn click_without_locale(id: u64) -> Value {
     json!({
         "id": id.to_string(), "application_id": "2", "type": 3, "token": "hunter2", "version": 1, "channel_id": "10",
         "user": user(9, "ann"), "data": { "custom_id": "acp1:/acp cancel", "component_type": 2 },
