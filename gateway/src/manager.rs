@@ -6,6 +6,7 @@ mod mailbox;
 mod spawn;
 
 use crate::core::actor::{Answered, Command, Keyed};
+use crate::core::configured::Made;
 use crate::core::options::Setting;
 use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
 use crate::core::recovery;
@@ -13,10 +14,11 @@ pub(crate) use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
 };
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
+use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::session_task::{Deps, Patience, replay};
-use crate::store::{AccountCap, StoreError, sessions};
+use crate::store::{AccountCap, StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use mailbox::Actor;
@@ -135,14 +137,29 @@ impl Manager {
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`. Closing a closed session is not an error.
+    ///
+    /// A reset of a session that the configuration binds is done in place (D15): the session and its bindings stay, and
+    /// the agent begins a new conversation.
     pub(crate) async fn close(
         &self,
         session: &SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
+        if request.ending == Ending::Reset && self.is_configured(session).await? {
+            let now = self.new_conversation(session, key).await?;
+            return Ok(SessionNow { discarded: request.discard.then_some(false), ..now });
+        }
         let keyed = keyed("close", session, &key, &(request.ending, request.discard));
         self.ask_now(session, Command::Close(request), keyed).await
+    }
+
+    /// Whether the configuration binds a conversation to the session.
+    async fn is_configured(&self, session: &SessionKey) -> Result<bool, Failure> {
+        let key = session.clone();
+        let found = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await;
+        let bindings = found.map_err(Failure::from)?;
+        Ok(bindings.iter().any(|binding| Made::read(&binding.metadata).is_some()))
     }
 
     /// A window of a session ran out, as it was seen: it ends what it is about, unless that was used since.

@@ -6,6 +6,7 @@ use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::binding::Placement;
+use crate::core::request::Configured;
 use crate::core::rows::{RunMode, SessionMode, SessionRow};
 use crate::core::session::SessionState;
 use crate::live::Live;
@@ -84,6 +85,7 @@ fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
         author: "ann".to_owned(),
         interactive: true,
         spawned_by: None,
+        configured: None,
     }
 }
 
@@ -506,5 +508,54 @@ async fn d02_a_window_and_a_prompt_at_the_same_moment() {
             Err(failure) => assert_eq!((failure.code, closed), (Code::SessionClosed, true)),
         }
     }
+    drop(world.end().await);
+}
+
+fn configured(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnRequest {
+    let made = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
+    let session_key = SessionKey::parse(key).unwrap();
+    let backend = backend.map(str::to_owned);
+    let configured = Some(Configured { session_key, metadata: made.to_owned(), backend });
+    SpawnRequest { configured, ..wanted(Some(at), None) }
+}
+
+#[tokio::test]
+async fn d15_a_configured_session_asks_for_its_own_backend() {
+    let world = world("[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n");
+    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", Some("acpx"));
+    let refusal = world.manager.spawn(request, IdempotencyKey::mint()).await;
+    refused(refusal, Code::BackendMissing, &["backend of [[bindings]] = acpx (/g.toml:1)"]);
+    drop(world.end().await);
+}
+
+/// Its key is the configuration's, no window ends it, and who may not spawn has one all the same; a reset keeps both
+/// session and binding, a close does not.
+#[tokio::test]
+async fn d15_a_reset_of_a_configured_session_is_done_in_place() {
+    let world = world("[channels.console.thread_bindings]\nspawn_acp_sessions = false\nidle_hours = 1\n");
+    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", None);
+    let key = world.manager.spawn(request, IdempotencyKey::mint()).await.unwrap().session_key;
+    assert_eq!(key.as_str(), "agent:demo:acp:binding:1");
+    let binding = async || {
+        let of = key.clone();
+        world.store.read("bindings", move |db| bindings::of_session(db, &of)).await.unwrap().pop()
+    };
+    let bound = binding().await.unwrap();
+    assert_eq!((bound.idle_ms, bound.max_age_ms), (None, None));
+    let close = |ending| CloseRequest { ending, ..CloseRequest::new("enough") };
+    let once = IdempotencyKey::mint();
+    for _ in 0..2 {
+        let now = world.manager.close(&key, close(Ending::Reset), once.clone()).await.unwrap();
+        assert_ne!(now.state, SessionState::Closed);
+    }
+    assert_eq!(binding().await.unwrap().binding_id, bound.binding_id);
+    let of = key.clone();
+    let told = world.store.read("told", move |db| {
+        let sql = "SELECT count(*) AS count FROM acp_events WHERE session_key = ?1 AND payload_json LIKE '%new_conversation%'";
+        crate::store::codec::first(db, sql, [of.as_str()], |row| Ok(row.get::<_, i64>("count")?))
+    });
+    assert_eq!(told.await.unwrap(), Some(1), "once under its key");
+    let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
+    assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);
 }

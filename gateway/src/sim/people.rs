@@ -175,5 +175,6 @@ fn oneshot(text: String) -> SpawnRequest {
         author: "ann".to_owned(),
         interactive: false,
         spawned_by: None,
+        configured: None,
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
 pub(crate) mod commands;
+pub(crate) mod configured;
 pub(crate) mod console;
 pub(crate) mod delivery;
 pub(crate) mod error;

@@ -207,6 +207,7 @@ CREATE TABLE acp_inbox (
   channel TEXT NOT NULL,
   account_id TEXT NOT NULL,
   conversation_id TEXT NOT NULL,
+  parent_conversation_id TEXT,
   message_id TEXT NOT NULL,
   text TEXT NOT NULL,
   author TEXT NOT NULL,
