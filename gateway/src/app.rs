@@ -8,10 +8,10 @@ use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::config::reload::Changes;
 use crate::config::{self, Config, StoreKind, unused};
-use crate::core::policy::Scope;
 use crate::delivery;
 use crate::error::Failure;
 use crate::expiry;
+use crate::forget;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
@@ -26,7 +26,7 @@ use crate::runtime::{Registry, Runtime as _};
 use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
-use crate::store::{Durability, GroupBounds, Store, StoreError, now_ms};
+use crate::store::{Durability, GroupBounds, Store, StoreError};
 use crate::strays;
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
@@ -34,14 +34,9 @@ use acp_shared::protocol::{self, Role};
 use futures_util::FutureExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-
-/// How often answers under old idempotency keys are forgotten, in milliseconds, and how many at a time.
-const EXPIRE_MS: u64 = 10 * 60_000;
-const EXPIRE_ROWS: u64 = 1_000;
 
 /// What a gateway is started with.
 #[derive(Debug)]
@@ -167,7 +162,8 @@ pub(crate) fn in_background(
     let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
-        ("answers", tokio::spawn(expire(store.clone(), live.clone(), stop.clone()))),
+        ("answers", tokio::spawn(forget::answers(store.clone(), live.clone(), stop.clone()))),
+        ("said", tokio::spawn(forget::said(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
         ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
         ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
@@ -263,28 +259,6 @@ fn start(
         live: live.clone(),
         started_at_ms: clock.now_ms(),
     })
-}
-
-/// Forgets answers that nobody will ask for again.
-async fn expire(store: Store, live: Live, stop: CancellationToken) {
-    let mut every = tokio::time::interval(Duration::from_millis(EXPIRE_MS));
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            _ = every.tick() => {}
-        }
-        match store.expire_answers(forget_before(&live, now_ms()), EXPIRE_ROWS).await {
-            Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
-            Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
-        }
-    }
-}
-
-/// Answers that are older are forgotten.
-pub(crate) fn forget_before(live: &Live, now_ms: u64) -> u64 {
-    now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
 }
 
 type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;

@@ -559,3 +559,40 @@ async fn d15_a_reset_of_a_configured_session_is_done_in_place() {
     assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);
 }
+
+/// Woken at once, sessions that rest are held to the cap together: what is asked before is asked again in the commit.
+#[tokio::test]
+async fn b09_what_is_woken_at_once_does_not_pass_the_cap() {
+    const THREE: &str =
+        "[acp]\nmax_concurrent_sessions = 3\n[channels.console.accounts.a]\nmax_concurrent_sessions = 2\n";
+    for account in [None, Some("a")] {
+        let world = world(THREE);
+        let mut resting = Vec::new();
+        for number in 0..8 {
+            let key = world.had(&format!("rest-{number}"), SessionState::Idle).await;
+            if let Some(account) = account {
+                let binding = binding_row(&key, &at(account, &format!("room{number}")));
+                world.store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
+            }
+            resting.push(key);
+        }
+        let done = join_all(resting.iter().map(|key| world.prompt(key))).await;
+        let (woken, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+        let (max, detail) = if account.is_some() { (2, "ACCOUNT_SESSIONS_MAX") } else { (3, "SESSIONS_MAX") };
+        assert_eq!(woken.len(), max, "{account:?}");
+        for result in not {
+            assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some(detail));
+            refused(result, Code::LimitReached, &["as many as may be", "(/g.toml:"]);
+        }
+        // Who was refused is as well as before: nothing was made, and there is room when another one goes.
+        let awake = async |key: &SessionKey| {
+            world.store.session(key.clone()).await.unwrap().unwrap().last_session_seq > 0
+        };
+        let mut asleep = Vec::new();
+        for key in resting {
+            if awake(&key).await { world.close(&key).await } else { asleep.push(key) }
+        }
+        world.prompt(&asleep[0]).await.unwrap();
+        drop(world.end().await);
+    }
+}

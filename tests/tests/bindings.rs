@@ -127,7 +127,9 @@ fn reconfigure(house: &House, before: &str, now: &str) {
 #[test]
 fn d15_r_a_conversation_of_the_configuration_from_its_first_word() {
     let entry = |cwd: &str| {
-        format!("[[bindings]]\nchannel = \"console\"\nconversation = \"room\"\nagent = \"{AGENT}\"\ncwd = \"{cwd}\"\n")
+        format!(
+            "[[bindings]]\nchannel = \"console\"\nconversation = \"room\"\nagent = \"{AGENT}\"\ncwd = \"{cwd}\"\n"
+        )
     };
     let mut house = Plan::flags(&[]).gateway("[log]\nlevel = \"info\"\n").build();
     let dirs = ["one", "two"].map(|name| house.world.dir(&format!("work/{name}")).display().to_string());

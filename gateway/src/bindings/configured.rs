@@ -159,7 +159,11 @@ impl ConfiguredBindings {
 }
 
 /// What a new session of an entry is.
-pub(crate) fn request(at: &ConversationRef, entry: Binding, (next, made): (SessionKey, &Made)) -> SpawnRequest {
+pub(crate) fn request(
+    at: &ConversationRef,
+    entry: Binding,
+    (next, made): (SessionKey, &Made),
+) -> SpawnRequest {
     SpawnRequest {
         agent: entry.agent,
         cwd: entry.cwd.map(|cwd| cwd.display().to_string()),

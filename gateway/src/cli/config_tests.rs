@@ -18,6 +18,7 @@ use crate::core::project::{Digest, RunDigest, Style, project};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{Limit, Unit};
 use crate::error::Failure;
+use crate::forget;
 use crate::live::Live;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
@@ -95,7 +96,7 @@ fn commits(loaded: &Loaded) -> String {
 }
 
 fn answers(loaded: &Loaded) -> String {
-    app::forget_before(&Live::new(loaded.clone()), 1 << 40).to_string()
+    forget::answers_before(&Live::new(loaded.clone()), 1 << 40).to_string()
 }
 
 fn supervisor(loaded: &Loaded) -> String {
@@ -346,7 +347,11 @@ const ROWS: &[Row] = &[
     ("bindings.*.label", "\"front\"", Seen(configured)),
     ("bindings.*.mode", "\"oneshot\"", Seen(configured)),
     ("bindings.*.cwd", "\"/usr\"", Seen(configured)),
-    ("bindings.*.cwd", "\"/usr\"", Test(BINDINGS, "d15_r_a_conversation_of_the_configuration_from_its_first_word")),
+    (
+        "bindings.*.cwd",
+        "\"/usr\"",
+        Test(BINDINGS, "d15_r_a_conversation_of_the_configuration_from_its_first_word"),
+    ),
     ("bindings.*.backend", "\"acpx\"", Seen(configured)),
     ("bindings.*.backend", "\"acpx\"", Test(MANAGER, "d15_a_configured_session_asks_for_its_own_backend")),
     ("bindings.*.permission", "\"deny-all\"", Seen(configured)),

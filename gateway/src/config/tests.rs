@@ -281,13 +281,21 @@ const BOUND: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\n
 fn d15_mistakes_of_bindings_name_their_line() {
     let after = |text: &str| format!("{BOUND}\n{BOUND}{text}");
     let cases = [
-        (BOUND.replace("conversation", "conversaton"), 3, "bindings.0.conversaton is no key; did you mean bindings.0.conversation?"),
+        (
+            BOUND.replace("conversation", "conversaton"),
+            3,
+            "bindings.0.conversaton is no key; did you mean bindings.0.conversation?",
+        ),
         (format!("{BOUND}cwd = \"work\"\n"), 5, "bindings.0.cwd: must be an absolute path"),
         (format!("{BOUND}mode = \"forever\"\n"), 5, "unknown variant `forever`"),
         (format!("{BOUND}label = \"front\"\n"), 5, "bindings.0.label: needs an account by name"),
         (format!("{BOUND}account = \"\"\n"), 5, "bindings.0.account: is needed"),
         (format!("{BOUND}backend = \"\"\n"), 5, "bindings.0.backend: must not be empty"),
-        ("[[bindings]]\nchannel = \"console\"\nagent = \"demo\"\n".to_owned(), 1, "bindings.0.conversation: is needed"),
+        (
+            "[[bindings]]\nchannel = \"console\"\nagent = \"demo\"\n".to_owned(),
+            1,
+            "bindings.0.conversation: is needed",
+        ),
         (BOUND.replace("agent = \"demo\"\n", ""), 1, "bindings.0.agent: is needed: who works"),
         (BOUND.replace("\"c\"", "\" c\""), 3, "without blanks"),
         (after(""), 8, "bindings.1.conversation: bindings.0 speaks for the same conversation"),
@@ -297,7 +305,11 @@ fn d15_mistakes_of_bindings_name_their_line() {
             12,
             "bindings.1.label: bindings.0 has that label already",
         ),
-        (format!("{BOUND}[acp]\nallowed_agents = [\"other\"]\n"), 4, "bindings.0.agent: demo is not in acp.allowed_agents"),
+        (
+            format!("{BOUND}[acp]\nallowed_agents = [\"other\"]\n"),
+            4,
+            "bindings.0.agent: demo is not in acp.allowed_agents",
+        ),
         ("[bindings]\nchannel = \"console\"\n".to_owned(), 1, "expected a sequence"),
         ("bindings = [1]\n".to_owned(), 1, "expected struct Binding"),
     ];
@@ -315,5 +327,8 @@ fn bindings_are_shown_with_their_lines() {
     let of = |key: &str| rows.iter().find(|row| row.key == key).unwrap();
     assert_eq!(of("bindings.0.agent").value, json!("demo"));
     assert_eq!(of("bindings.0.agent").source, Source::File { path: FILE.into(), line: 5 });
-    assert_eq!((&of("bindings.0.account").value, &of("bindings.0.account").source), (&json!("*"), &Source::Default));
+    assert_eq!(
+        (&of("bindings.0.account").value, &of("bindings.0.account").source),
+        (&json!("*"), &Source::Default)
+    );
 }

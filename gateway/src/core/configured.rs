@@ -223,11 +223,8 @@ fn kept_or_not(
     want: Option<Made>,
     under: Option<&Under>,
 ) -> Act {
-    let home = ConversationRef {
-        conversation_id: made.home.clone(),
-        parent_conversation_id: None,
-        ..at.clone()
-    };
+    let home =
+        ConversationRef { conversation_id: made.home.clone(), parent_conversation_id: None, ..at.clone() };
     let at_home = find(table, &home).and_then(|found| Made::of(found.entry));
     // Whether its session is still the one that works at its home, whatever this conversation is bound to now.
     let stands = at_home.as_ref() == Some(&made);
@@ -256,11 +253,7 @@ fn taken_up(want: Made, under: Option<&Under>) -> Bind {
             Bind { made: want, to: None, after: Some(done) }
         }
         // What it was made from stands in its row, so that a change that waited is seen with the next message.
-        made => Bind {
-            made: made.clone().unwrap_or(want),
-            to: Some(under.session_key.clone()),
-            after: None,
-        },
+        made => Bind { made: made.clone().unwrap_or(want), to: Some(under.session_key.clone()), after: None },
     }
 }
 

@@ -143,8 +143,7 @@ fn d15_what_is_done_before_a_message_is_routed() {
     };
     let known = |state| Target::Known(state);
     let gone = Act::Withdraw(Done::new(&key("k"), &[]));
-    type Row<'a> =
-        (&'a str, &'a [Binding], Option<(String, Target)>, bool, Option<Under>, Act);
+    type Row<'a> = (&'a str, &'a [Binding], Option<(String, Target)>, bool, Option<Under>, Act);
     let cases: Vec<Row<'_>> = vec![
         ("nothing at all", &plain, None, false, None, Act::Leave),
         ("a person's binding", &plain, Some((person(), known(Idle))), false, None, Act::Leave),
@@ -158,13 +157,27 @@ fn d15_what_is_done_before_a_message_is_routed() {
             None,
             bind(&now, None, None),
         ),
-        ("and one that is missing", &own, Some((person(), Target::Missing)), false, None, bind(&now, None, None)),
+        (
+            "and one that is missing",
+            &own,
+            Some((person(), Target::Missing)),
+            false,
+            None,
+            bind(&now, None, None),
+        ),
         ("nowhere, and nothing configured", &plain, Some((of(&now), known(Closed))), false, None, Act::Leave),
         ("as configured", &own, Some((of(&now), known(Running))), true, None, Act::Leave),
         ("the first message", &own, None, false, None, bind(&now, None, None)),
         ("after a close", &own, None, false, under(Closed, &now, false), bind(&now, None, None)),
         ("after an unbind", &own, None, false, under(Idle, &now, false), bind(&now, Some("k:old"), None)),
-        ("a thread joins", &thread, None, false, under(Running, &parent, true), bind(&parent, Some("k:old"), None)),
+        (
+            "a thread joins",
+            &thread,
+            None,
+            false,
+            under(Running, &parent, true),
+            bind(&parent, Some("k:old"), None),
+        ),
         (
             "unbound, and changed since",
             &own,

@@ -1,6 +1,6 @@
 //! Making a session: what is asked before anything is made, and the one transaction that makes it.
 
-use super::{Manager, cap_of, fingerprint, over_cap};
+use super::{Manager, caps_of, fingerprint, over_cap};
 use crate::bindings::{new_binding, to_be_made};
 use crate::config::load::nearest_source;
 use crate::core::actor::Keyed;
@@ -156,7 +156,7 @@ impl Manager {
                 Placement::Child => to_be_made(new),
             }
         });
-        let account_cap = cap_of(policy, binding.as_ref().map(|binding| &binding.conversation));
+        let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));
         let run = request.prompt.map(|text| {
             let told = (text, request.author, request.interactive);
             first_run(told, &session_key, key, now_ms)
@@ -165,8 +165,7 @@ impl Manager {
         let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        let sessions_max = policy.sessions_max.value;
-        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap })
+        Ok(SpawnTx { session, binding, run, events, idempotency, caps })
     }
 
     fn new_session(

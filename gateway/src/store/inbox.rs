@@ -82,7 +82,8 @@ impl Outcome {
     pub(crate) fn after(self, told: Option<String>) -> Self {
         match (self, told) {
             (Self::Prompted { session_key, run_id, after_seq, queued_behind, text }, Some(told)) => {
-                let text = [told, text].into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n");
+                let text =
+                    [told, text].into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n");
                 Self::Prompted { session_key, run_id, after_seq, queued_behind, text }
             }
             (outcome, _) => outcome,

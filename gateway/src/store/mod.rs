@@ -47,7 +47,7 @@ pub(crate) use error::StoreError;
 pub(crate) use health::Health;
 pub(crate) use identity::Identity;
 pub(crate) use schema::Durability;
-pub(crate) use tx::spawn::{AccountCap, SpawnTx};
+pub(crate) use tx::spawn::SpawnTx;
 pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;

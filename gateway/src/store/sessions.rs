@@ -1,5 +1,6 @@
 //! `acp_sessions`.
 
+use crate::core::effect::{AccountCap, Caps};
 use crate::core::recovery::{Found, Rows};
 use crate::core::rows::{BindingStatus, SessionRow};
 use crate::core::session::SessionState;
@@ -8,7 +9,7 @@ use crate::store::codec::{
     Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
-use crate::store::{AccountCap, Store, bindings};
+use crate::store::{Store, bindings};
 use acp_shared::ids::{AgentName, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -179,38 +180,41 @@ const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') 
 ///
 /// # Errors
 /// [`StoreError::LimitReached`]; what SQLite says.
-pub(crate) fn check_caps(
-    db: &Connection,
-    sessions_max: u64,
-    account_cap: Option<&AccountCap>,
-) -> Result<(), StoreError> {
+pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps) -> Result<(), StoreError> {
+    let sessions_max = *sessions_max;
     if count_in_use(db)? >= sessions_max {
         return Err(StoreError::LimitReached { sessions_max, account: false });
     }
-    let Some(AccountCap { channel, account_id, sessions_max }) = account_cap else { return Ok(()) };
+    let Some(AccountCap { channel, account_id, sessions_max }) = account else { return Ok(()) };
     if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
         return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
     }
     Ok(())
 }
 
-/// The channel and account that a session was first bound in, when it is open and not in use; the outer `None` when
-/// it is in use, closed, or there is none.
+/// An open session, as the caps see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// Whether it is not in use.
+    pub(crate) asleep: bool,
+    /// The channel and account that it was first bound in.
+    pub(crate) account: Option<(String, String)>,
+}
+
+/// What the caps ask of a session; `None` when it is closed, or there is none.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn asleep(
-    db: &Connection,
-    key: &SessionKey,
-) -> Result<Option<Option<(String, String)>>, StoreError> {
+pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, StoreError> {
     let sql = format!(
-        "SELECT b.channel, b.account_id FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
+        "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
-         WHERE s.session_key = ?1 AND s.state <> 'closed' AND NOT ({IN_USE})"
+         WHERE s.session_key = ?1 AND s.state <> 'closed'"
     );
     first(db, &sql, [key.as_str()], |row| {
         let channel: Option<String> = row.get("channel")?;
-        Ok(channel.zip(row.get::<_, Option<String>>("account_id")?))
+        let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
+        Ok(Rest { asleep: row.get("asleep")?, account })
     })
 }
 

@@ -56,7 +56,10 @@ async fn d15_the_first_message_begins_the_session_and_a_restart_finds_it() {
     assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap(), first, "told again, it is the same");
     let after = super::inlet(&store, &fake);
     let second = after.accept(message("m2", "more")).await.unwrap();
-    assert_eq!((session_of(&second), second.text().as_ref()), (key.as_str(), "The agent is busy: queued behind 1."));
+    assert_eq!(
+        (session_of(&second), second.text().as_ref()),
+        (key.as_str(), "The agent is busy: queued behind 1.")
+    );
     assert_eq!(bound(&store).await, [("c".to_owned(), key, "active".to_owned(), true)]);
     assert_eq!(fake.said(), ["hello", "more"]);
 }
@@ -182,7 +185,11 @@ async fn d15_a_thread_joins_its_channel_and_accounts_stay_apart() {
     fake.configure(&format!("{HALL}{own}"));
     let apart = inlet.accept(said("m4", "thread", Some("hall"))).await.unwrap();
     assert_ne!(session_of(&apart), key);
-    assert_eq!(session_of(&inlet.accept(said("m5", "hall", None)).await.unwrap()), key, "the channel's stays");
+    assert_eq!(
+        session_of(&inlet.accept(said("m5", "hall", None)).await.unwrap()),
+        key,
+        "the channel's stays"
+    );
     assert_eq!(fake.effects(), Vec::<String>::new(), "nothing was closed");
     let apart = session_of(&apart).to_owned();
     fake.configure(HALL);

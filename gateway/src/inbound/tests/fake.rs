@@ -73,7 +73,11 @@ impl Service for Fake {
             let metadata = request.configured.as_ref().map_or("{}".to_owned(), |it| it.metadata.clone());
             if self.store.session(session_key.clone()).await?.is_none() {
                 let bound_by = request.author.clone();
-                let bind = |at| crate::core::rows::BindingRow { bound_by, metadata, ..binding_row(&session_key, at) };
+                let bind = |at| crate::core::rows::BindingRow {
+                    bound_by,
+                    metadata,
+                    ..binding_row(&session_key, at)
+                };
                 let binding = request.bind.as_ref().map(bind);
                 let spawn = crate::store::SpawnTx {
                     session: SessionRow { mode: request.mode, ..session_row(&session_key) },
@@ -81,8 +85,7 @@ impl Service for Fake {
                     run: None,
                     events: Vec::new(),
                     idempotency: None,
-                    sessions_max: 100,
-                    account_cap: None,
+                    caps: crate::core::effect::Caps { sessions_max: 100, account: None },
                 };
                 self.store.spawn_session(spawn).await?;
             }

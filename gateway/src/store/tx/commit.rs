@@ -17,13 +17,20 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Superseded`] when the fence is not the newest; [`StoreError::Numbering`] when a number does
-    /// not follow the last one; [`StoreError::KeyTaken`]; [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
+    /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`]; [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
     pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
             let (epoch, last) = sessions::marks(tx, &fence.session_key)?;
             if epoch != fence.epoch {
                 return Err(StoreError::Superseded { session_key: fence.session_key });
+            }
+            // What rests does not count until this very transaction.
+            if let Some(caps) =
+                writes.iter().find_map(|write| if let Write::Wake(caps) = write { Some(caps) } else { None })
+                && sessions::rest(tx, &fence.session_key)?.is_some_and(|rest| rest.asleep)
+            {
+                sessions::check_caps(tx, caps)?;
             }
             apply(tx, &fence.session_key, last, &writes)
         })
@@ -46,6 +53,7 @@ fn weight(write: &Write) -> usize {
         | Write::LeaseUse { .. }
         | Write::TailClear { .. }
         | Write::Written { .. }
+        | Write::Wake(_)
         | Write::Idempotency { .. }
         | Write::EndBindings { .. }
         | Write::ExpireBinding { .. }
@@ -188,8 +196,8 @@ impl Batch<'_> {
             Write::Idempotency { scope, key, fingerprint, result } => {
                 idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
             }
-            // Once the journal's end is known: see `apply`.
-            Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
+            // Before anything is written: see `commit`. Once the journal's end is known: see `apply`.
+            Write::Wake(_) | Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
             Write::TouchBindings { at_ms } => bindings::touch_all(tx, self.session, *at_ms),
         }
     }
