@@ -34,9 +34,13 @@ use acp_shared::protocol::{self, Role};
 use futures_util::FutureExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+/// How often a start that finds the disk full is tried again, in milliseconds.
+const ROOM_MS: u64 = 500;
 
 /// What a gateway is started with.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ pub(crate) async fn serve(
     let stop = CancellationToken::new();
     let live = Live::new(settings.loaded.clone());
     let config = live.at_start();
-    let store = open_store(&settings.state_dir, config).await?;
+    let Some(store) = open_with_room(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = Clock::start();
     let service = Arc::new(start(&settings, &live, &store, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
@@ -177,6 +181,36 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
         biased;
         () = stop.cancelled() => {}
         () = channel.listen(inbox) => {}
+    }
+}
+
+/// Opens the store; where the disk is full, as soon as there is room: before anything can be served a start writes the
+/// index of the log, and that it is one more start, by which the supervisor tells it from earlier ones. `None` when the
+/// gateway is to end before that.
+async fn open_with_room(
+    state_dir: &Path,
+    config: &Config,
+    signals: &mut Signals,
+) -> Result<Option<Store>, Failure> {
+    let mut waits = false;
+    loop {
+        match open_store(state_dir, config).await {
+            Err(failure) if failure.detail_code.as_deref() == Some("DISK_FULL") => {
+                if !waits {
+                    tracing::error!(
+                        state_dir = %state_dir.display(),
+                        "the disk is full: the gateway starts by itself as soon as there is room there; make some"
+                    );
+                }
+                waits = true;
+            }
+            opened => return opened.map(Some),
+        }
+        tokio::select! {
+            biased;
+            () = signals.next() => return Ok(None),
+            () = tokio::time::sleep(Duration::from_millis(ROOM_MS)) => {}
+        }
     }
 }
 
