@@ -103,7 +103,7 @@ impl Manager {
         let (policy, room) = self.room_to_wake(session).await?;
         let (caps, refused) = match (self.deps.live.policy(&Scope::default()).may_prompt(), room) {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
-            (Ok(()), Ok(caps)) => (caps, None),
+            (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
         let command = Command::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {

@@ -75,7 +75,7 @@ pub(crate) enum Command {
         /// Kept in the run's row.
         key: IdempotencyKey,
         /// How many sessions may be in use, if it wakes this one; `None` asks nothing.
-        caps: Option<Caps>,
+        caps: Option<Box<Caps>>,
     },
     /// Stop a run.
     Cancel(Option<RunId>),

@@ -43,12 +43,12 @@ impl Actor {
     fn on_prompt(
         &mut self,
         (run_id, request, key): (RunId, PromptRequest, IdempotencyKey),
-        caps: Option<Caps>,
+        caps: Option<Box<Caps>>,
         keyed: Option<Keyed>,
         out: &mut Batch,
     ) -> Result<Answered, Failure> {
         self.check_prompt(&request)?;
-        out.writes.extend(caps.map(Write::Wake));
+        out.writes.extend(caps.map(|caps| Write::Wake(*caps)));
         if request.new_conversation {
             self.forget_conversation(out);
         }
