@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
 mod live;
+mod rest;
 mod styles;
 
 /// Parts of these tests' conversations are this long.
@@ -595,12 +596,4 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     let at = conversation("c");
     let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "9")).await.unwrap();
     assert!(own);
-}
-
-#[test]
-fn a_look_that_takes_long_is_followed_by_a_longer_rest() {
-    let table = [(0, 20), (1, 20), (5, 20), (10, 40), (50, 200), (125, 500), (10_000, 500)];
-    for (took, want) in table {
-        assert_eq!(rest(Duration::from_millis(took)), Duration::from_millis(want), "after {took} ms");
-    }
 }
