@@ -253,26 +253,34 @@ fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, Stor
     all(db, &sql, params![agent, filter.closed_too, spawned_by, Int(filter.rows_max)], from_row)
 }
 
-/// Runs of the outer session that have not ended and are `?`.
+/// Whether the outer session has runs that have not ended and are this. That they have not ended is said in the words of
+/// an index: without them SQLite reads every run that there ever was.
 macro_rules! has_runs {
     ($what:literal) => {
-        concat!("EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND ", $what, ")")
+        concat!(
+            "EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key \
+             AND r.state IN ('queued','running') AND ",
+            $what,
+            ")"
+        )
     };
 }
 
+/// What a start finds.
+const FOUND: &str = concat!(
+    "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
+    has_runs!("r.state = 'running'"),
+    " AS running, ",
+    has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
+    " AS queued, ",
+    has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
+    " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
+     WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
+    has_runs!("TRUE")
+);
+
 fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
-    const SQL: &str = concat!(
-        "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
-        has_runs!("r.state = 'running'"),
-        " AS running, ",
-        has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
-        " AS queued, ",
-        has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
-        " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
-         WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
-        has_runs!("r.state IN ('queued','running')")
-    );
-    all(db, SQL, [], |row| {
+    all(db, FOUND, [], |row| {
         Ok(Found {
             session_key: id(row, "session_key")?,
             rows: Rows {
@@ -379,5 +387,28 @@ impl Store {
     /// As [`Store::read`].
     pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
         self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::store::Durability;
+
+    #[tokio::test]
+    async fn a_start_reads_no_run_that_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        let sql = format!("EXPLAIN QUERY PLAN {FOUND}");
+        let steps =
+            store.read("plan", move |db| all(db, &sql, [], |row| Ok(row.get::<_, String>("detail")?)));
+        let steps = steps.await.unwrap();
+        let of_runs: Vec<&String> = steps.iter().filter(|step| step.contains(" r ")).collect();
+        assert_eq!(of_runs.len(), 4, "{steps:?}");
+        for step in of_runs {
+            assert!(step.contains("INDEX acp_runs_unfinished "), "{step}");
+        }
+        store.close().await;
     }
 }

@@ -1,7 +1,7 @@
 //! What an actor decided becomes durable.
 
 use crate::core::effect::{Fence, Write};
-use crate::core::event::EventRow;
+use crate::core::event::EventKind;
 use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, SessionRow};
 use crate::core::session::SessionState;
 use crate::store::error::StoreError;
@@ -75,18 +75,11 @@ pub(crate) fn apply(
     for write in writes {
         batch.row(write)?;
     }
-    let mut journal = Journal { tx, session, now_ms: batch.now_ms, first: last, last, runs: HashMap::new() };
+    let now_ms = batch.now_ms;
+    let mut journal = Journal { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
         if let Write::Event { session_seq, run, kind, payload } = write {
-            journal.append(EventRow {
-                session_key: session.clone(),
-                session_seq: *session_seq,
-                run_id: run.map(|(run_id, _)| run_id),
-                seq: run.map(|(_, seq)| seq),
-                kind: *kind,
-                payload: payload.clone(),
-                created_at_ms: journal.now_ms,
-            })?;
+            journal.append(*session_seq, *run, *kind, payload)?;
         }
     }
     journal.check_rows(writes)?;
@@ -223,19 +216,31 @@ struct Journal<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
+    /// From the first row on.
+    rows: Option<events::Appender<'a>>,
     first: u64,
     last: u64,
     runs: HashMap<RunId, (u64, u64)>,
 }
 
 impl Journal<'_> {
-    fn append(&mut self, row: EventRow) -> Result<(), StoreError> {
-        next("the number of an event in its session", &mut self.last, row.session_seq)?;
-        if let (Some(run_id), Some(seq)) = (row.run_id, row.seq) {
+    fn append(
+        &mut self,
+        session_seq: u64,
+        run: Option<(RunId, u64)>,
+        kind: EventKind,
+        payload: &str,
+    ) -> Result<(), StoreError> {
+        next("the number of an event in its session", &mut self.last, session_seq)?;
+        if let Some((run_id, seq)) = run {
             let (_, last) = self.run(run_id)?;
             next("the number of an event in its run", last, seq)?;
         }
-        events::append(self.tx, &row)
+        let rows = match &mut self.rows {
+            Some(rows) => rows,
+            none => none.insert(events::Appender::new(self.tx, self.session, self.now_ms)?),
+        };
+        rows.append(session_seq, run, kind, payload)
     }
 
     fn run(&mut self, run_id: RunId) -> Result<&mut (u64, u64), StoreError> {
