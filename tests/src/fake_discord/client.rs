@@ -462,6 +462,18 @@ impl FakeDiscord {
         self.order(&Order::Transcript { channel: None })
     }
 
+    /// What is in a file of a message.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn file(&self, id: Id) -> Vec<u8> {
+        let answer = http(&self.address, "GET", &format!("/fake/file/{id}"), &[], &[]);
+        let answer = answer.unwrap_or_else(|e| panic!("file {id}: {e}"));
+        assert_eq!(answer.status, 200, "file {id}");
+        answer.body
+    }
+
     /// Channels and threads, the deleted ones too.
     #[must_use]
     pub fn channels(&self) -> Vec<Channel> {

@@ -130,7 +130,7 @@ impl Machine {
         let replied_to = self.replied_to(&channel, &form)?;
         let ephemeral = (draft.flags | form.flags.unwrap_or(0)) & message_flag::EPHEMERAL != 0;
         if !ephemeral {
-            self.wake_for_post(now, &channel)?;
+            self.wake_for_post(now, &channel, author_id)?;
         }
         let files = form.take_uploads(|| self.world.mint(now));
         let pings =
@@ -328,6 +328,7 @@ impl Machine {
             return Err(ApiError::not_author());
         }
         self.demand_awake(&channel)?;
+        self.demand_unlocked(&channel, bot.user_id)?;
         self.ration_old_edit(ctx.now, bot.user_id, &message)?;
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
         let edited = self.edit(ctx.now, &channel, message, form, mentions::Default::Everything)?;
