@@ -33,6 +33,7 @@
 mod app;
 pub mod client;
 pub mod core;
+pub mod http;
 pub mod multipart;
 pub mod server;
 mod socket;

@@ -1,9 +1,10 @@
 //! A fake with a guild, a channel, a person and a bot.
 
 use acp_tests::fake_discord::FakeDiscord;
-use acp_tests::fake_discord::client::{BotHandle, HttpAnswer, http};
+use acp_tests::fake_discord::client::BotHandle;
 use acp_tests::fake_discord::core::model::{Id, Interaction};
 use acp_tests::fake_discord::core::settings::Rule;
+use acp_tests::fake_discord::http::{HttpAnswer, http};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -2,8 +2,8 @@
 
 use super::ground::{Ground, id};
 use super::wire::Wire;
-use acp_tests::fake_discord::client::http;
 use acp_tests::fake_discord::core::model::Id;
+use acp_tests::fake_discord::http::http;
 use serde_json::{Value, json};
 
 fn ids(list: &Value) -> Vec<Id> {

@@ -1,7 +1,7 @@
 //! What is not there, and what makes no sense: the exact code for each.
 
 use super::ground::{Ground, code};
-use acp_tests::fake_discord::client::http;
+use acp_tests::fake_discord::http::http;
 use serde_json::{Value, json};
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::ground::{Ground, code, id};
 use super::wire::{INTENTS, Wire};
-use acp_tests::fake_discord::client::http;
 use acp_tests::fake_discord::core::settings::Rule;
+use acp_tests::fake_discord::http::http;
 use acp_tests::wait::until;
 use serde_json::{Value, json};
 

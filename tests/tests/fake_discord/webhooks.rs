@@ -1,7 +1,7 @@
 //! Webhooks: they need no token of a bot, and take no nonce.
 
 use super::ground::{Ground, id};
-use acp_tests::fake_discord::client::{HttpAnswer, http};
+use acp_tests::fake_discord::http::{HttpAnswer, http};
 use serde_json::{Value, json};
 
 /// As somebody who only has the URL.
