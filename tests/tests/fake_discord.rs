@@ -8,6 +8,7 @@ mod fake_discord {
     pub(crate) mod interactions;
     pub(crate) mod limits;
     pub(crate) mod load;
+    pub(crate) mod machine;
     pub(crate) mod messages;
     pub(crate) mod mistakes;
     pub(crate) mod rules;

@@ -11,7 +11,7 @@ use super::render::{self, View};
 use super::rest::{Ctx, Reply};
 use super::settings::Rule;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Messages of one answer.
 const PAGE_MAX: u64 = 100;
