@@ -1,7 +1,7 @@
 //! Keys, where their values come from, and which keys there are.
 
 use super::channels::Account;
-use super::{Agent, Channels, Config, unused};
+use super::{Agent, Binding, Channels, Config, unused};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -68,6 +68,8 @@ pub(crate) enum Shape {
     Section(BTreeMap<String, Shape>),
     /// A table with free keys, each a section.
     Named(Box<Shape>),
+    /// Sections without names, `[[…]]`; counted from 0.
+    List(Box<Shape>),
 }
 
 /// Every key there is, read from the defaults themselves.
@@ -78,6 +80,8 @@ pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let mut root = shape(serde_json::to_value(Config::default())?);
     let agent = shape(serde_json::to_value(Agent::default())?);
     let account = shape(serde_json::to_value(Account::default())?);
+    let binding = shape(serde_json::to_value(Binding::default())?);
+    root.replace(&["bindings"], Shape::List(Box::new(binding)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
     for channel in Channels::NAMES {
         root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account.clone())));
@@ -103,7 +107,7 @@ impl Shape {
                     inner.replace(rest, with);
                 }
             }
-            (Self::Leaf(_) | Self::Named(_), _) => {}
+            (Self::Leaf(_) | Self::Named(_) | Self::List(_), _) => {}
         }
     }
 
@@ -117,7 +121,7 @@ impl Shape {
     fn collect<'a>(&'a self, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, &'a Value)>) {
         match self {
             Self::Leaf(value) => found.push((path.clone(), value)),
-            Self::Named(_) => {}
+            Self::Named(_) | Self::List(_) => {}
             Self::Section(keys) => {
                 for (key, shape) in keys {
                     path.push(key.clone());
@@ -168,6 +172,13 @@ fn flatten(
             for (key, value) in map {
                 path.push(key);
                 flatten(path, value, sources, rows);
+                path.pop();
+            }
+        }
+        Value::Array(entries) if entries.iter().any(Value::is_object) => {
+            for (number, entry) in entries.into_iter().enumerate() {
+                path.push(number.to_string());
+                flatten(path, entry, sources, rows);
                 path.pop();
             }
         }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
 mod live;
+mod rest;
 mod styles;
 
 /// Parts of these tests' conversations are this long.

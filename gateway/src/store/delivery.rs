@@ -118,7 +118,8 @@ pub(crate) struct Batch {
     pub(crate) through: u64,
 }
 
-/// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles.
+/// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles. At the
+/// end of a journal nothing is read: after a start that is where most conversations are, each with a page of its own.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
@@ -134,7 +135,11 @@ pub(crate) fn batch(
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
         listed(&project::SHOWN)
     );
-    let rows = all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?;
+    let rows = if after < end {
+        all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?
+    } else {
+        Vec::new()
+    };
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == ROWS_MAX);
     let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
     let mut out = Batch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
