@@ -249,7 +249,8 @@ impl Agent {
         let picked = (0..count).filter_map(|_| chance.weighted(&kinds));
         // What was begun is looked at.
         let look = |deed| (deed == Deed::Terminal).then_some(Deed::TerminalUse("terminal/output"));
-        let mut deeds: VecDeque<Deed> = picked.flat_map(|deed| std::iter::once(deed).chain(look(deed))).collect();
+        let mut deeds: VecDeque<Deed> =
+            picked.flat_map(|deed| std::iter::once(deed).chain(look(deed))).collect();
         deeds.push_back(match chance.below(12) {
             0 => Deed::Refuse,
             1 if !self.calm => Deed::Hang,

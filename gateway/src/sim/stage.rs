@@ -177,7 +177,8 @@ impl<'a> Stage<'a> {
             answers: Arc::default(),
             pause: Arc::default(),
         };
-        let runtime = life::runtime(ports.clone(), self.chance.next()).map_err(|error| Broken(error.to_string()))?;
+        let runtime =
+            life::runtime(ports.clone(), self.chance.next()).map_err(|error| Broken(error.to_string()))?;
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
             let at = (dir.as_path(), self.now_ms);
