@@ -19,7 +19,7 @@ WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 # Seeds in each of the ten tests of the simulation; without `make` they are few.
-SIM_SEEDS ?= 1000
+SIM_SEEDS ?= 100
 # What the simulation runs through most is optimised a little, which costs less time than it saves; only here, so that
 # whoever builds by hand need not wait for it.
 FAST = --config 'profile.dev.package.acp-gateway.opt-level=1' --config 'profile.dev.package.libsqlite3-sys.opt-level=2'

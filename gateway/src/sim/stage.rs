@@ -121,7 +121,8 @@ impl<'a> Stage<'a> {
             if chance.one_in(2) { often } else { seldom }
         };
         let trouble = Trouble {
-            crash: often(&mut chance, 40, 150),
+            // Where it comes seldom turns end and are told, where it comes often all of it is taken up again.
+            crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
             room: often(&mut chance, 4, 12),
             deaths: often(&mut chance, 2, 1),
             commits: often(&mut chance, 1, 0),
