@@ -10,6 +10,15 @@ use std::path::Path;
 /// What was reached, and in how many seeds.
 pub(super) type Reached = BTreeMap<String, usize>;
 
+/// What a seed came to.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Tally {
+    pub(super) effects: usize,
+    pub(super) lives: usize,
+    pub(super) sessions: usize,
+    pub(super) reached: Reached,
+}
+
 /// The machines that have no table of their own in `core`.
 const MOVES: [&str; 20] = [
     "binding > active",

@@ -10,7 +10,7 @@ use super::life::{self, Gateway, Ports, lock};
 use super::names;
 use super::people::{self, Want, Wish};
 use super::plants::Plant;
-use super::reach::{self, Reached};
+use super::reach::{self, Tally};
 use super::room::{Call, Room};
 use crate::config::load::Loaded;
 use crate::core::session::Ending;
@@ -61,15 +61,6 @@ enum Next {
 pub(super) enum Ended {
     Killed,
     AtRest,
-}
-
-/// What a seed came to.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Tally {
-    pub(super) effects: usize,
-    pub(super) lives: usize,
-    pub(super) sessions: usize,
-    pub(super) reached: Reached,
 }
 
 /// A law that does not hold.
