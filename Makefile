@@ -18,8 +18,16 @@ WRAPPER_TARGET = $(if $(MUSL),$(MUSL_TARGET),$(HOST_TARGET))
 WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
+# Seeds in each of the ten tests of the simulation; without `make` they are few.
+SIM_SEEDS ?= 100
+# What the simulation runs through most is optimised a little, which costs less time than it saves; only here, so that
+# whoever builds by hand need not wait for it.
+FAST = --config 'profile.dev.package.acp-gateway.opt-level=1' --config 'profile.dev.package.libsqlite3-sys.opt-level=2'
+# The build in which a seed of the simulation is always the same run: see gateway/src/sim/mod.rs.
+EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" $(FAST) -p acp-gateway --lib
+
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-vm nightly cases mutants bench bench-wrapper fmt lint
+.PHONY: help up build wrapper man completions test test-foreign test-vm nightly replay cases mutants bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,28 +56,31 @@ completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerSh
 	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
 
 test: ## Run the whole test suite
-	$(CARGO) build --locked --workspace --bins
+	$(CARGO) build --locked $(FAST) --workspace --bins
 ifeq ($(NEXTEST),yes)
-	$(CARGO) test --locked --workspace --doc --quiet
-	$(CARGO) nextest run --locked --workspace --profile $(NEXTEST_PROFILE) $(ARGS)
+	$(CARGO) test --locked $(FAST) --workspace --doc --quiet
+	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) nextest run --locked $(FAST) --workspace --profile $(NEXTEST_PROFILE) $(ARGS)
 else
-	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
+	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked $(FAST) --workspace --no-fail-fast $(ARGS)
 endif
 
 test-foreign: ## Install real agents into target/foreign and run them through the gateway
-	$(CARGO) build --locked --workspace --bins
+	$(CARGO) build --locked $(FAST) --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
-	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked $(FAST) -p acp-tests --test foreign -- --ignored --test-threads=1
 
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
-nightly: ## Run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills (ACP_TEST_SEED=N), 10,000 seeds (SIM_SEED=N)
+nightly: ## Run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills (ACP_TEST_SEED=N), 10,000 fresh seeds (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
-	SIM_SEEDS=1000 $(CARGO) test --locked -p acp-gateway --lib sim::tests::seeds -- --include-ignored
+	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
+
+replay: ## Play a seed of the simulation and print all of it (SIM_SEED=N)
+	SIM_SEED="$(SIM_SEED)" $(EXACT) sim::tests::replay -- --exact --nocapture
 
 cases: ## Show which test covers which case of the reference, and what is missing
 	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests

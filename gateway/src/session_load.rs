@@ -1,7 +1,7 @@
 //! Makes a session's actor from what is committed, with what configuration says of its agent now.
 
 use crate::core::actor::{Actor, Profile};
-use crate::core::effect::Fence;
+use crate::core::effect::{Fence, Snapshot};
 use crate::core::link::Link;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
@@ -16,9 +16,17 @@ use acp_shared::ids::SessionKey;
 /// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
 pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> {
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
+    Ok((make(deps, snapshot)?, fence))
+}
+
+/// Makes the actor from what was under way.
+///
+/// # Errors
+/// `RUNTIME`.
+pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
     let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
     let unreadable = |error| {
-        tracing::error!(session_key = %key, %error, "the saved link state cannot be read");
+        tracing::error!(session_key = %snapshot.session.session_key, %error, "the saved link state cannot be read");
         Failure::of(Code::Runtime).origin("gateway")
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);
@@ -40,7 +48,7 @@ pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence)
     if link_lost {
         actor.lose_link();
     }
-    Ok((actor, fence))
+    Ok(actor)
 }
 
 /// How the session's agent may be started now: in the very directory that it was spawned in, which may have been

@@ -250,6 +250,30 @@ async fn b15_a_superseded_actor_acts_on_nothing() {
     world.end().await;
 }
 
+/// B15: one whose commit failed is made again only if nobody took its session over in the meantime.
+#[tokio::test]
+async fn b15_a_superseded_actor_is_not_made_again() {
+    let world = world().await;
+    let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
+    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
+    world.break_store().await;
+    assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
+    let key = world.key.clone();
+    let newer = world.store.write("mend and claim", move |tx| {
+        tx.execute_batch("DROP TRIGGER broken")?;
+        crate::store::sessions::next_epoch(tx, &key)
+    });
+    let newer = newer.await.unwrap();
+    crate::tests::eventually("the older one is gone", async || {
+        world.metrics.render().contains("acp_actor_restarts_total{reason=\"superseded\"} 1").then_some(())
+    })
+    .await;
+    let key = world.key.clone();
+    let marks = world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap();
+    assert_eq!(marks.0, newer, "the newer one still has the session");
+    world.end().await;
+}
+
 /// A mailbox that is full refuses with a reason, and holds up neither cancel nor close.
 #[tokio::test]
 async fn b03_a_full_mailbox_refuses_and_lets_a_cancel_through() {

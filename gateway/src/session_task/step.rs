@@ -8,7 +8,7 @@ use crate::core::rows::LeaseUse;
 use crate::error::Failure;
 use crate::observe;
 use crate::requests::Performer;
-use crate::session_load::load;
+use crate::session_load::make;
 use crate::session_news::{acked, attached, closing, spawned, written};
 use crate::store::StoreError;
 use crate::supervisor::CallError;
@@ -112,9 +112,7 @@ impl Task {
             }
         }
         if matches!(error, StoreError::Superseded { .. }) {
-            tracing::warn!(session_key = %self.key, "superseded by another actor");
-            self.deps.metrics.actor_restarted("superseded");
-            return Ended::Yes;
+            return self.superseded();
         }
         if matches!(error, StoreError::LimitReached { .. }) {
             // Nothing is wrong: somebody else was woken meanwhile.
@@ -130,6 +128,12 @@ impl Task {
         self.rebuild().await
     }
 
+    fn superseded(&self) -> Ended {
+        tracing::warn!(session_key = %self.key, "superseded by another actor");
+        self.deps.metrics.actor_restarted("superseded");
+        Ended::Yes
+    }
+
     /// Ends the process of the lease that was committed last, although nothing can be committed now (H19).
     async fn stop_process(&mut self) {
         if let Some((lease_id, _)) = &self.feed {
@@ -137,7 +141,8 @@ impl Task {
         }
     }
 
-    /// Makes the actor again from what is committed, once the database lets it.
+    /// Makes the actor again from what is committed, once the database lets it; unless another one has the session by
+    /// then.
     pub(super) async fn rebuild(&mut self) -> Ended {
         let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
         loop {
@@ -145,9 +150,17 @@ impl Task {
                 () = self.deps.stop.cancelled() => return Ended::Yes,
                 () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
             }
-            match load(&self.deps, &self.key).await {
-                Ok((actor, fence)) => {
-                    (self.actor, self.fence) = (actor, fence);
+            let made = match self.deps.store.claim_again(self.fence.clone()).await {
+                Ok((snapshot, fence)) => {
+                    self.fence = fence;
+                    make(&self.deps, snapshot)
+                }
+                Err(StoreError::Superseded { .. }) => return self.superseded(),
+                Err(error) => Err(Failure::from(error)),
+            };
+            match made {
+                Ok(actor) => {
+                    self.actor = actor;
                     self.calls = FuturesUnordered::new();
                     self.performer = Performer::new(self.deps.supervisor.clone());
                     self.feed = None;

@@ -240,13 +240,17 @@ impl Agent {
             (usize::from(!self.calm && chance.one_in(6)), Deed::Flood),
             (2, Deed::Ask),
             (1, Deed::Terminal),
-            (1, Deed::TerminalUse("terminal/output")),
+            (2, Deed::TerminalUse("terminal/output")),
             (1, Deed::TerminalUse("terminal/wait_for_exit")),
             (1, Deed::TerminalUse("terminal/kill")),
             (1, Deed::TerminalUse("terminal/release")),
         ];
         let count = 1 + chance.below(6);
-        let mut deeds: VecDeque<Deed> = (0..count).filter_map(|_| chance.weighted(&kinds)).collect();
+        let picked = (0..count).filter_map(|_| chance.weighted(&kinds));
+        // What was begun is looked at.
+        let look = |deed| (deed == Deed::Terminal).then_some(Deed::TerminalUse("terminal/output"));
+        let mut deeds: VecDeque<Deed> =
+            picked.flat_map(|deed| std::iter::once(deed).chain(look(deed))).collect();
         deeds.push_back(match chance.below(12) {
             0 => Deed::Refuse,
             1 if !self.calm => Deed::Hang,

@@ -139,12 +139,16 @@ impl Profiles for ShortLines {
     }
 }
 
-/// A runtime of one thread, whose time is a number.
+/// A runtime of one thread, whose time is a number. Where tokio can be told a seed its chance follows from this one.
 ///
 /// # Errors
 /// As its builder.
-pub(super) fn runtime(ports: Ports) -> std::io::Result<Runtime> {
+pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
+    #[cfg(tokio_unstable)]
+    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+    #[cfg(not(tokio_unstable))]
+    let _ = seed;
     builder.enable_time().start_paused(true).on_thread_park(move || ports.at_rest()).build()
 }
 

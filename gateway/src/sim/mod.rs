@@ -16,9 +16,10 @@
 //! | `chance` | numbers that follow from a seed |
 //!
 //! One thread, no socket, no wall clock. What the scheduler picks follows from the seed. One thing does not: in which
-//! order tasks wake that wait for the same news is tokio's chance, which cannot be seeded in a stable build. So a seed
-//! that fails prints the run in which it failed, and `SIM_SEED=7 cargo nextest run -p acp-gateway sim::tests::replay
-//! --no-capture` plays it again, nearly the same.
+//! order tasks wake that wait for the same news is tokio's chance, which follows from the seed only in a build with
+//! `--cfg tokio_unstable`. `make replay SIM_SEED=7` makes one and plays a seed there, the same each time but for the
+//! ids; `make nightly` plays fresh ones there. In an ordinary build a seed is nearly the same each time, so one that
+//! fails prints the run in which it failed.
 
 mod agent;
 mod chance;

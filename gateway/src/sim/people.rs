@@ -89,6 +89,11 @@ pub(super) fn conversation(id: &str) -> ConversationRef {
     }
 }
 
+/// What the room calls the message of that wish.
+pub(super) fn message_id(no: usize) -> String {
+    format!("message-{no}")
+}
+
 fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
     PromptRequest {
         text: text.to_owned(),
@@ -126,7 +131,7 @@ impl Door {
         let manager = &self.manager;
         Ok(match want {
             Want::Say { conversation: at, text } => {
-                let (message_id, author) = (format!("message-{no}"), "ann".to_owned());
+                let (message_id, author) = (message_id(no), "ann".to_owned());
                 let inbound = Inbound { conversation: conversation(&at), message_id, author, text };
                 let outcome = self.inlet.accept(inbound.clone()).await?;
                 self.fall_back(&inbound, &outcome, key).await;

@@ -10,6 +10,7 @@ use super::life::{self, Gateway, Ports, lock};
 use super::names;
 use super::people::{self, Want, Wish};
 use super::plants::Plant;
+use super::reach::{self, Tally};
 use super::room::{Call, Room};
 use crate::config::load::Loaded;
 use crate::core::session::Ending;
@@ -19,7 +20,6 @@ use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::Sender;
 
@@ -29,6 +29,8 @@ pub(super) const EFFECTS_MIN: usize = 200;
 const STEPS_MAX: usize = 6_000;
 /// How long nothing must happen for it to be rest, in milliseconds.
 const REST_MS: u64 = 120_000;
+/// How often the gateway dies just before, or just after, what happens seldom: once in so many times.
+const SELDOM_CRASH: usize = 12;
 const ROOMS: [&str; 3] = ["a", "b", "c"];
 
 /// What can happen next.
@@ -59,15 +61,6 @@ enum Next {
 pub(super) enum Ended {
     Killed,
     AtRest,
-}
-
-/// What a seed came to.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Tally {
-    pub(super) effects: usize,
-    pub(super) lives: usize,
-    pub(super) sessions: usize,
-    pub(super) reached: BTreeSet<String>,
 }
 
 /// A law that does not hold.
@@ -104,6 +97,8 @@ pub(super) struct Stage<'a> {
 struct Trouble {
     crash: usize,
     room: usize,
+    /// Once asleep, the room wakes once in so many times that it could.
+    sleep: usize,
     deaths: usize,
     commits: usize,
 }
@@ -117,10 +112,12 @@ impl<'a> Stage<'a> {
             if chance.one_in(2) { often } else { seldom }
         };
         let trouble = Trouble {
-            crash: often(&mut chance, 40, 150),
+            // Where it comes seldom turns end and are told, where it comes often all of it is taken up again.
+            crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
             room: often(&mut chance, 4, 12),
             deaths: often(&mut chance, 2, 1),
             commits: often(&mut chance, 1, 0),
+            sleep: if chance.one_in(4) { 20 } else { 1 },
         };
         let wishes_left = 14 + chance.below(14);
         Self {
@@ -158,7 +155,7 @@ impl<'a> Stage<'a> {
             self.between_lives();
         }
         laws::at_rest(&mut self)?;
-        self.tally.reached.extend(laws::moved(self.hand.db()));
+        self.tally.reached.extend(laws::moved(self.hand.db()).into_iter().map(|what| (what, 1)));
         Ok(self.tally)
     }
 
@@ -172,12 +169,15 @@ impl<'a> Stage<'a> {
             answers: Arc::default(),
             pause: Arc::default(),
         };
-        let runtime = life::runtime(ports.clone()).map_err(|error| Broken(error.to_string()))?;
+        let runtime =
+            life::runtime(ports.clone(), self.chance.next()).map_err(|error| Broken(error.to_string()))?;
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
             let at = (dir.as_path(), self.now_ms);
             if self.chance.one_in(2) {
                 self.left = life::leave_behind(&store, self.config, at).await;
+                // All of them hold their sessions before the next gateway begins, which is the one that counts.
+                ports.settle().await;
                 let claims = lock(&ports.pump).waiting().count();
                 lock(&ports.pump).commit(claims);
                 ports.settle().await;
@@ -244,8 +244,13 @@ impl<'a> Stage<'a> {
                 return Err(Broken("nothing can happen".to_owned()));
             };
             let name = self.name(next, ports);
-            let may_crash = !self.calm && !name.is_empty();
-            if next == Next::Crash || (may_crash && self.chance.one_in(self.trouble.crash * 2)) {
+            let crash = match name.as_str() {
+                _ if self.calm => 0,
+                "" => 0,
+                name if reach::is_seldom(name) => SELDOM_CRASH,
+                _ => self.trouble.crash * 2,
+            };
+            if next == Next::Crash || self.chance.one_in(crash) {
                 self.reach_crash(&name, "before");
                 self.now_ms = gateway.clock.now_ms();
                 return Ok(Ended::Killed);
@@ -258,7 +263,7 @@ impl<'a> Stage<'a> {
             laws::after(self, next == Next::Commit, &lock(&ports.pump))?;
             if !name.is_empty() {
                 self.tally.effects += name.split(' ').count();
-                if may_crash && self.chance.one_in(self.trouble.crash * 2) {
+                if self.chance.one_in(crash) {
                     self.reach_crash(&name, "after");
                     self.now_ms = gateway.clock.now_ms();
                     return Ok(Ended::Killed);
@@ -269,7 +274,7 @@ impl<'a> Stage<'a> {
 
     fn reach_crash(&mut self, names: &str, when: &str) {
         for name in names.split(' ').filter(|name| !name.is_empty()) {
-            self.tally.reached.insert(format!("crash {when} {name}"));
+            self.tally.reached.insert(format!("crash {when} {name}"), 1);
         }
     }
 
@@ -437,7 +442,7 @@ impl<'a> Stage<'a> {
             }
             Next::RoomSleeps => {
                 let mut room = ports.room.lock();
-                room.asleep = !room.asleep;
+                room.asleep = !room.asleep || !self.chance.one_in(self.trouble.sleep);
             }
             Next::LeftBehind => self.tell_left_behind(),
             Next::Time => self.pass_time(ports, gateway).await,
@@ -496,6 +501,9 @@ impl<'a> Stage<'a> {
         ear::note(|| format!("  wish {no}: {answer:?}"));
         let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
         wish.waits = false;
+        if answer.is_ok() {
+            laws::of_answer(no, wish, lock(&ports.pump).db())?;
+        }
         match answer {
             Ok(text) => match &wish.answer {
                 Some(first) if *first != text => {
@@ -571,8 +579,8 @@ impl<'a> Stage<'a> {
             22 => say("/unfocus".to_owned()),
             23 | 24 => say("/acp spawn demo".to_owned()),
             25 => say("/acp set model big".to_owned()),
-            26 => say("/acp status".to_owned()),
-            27 => say("/acp sessions".to_owned()),
+            26 => say(["/acp status", "/acp sessions"][self.chance.below(2)].to_owned()),
+            27 => say("/session idle 90m".to_owned()),
             28 => Want::Oneshot { text },
             29 => Want::Cancel { session },
             30 => Want::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },

@@ -10,9 +10,9 @@ use super::laws;
 use super::life::{self, Ports, lock};
 use super::people::Want;
 use super::plants::Plant;
-use super::reach;
+use super::reach::{self, Tally};
 use super::room::Room;
-use super::stage::{Broken, EFFECTS_MIN, Stage, Tally};
+use super::stage::{Broken, EFFECTS_MIN, Stage};
 use crate::aside;
 use crate::config::load::Loaded;
 use crate::store::by_hand::Hand;
@@ -22,12 +22,10 @@ use acp_shared::protocol::Request;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// Seeds in each of the ten tests: two minutes of one core in all. `SIM_SEEDS=1000` plays ten thousand, and asks that
-/// they reach everything.
+/// Seeds in each of the ten tests; `SIM_SEEDS=1000` plays ten thousand. `SIM_REACH=1` asks that each of the tests reaches
+/// everything, which wants about a thousand seeds.
 const SEEDS: u64 = 25;
-/// From so many seeds on a test must reach everything by itself.
-const REACH_FROM: u64 = 1_000;
-/// Seeds that nobody has played before.
+/// Seeds that nobody has played before; `SIM_FRESH_SEEDS` plays more.
 const FRESH: u64 = 20;
 /// Within so many seeds a planted bug must be found.
 const FOUND_WITHIN: u64 = 150;
@@ -53,7 +51,7 @@ impl Theatre {
         let mut played = stage.play();
         let heard = ear::listen(false);
         if let Ok(tally) = &mut played {
-            tally.reached.extend(heard.moves);
+            tally.reached.extend(heard.moves.into_iter().map(|what| (what, 1)));
         }
         (played, heard.lines.unwrap_or_default())
     }
@@ -81,7 +79,9 @@ impl Theatre {
             assert!(tally.sessions >= SESSIONS_MIN, "seed {seed} has {} sessions only", tally.sessions);
             all.effects += tally.effects;
             all.lives += tally.lives;
-            all.reached.extend(tally.reached);
+            for (what, count) in tally.reached {
+                *all.reached.entry(what).or_default() += count;
+            }
         }
         all
     }
@@ -96,18 +96,16 @@ fn thousand(which: u64) {
     let count = number("SIM_SEEDS").unwrap_or(SEEDS);
     let tally = Theatre::new().all_hold((which * count)..((which + 1) * count));
     eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
+    let unknown = reach::unknown(&tally.reached);
+    assert!(unknown.is_empty(), "reached, and on no list: {unknown:#?}");
     let missing = reach::missing(&tally.reached);
-    if count >= REACH_FROM {
-        assert!(missing.is_empty(), "not reached: {missing:#?}");
-    } else {
-        eprintln!("reached: {:#?}\nnot reached: {missing:#?}", tally.reached);
-    }
+    eprintln!("reached, in how many seeds: {:#?}\nnot reached: {missing:#?}", tally.reached);
+    assert!(number("SIM_REACH").is_none() || missing.is_empty(), "not reached: {missing:#?}");
 }
 
 macro_rules! thousands {
     ($($name:ident = $which:literal,)+) => {$(
         #[test]
-        #[ignore = "not settled: seed 131 once found the process of a closed session still closing at rest"]
         fn $name() {
             thousand($which);
         }
@@ -129,16 +127,16 @@ thousands! {
 
 /// Others each time; `SIM_FRESH` gives the first one.
 #[test]
-#[ignore = "not settled: seed 131 once found the process of a closed session still closing at rest"]
 fn seeds_fresh() {
     use std::time::{SystemTime, UNIX_EPOCH};
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = number("SIM_FRESH").unwrap_or(u64::from(now.subsec_nanos()) << 20 | now.as_secs() & 0xf_ffff);
     eprintln!("SIM_FRESH={first}");
-    Theatre::new().all_hold((0..FRESH).map(|n| first.wrapping_add(n)));
+    let count = number("SIM_FRESH_SEEDS").unwrap_or(FRESH);
+    Theatre::new().all_hold((0..count).map(|n| first.wrapping_add(n)));
 }
 
-/// `SIM_SEED=n` plays one seed and prints all of it.
+/// `SIM_SEED=n` plays one seed and prints all of it; `make replay` does it in the build in which it is always the same.
 #[test]
 fn replay() {
     let Some(seed) = number("SIM_SEED") else { return };
@@ -174,7 +172,7 @@ fn is_asked_for_once(breaks: bool) {
         answers: Arc::default(),
         pause: Arc::default(),
     };
-    let runtime = life::runtime(ports.clone()).unwrap();
+    let runtime = life::runtime(ports.clone(), 0).unwrap();
     let spawns = runtime.block_on(async {
         let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
         lock(&ports.wire).up("first");
@@ -249,5 +247,5 @@ plants! {
     found_a_superseded_actor_that_writes = SupersededWrites breaks "the number of an event in its session",
     found_a_dead_lease_that_is_not_drained = DeadLeaseNotDrained breaks "nothing is lost",
     found_a_process_that_is_not_ended = LeaseNotClosed breaks "I8: the process of a closed session ends",
-    found_a_message_that_is_forgotten = InboxRowLost breaks "I5: wish",
+    found_a_message_that_is_forgotten = InboxRowLost breaks "what is answered is on record",
 }

@@ -12,7 +12,28 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSession`]; as [`Store::write`].
     pub(crate) async fn claim(&self, key: SessionKey) -> Result<(Snapshot, Fence), StoreError> {
+        self.claim_after(key, None).await
+    }
+
+    /// The same for an actor that is made again: it goes on only if nobody took its session over since.
+    ///
+    /// # Errors
+    /// [`StoreError::Superseded`]; as [`Store::claim`].
+    pub(crate) async fn claim_again(&self, fence: Fence) -> Result<(Snapshot, Fence), StoreError> {
+        self.claim_after(fence.session_key, Some(fence.epoch)).await
+    }
+
+    async fn claim_after(
+        &self,
+        key: SessionKey,
+        before: Option<u64>,
+    ) -> Result<(Snapshot, Fence), StoreError> {
         self.write("claim", move |tx| {
+            if let Some(before) = before
+                && sessions::marks(tx, &key)?.0 != before
+            {
+                return Err(StoreError::Superseded { session_key: key });
+            }
             let epoch = sessions::next_epoch(tx, &key)?;
             let session =
                 sessions::get(tx, &key)?.ok_or_else(|| StoreError::NoSession { session_key: key.clone() })?;
