@@ -2,7 +2,7 @@
 //!
 //! The law: what is known of a bucket is never more than what is left in it, whatever the order and the delay of
 //! answers. `seen` only falls within a window, and every request without an answer counts against it, whether Discord
-//! has counted it already or not. Only a request that was alone on its way says exactly what is left.
+//! has counted it already or not, one whose answer was lost until the window ends. Only a request that was alone on its way says exactly what is left.
 
 use crate::core::headers::Budget;
 use acp_shared::redact::Secret;
@@ -56,6 +56,8 @@ struct Bucket {
     seen: u32,
     /// Requests without an answer.
     on_their_way: u32,
+    /// Requests in this window that will never have one: what others say may be from before they were counted.
+    lost: u32,
     /// No sooner than the window ends. None: nothing was heard of this window.
     reset: Option<Duration>,
     /// The longest time that a window was said to last on.
@@ -66,18 +68,19 @@ struct Bucket {
 
 impl Bucket {
     const fn new() -> Self {
-        Self { limit: 1, seen: 1, on_their_way: 0, reset: None, span: SPAN_MIN, granted: 0 }
+        Self { limit: 1, seen: 1, on_their_way: 0, lost: 0, reset: None, span: SPAN_MIN, granted: 0 }
     }
 
     fn roll(&mut self, now: Duration) {
         if self.reset.is_some_and(|reset| reset <= now) {
             self.reset = None;
             self.seen = self.limit;
+            self.lost = 0;
         }
     }
 
     const fn left(&self) -> u32 {
-        self.seen.saturating_sub(self.on_their_way)
+        self.seen.saturating_sub(self.on_their_way.saturating_add(self.lost))
     }
 
     fn is_idle(&self, now: Duration) -> bool {
@@ -187,6 +190,7 @@ impl Buckets {
         bucket.span = bucket.span.max(budget.reset_after);
         if alone || fresh {
             bucket.seen = budget.remaining;
+            bucket.lost = 0;
             bucket.reset = Some(end);
         } else {
             bucket.seen = bucket.seen.min(budget.remaining);
@@ -213,7 +217,7 @@ impl Buckets {
         let Some(Key::Named(..)) = permit.key else { return };
         let Some(bucket) = permit.key.as_ref().and_then(|key| self.buckets.get_mut(key)) else { return };
         bucket.roll(now);
-        bucket.seen = bucket.seen.saturating_sub(1);
+        bucket.lost += 1;
         let end = now + bucket.span;
         bucket.reset = Some(bucket.reset.map_or(end, |reset| reset.max(end)));
     }

@@ -55,8 +55,6 @@ pub(crate) enum Reply {
         headers: Vec<(&'static str, String)>,
         body: String,
     },
-    /// After this time.
-    Late(Duration, Box<Reply>),
     /// Once the gate is opened.
     Gated(Box<Reply>),
     /// Nothing, for ever.
@@ -221,10 +219,6 @@ async fn answer(
     shared.news.notify_waiters();
     loop {
         reply = match reply {
-            Reply::Late(wait, then) => {
-                tokio::time::sleep(wait).await;
-                *then
-            }
             Reply::Gated(then) => {
                 shared.gate.notified().await;
                 *then
