@@ -11,3 +11,4 @@
 
 pub mod core;
 pub mod rest;
+pub mod session;

@@ -120,6 +120,8 @@ fn is_discords(url: &Url) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
     use super::*;
 
     #[test]

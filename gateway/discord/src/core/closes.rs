@@ -106,6 +106,8 @@ pub fn failure(code: u16) -> Option<Failure> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
     use super::*;
 
     #[test]

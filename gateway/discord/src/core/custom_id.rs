@@ -77,6 +77,8 @@ pub fn decode(custom_id: &str) -> Carried<'_> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
     use super::*;
     use proptest::prelude::*;
 

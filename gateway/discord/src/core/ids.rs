@@ -81,6 +81,8 @@ impl<'de> Deserialize<'de> for Snowflake {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
     use super::*;
 
     #[test]

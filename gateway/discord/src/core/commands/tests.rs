@@ -1,3 +1,5 @@
+#![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
 use super::*;
 use crate::core::event::{Attachment, Command, Given, Interaction, Member, User, Value};
 use crate::core::ids::Snowflake;

@@ -1,0 +1,329 @@
+//! The session with the real library against gateways that do odd things.
+
+#![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![expect(missing_docs, reason = "a test")]
+
+mod script;
+
+use acp_discord::core::base::Base;
+use acp_discord::core::closes::Failure;
+use acp_discord::core::event::{Event, Gap};
+use acp_discord::session::{Counts, Events, Settings, pipe, run};
+use acp_shared::redact::Secret;
+use script::{Answer, Conn, Server};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How long anything may take on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+struct Bot {
+    events: Events,
+    stop: CancellationToken,
+    counts: Arc<Counts>,
+    task: JoinHandle<Result<(), Failure>>,
+}
+
+fn bot(server: &Server, room: usize) -> Bot {
+    let counts = Arc::new(Counts::default());
+    let settings = Settings {
+        token: Secret::new("hunter2".to_owned()),
+        base: Base::parse(&server.url()).expect("base"),
+        direct_messages: false,
+        shards: None,
+        counts: Arc::clone(&counts),
+    };
+    let (sink, events) = pipe(room);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(run(settings, stop.clone(), sink));
+    Bot { events, stop, counts, task }
+}
+
+impl Bot {
+    async fn next(&mut self) -> Event {
+        let next = tokio::time::timeout(SOON, self.events.next()).await;
+        next.expect("an event comes soon").expect("the session goes on")
+    }
+
+    /// Passes over events until one is as asked.
+    async fn until<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(&self.next().await) {
+                return found;
+            }
+        }
+    }
+
+    async fn ready(&mut self) {
+        self.until(|event| matches!(event, Event::Ready(_)).then_some(())).await;
+    }
+
+    async fn end(self) -> Result<(), Failure> {
+        self.stop.cancel();
+        tokio::time::timeout(SOON, self.task).await.expect("it ends soon").expect("it does not panic")
+    }
+}
+
+/// Threads of the library in this process.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
+    let name =
+        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks
+        .flatten()
+        .filter(|task| task.file_name() != "0")
+        .map(name)
+        .filter(|name| name.trim() == "discord")
+        .count()
+}
+
+async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is() {
+        assert!(Instant::now() < end, "not soon: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_of_a_burst_keep_their_order() {
+    let server = Server::start(|_, mut conn: Conn| async move {
+        conn.begin().await;
+        conn.burst((1..=400).map(|id| ("MESSAGE_CREATE", script::message(id)))).await;
+        conn.keep().await;
+    })
+    .await;
+    let mut bot = bot(&server, 1000);
+    bot.ready().await;
+    for id in 1..=400 {
+        let Event::Message(message) = bot.next().await else { panic!("no message") };
+        assert_eq!((message.id.0, message.text), (id, format!("m{id}")));
+    }
+    bot.end().await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_closes_in_order_and_leaves_no_thread() {
+    let server = Server::start(|_, mut conn: Conn| async move {
+        conn.begin().await;
+        conn.keep().await;
+    })
+    .await;
+    let mut bot = bot(&server, 10);
+    bot.ready().await;
+    assert_eq!(threads(), 1);
+    bot.end().await.expect("stopped");
+    assert_eq!(threads(), 0);
+    let closed = Arc::clone(&server.closed);
+    eventually("the service hears of it", || *closed.lock().expect("lock") == [1000]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_sent_to_another_host_than_the_configured_one() {
+    let elsewhere = Server::start(|_, conn: Conn| conn.keep()).await;
+    let there = elsewhere.url().replace("http://127.0.0.1", "ws://localhost");
+    let server = Server::answering(|_| script::good(&there), |_, conn: Conn| conn.keep()).await;
+    let mut bot = bot(&server, 10);
+    let Event::Failed(failure) = bot.next().await else { panic!("not refused") };
+    assert!(failure.to_string().contains("another host than the configured one"), "{failure}");
+    assert_eq!(bot.events.next().await, None);
+    assert_eq!(bot.end().await, Err(failure));
+    assert_eq!((elsewhere.connections(), server.connections()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_token_and_a_used_up_budget_are_said_before_anything_is_connected() {
+    let refused = Answer { status: 401, body: json!({ "code": 0, "message": "401: Unauthorized" }) };
+    let server = Server::answering(|_| refused, |_, conn: Conn| conn.keep()).await;
+    let mut bot1 = bot(&server, 10);
+    let Event::Failed(failure) = bot1.next().await else { panic!("not refused") };
+    assert!(failure.to_string().contains("Reset Token"), "{failure}");
+    let none_left = |address: &str| {
+        let mut answer = script::good(&format!("ws://{address}"));
+        answer.body["session_start_limit"]["remaining"] = json!(0);
+        answer
+    };
+    let other = Server::answering(none_left, |_, conn: Conn| conn.keep()).await;
+    let mut bot2 = bot(&other, 10);
+    let Event::Disconnected { why } = bot2.next().await else { panic!("not told") };
+    assert!(why.contains("no more sessions for 2 minutes"), "{why}");
+    bot2.end().await.expect("stopped while it waits");
+    assert_eq!((server.connections(), other.connections()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fatal_codes_end_it_with_words() {
+    for code in [4004, 4010, 4011, 4012, 4013, 4014] {
+        let server = Server::start(move |_, mut conn: Conn| async move {
+            conn.greet(3_600_000).await;
+            conn.close(Some(code)).await;
+        })
+        .await;
+        let mut bot = bot(&server, 10);
+        let failure = bot
+            .until(|event| match event {
+                Event::Failed(failure) => Some(failure.clone()),
+                _ => None,
+            })
+            .await;
+        assert_eq!((failure.code, server.connections()), (Some(code), 1));
+        assert_eq!(bot.end().await, Err(failure));
+        assert_eq!(threads(), 0, "{code}");
+    }
+}
+
+/// The library then reads a connection that has ended, without a pause, until a heartbeat is due: here for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_without_a_code_is_noticed() {
+    let server = Server::start(|number, mut conn: Conn| async move {
+        conn.begin().await;
+        if number == 0 {
+            conn.close(None).await;
+        } else {
+            conn.keep().await;
+        }
+    })
+    .await;
+    let mut bot = bot(&server, 10);
+    bot.ready().await;
+    bot.ready().await;
+    bot.end().await.expect("stopped");
+    assert_eq!(threads(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_dropped_twice_is_made_again() {
+    let server = Server::start(|number, mut conn: Conn| async move {
+        match number {
+            0 => {
+                conn.begin().await;
+                conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
+            }
+            // Accepted, and gone at once: what a load balancer without a service behind it does.
+            1 => {}
+            _ => {
+                conn.begin().await;
+                conn.dispatch("MESSAGE_CREATE", script::message(2)).await;
+                conn.keep().await;
+            }
+        }
+    })
+    .await;
+    let mut bot = bot(&server, 10);
+    let message = |event: &Event| match event {
+        Event::Message(message) => Some(message.id.0),
+        _ => None,
+    };
+    bot.ready().await;
+    assert_eq!(bot.until(message).await, 1);
+    bot.ready().await;
+    assert_eq!(bot.until(message).await, 2);
+    bot.end().await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_library_cannot_read_is_read_or_told() {
+    let server = Server::start(|_, mut conn: Conn| async move {
+        conn.begin().await;
+        conn.dispatch("INTERACTION_CREATE", script::click_without_locale(200)).await;
+        conn.dispatch("MESSAGE_CREATE", json!({ "content": "hunter2" })).await;
+        conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
+        conn.dispatch("SUBSCRIPTION_CREATE", json!({})).await;
+        conn.dispatch("SUBSCRIPTION_CREATE", json!({})).await;
+        conn.dispatch("TYPING_START", json!({ "odd": true })).await;
+        conn.skip(3);
+        conn.dispatch("MESSAGE_CREATE", script::message(2)).await;
+        conn.text("{ no json").await;
+        conn.dispatch("MESSAGE_CREATE", script::message(3)).await;
+        conn.keep().await;
+    })
+    .await;
+    let mut bot = bot(&server, 100);
+    bot.ready().await;
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "3") {
+        seen.push(match bot.next().await {
+            Event::Click(click) => format!("{} {}", click.at.id, click.custom_id),
+            Event::Message(message) => message.id.to_string(),
+            Event::Gap { why, lost } => format!("{why:?} {lost}"),
+            Event::Unknown { kind } => kind,
+            other => panic!("{other:?}"),
+        });
+    }
+    let expected = [
+        "200 acp1:/acp cancel",
+        "Unreadable 1",
+        "1",
+        "SUBSCRIPTION_CREATE",
+        "Skipped 3",
+        "2",
+        "Skipped 0",
+        "3",
+    ];
+    assert_eq!(seen, expected);
+    let counts = bot.counts.now();
+    let strange = |kind: &str| counts.strange.get(kind).copied();
+    assert_eq!((counts.identifies, counts.readies, counts.gaps), (1, 1, 3));
+    assert_eq!((strange("SUBSCRIPTION_CREATE"), strange("MESSAGE_CREATE")), (Some(2), Some(1)));
+    bot.end().await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_the_library_cannot_read_begins_all_the_same() {
+    let server = Server::start(|_, mut conn: Conn| async move {
+        conn.greet(41_250).await;
+        let mut ready = script::ready();
+        ready["application"] = json!({ "id": "2" });
+        ready["user"] = json!({ "id": "1", "username": "bot" });
+        conn.dispatch("READY", ready).await;
+        conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
+        conn.keep().await;
+    })
+    .await;
+    let mut bot = bot(&server, 10);
+    bot.ready().await;
+    assert!(matches!(bot.next().await, Event::Message(_)));
+    bot.end().await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
+    let (beats, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::start(move |_, mut conn: Conn| {
+        let beats = beats.clone();
+        async move {
+            conn.greet(1_500).await;
+            conn.dispatch("READY", script::ready()).await;
+            conn.burst((1..=400).map(|id| ("MESSAGE_CREATE", script::message(id)))).await;
+            conn.dispatch("INTERACTION_CREATE", script::click_without_locale(500)).await;
+            while let Some(payload) = conn.next().await {
+                if payload["op"] == json!(1) {
+                    let _: Result<(), _> = beats.send(payload["d"].clone());
+                }
+            }
+        }
+    })
+    .await;
+    let mut bot = bot(&server, 8);
+    // Everything was received while nobody took anything, and it is still alive afterwards.
+    let mut after = 0;
+    while after < 3 {
+        let seq: Value =
+            tokio::time::timeout(SOON, heard.recv()).await.expect("a heartbeat").expect("a connection");
+        after += u64::from(seq == json!(402));
+    }
+    assert_eq!(bot.counts.now().dropped, 393);
+    bot.ready().await;
+    for id in 1..=7 {
+        let Event::Message(message) = bot.next().await else { panic!("no message") };
+        assert_eq!(message.id.0, id);
+    }
+    let Event::Click(click) = bot.next().await else { panic!("what people do has room of its own") };
+    assert_eq!(click.at.id.0, 500);
+    assert_eq!(bot.next().await, Event::Gap { why: Gap::Overflow, lost: 393 });
+    assert_eq!((server.connections(), bot.counts.now().readies), (1, 1));
+    bot.end().await.expect("stopped");
+}

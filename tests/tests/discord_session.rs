@@ -1,0 +1,265 @@
+//! The session of the gateway with the real library, against the strict fake: what a broken connection costs, and what
+//! people do as data.
+
+use acp_discord::core::base::Base;
+use acp_discord::core::closes::Failure;
+use acp_discord::core::event::{Event, Gap, Value as Given};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::session::{Counts, Events, Settings, pipe, run};
+use acp_shared::redact::Secret;
+use acp_tests::fake_discord::FakeDiscord;
+use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::faults::{EventFate, When};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::wait::{LONG, SOON, until};
+use serde_json::json;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const TOKEN: &str = "discord-token";
+
+/// The fake with a guild, a channel, a person and a bot; and a session of that bot.
+struct Stage {
+    fake: FakeDiscord,
+    guild: Id,
+    channel: Id,
+    ann: Id,
+    bot: BotHandle,
+    runtime: Runtime,
+    events: Events,
+    counts: Arc<Counts>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), Failure>>,
+    _dir: tempfile::TempDir,
+}
+
+fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
+    let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    let fake = FakeDiscord::start(dir.path());
+    let guild = fake.add_guild("guild");
+    let channel = fake.add_channel(guild, "general");
+    let ann = fake.add_user(guild, "ann");
+    let bot = fake.add_bot(guild, "bot", TOKEN);
+    prepare(&fake, &bot);
+    let counts = Arc::new(Counts::default());
+    let settings = Settings {
+        token: Secret::new(TOKEN.to_owned()),
+        base: Base::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
+        direct_messages: false,
+        shards: None,
+        counts: Arc::clone(&counts),
+    };
+    let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
+    let (sink, events) = pipe(1000);
+    let stop = CancellationToken::new();
+    let task = runtime.spawn(run(settings, stop.clone(), sink));
+    Stage { fake, guild, channel, ann, bot, runtime, events, counts, stop, task, _dir: dir }
+}
+
+impl Stage {
+    fn next(&mut self) -> Event {
+        let next = self.runtime.block_on(async { tokio::time::timeout(LONG, self.events.next()).await });
+        next.ok().flatten().unwrap_or_else(|| panic!("no event"))
+    }
+
+    /// Passes over events until one is as asked.
+    fn until<T>(&mut self, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(self.next()) {
+                return found;
+            }
+        }
+    }
+
+    fn ready(&mut self) {
+        self.until(|event| matches!(event, Event::Ready(_)).then_some(()));
+        self.until(|event| matches!(event, Event::GuildBack(_)).then_some(()));
+    }
+
+    fn post(&self, text: &str) -> Id {
+        self.fake.post(self.ann, self.channel, text)
+    }
+
+    fn text(&mut self) -> String {
+        self.until(|event| match event {
+            Event::Message(message) => Some(message.text),
+            _ => None,
+        })
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        let ended = self.runtime.block_on(async { tokio::time::timeout(SOON, self.task).await });
+        assert!(matches!(ended, Ok(Ok(Ok(())))), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_reset_connection_is_resumed_and_nothing_is_missed() {
+    let mut stage = stage(|_, _| {});
+    stage.ready();
+    stage.post("one");
+    assert_eq!(stage.text(), "one");
+    stage.fake.sockets(None, SocketAct::Reset);
+    let sent: Vec<String> = (0..20).map(|number| format!("after {number}")).collect();
+    sent.iter().for_each(|text| drop(stage.post(text)));
+    let (mut seen, mut resumed) = (Vec::new(), false);
+    while seen.len() < sent.len() || !resumed {
+        match stage.next() {
+            Event::Message(message) => seen.push(message.text),
+            Event::Resumed => resumed = true,
+            Event::Disconnected { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen, sent);
+    let counts = stage.counts.now();
+    assert_eq!((counts.identifies, counts.resumes), (1, 1));
+    stage.end();
+}
+
+#[test]
+fn a_session_that_is_over_begins_anew_and_says_so() {
+    let mut stage = stage(|_, _| {});
+    stage.ready();
+    stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
+    stage.until(|event| matches!(event, Event::Disconnected { .. }).then_some(()));
+    // In the gap: a new session does not bring it.
+    stage.post("lost");
+    stage.ready();
+    stage.post("kept");
+    assert_eq!(stage.text(), "kept");
+    assert_eq!(stage.counts.now().readies, 2);
+    stage.end();
+}
+
+#[test]
+fn a_service_that_answers_no_heartbeat_is_left_and_found_again() {
+    let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1500 })));
+    stage.ready();
+    stage.fake.withhold_acks(true);
+    stage.until(|event| match event {
+        Event::Disconnected { why } => why.contains("heartbeat").then_some(()),
+        _ => None,
+    });
+    stage.fake.withhold_acks(false);
+    stage.ready();
+    stage.post("again");
+    assert_eq!(stage.text(), "again");
+    stage.end();
+}
+
+#[test]
+fn a_service_that_is_killed_is_found_again() {
+    let mut stage = stage(|_, _| {});
+    stage.ready();
+    stage.fake.restart();
+    stage.ready();
+    stage.post("again");
+    assert_eq!(stage.text(), "again");
+    stage.end();
+}
+
+#[test]
+fn a_missing_intent_ends_it_and_says_what_to_click() {
+    let mut stage = stage(|fake, bot| fake.set_privileged_intents(bot.user, 0));
+    let failure = stage.until(|event| match event {
+        Event::Failed(failure) => Some(failure),
+        _ => None,
+    });
+    assert_eq!(failure.code, Some(4014));
+    assert!(failure.to_string().contains("Message Content Intent"), "{failure}");
+    assert_eq!(stage.fake.tally().identifies, 1);
+}
+
+#[test]
+fn an_event_that_nobody_can_read_is_a_gap_and_a_repeated_one_is_repeated() {
+    let mut stage = stage(|_, _| {});
+    stage.ready();
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Odd);
+    stage.post("odd");
+    assert_eq!(stage.next(), Event::Gap { why: Gap::Unreadable, lost: 1 });
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Duplicate);
+    stage.post("twice");
+    assert_eq!((stage.text(), stage.text()), ("twice".to_owned(), "twice".to_owned()));
+    stage.end();
+}
+
+#[test]
+fn what_people_do_comes_as_data() {
+    let mut stage = stage(|_, _| {});
+    stage.ready();
+    let commands = json!([{ "name": "acp", "description": "agents", "type": 1, "options": [
+        { "name": "spawn", "description": "start one", "type": 1, "options": [
+            { "name": "agent", "description": "which", "type": 3, "autocomplete": true },
+        ] },
+    ] }]);
+    let path = format!("/applications/{}/commands", stage.bot.application);
+    let answer = stage.fake.rest(TOKEN, "PUT", &path, Some(&commands)).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let used =
+        stage.fake.command(stage.ann, stage.channel, &stage.bot, "acp spawn", &[("agent", json!("claude"))]);
+    used.unwrap_or_else(|e| panic!("{e}"));
+    let command = stage.until(|event| match event {
+        Event::Command(command) => Some(command),
+        _ => None,
+    });
+    assert_eq!(
+        (command.at.who.user.id, command.at.channel),
+        (Snowflake(stage.ann), Snowflake(stage.channel))
+    );
+    assert_eq!(command.at.guild, Some(Snowflake(stage.guild)));
+    let Given::Sub(options) = &command.options[0].value else { panic!("{command:?}") };
+    assert_eq!(
+        (command.options[0].name.as_str(), &options[0].value),
+        ("spawn", &Given::Text("claude".to_owned()))
+    );
+
+    let message = stage.post("text");
+    assert_eq!(stage.text(), "text");
+    stage.fake.edit(message, "other text");
+    let edit = stage.until(|event| match event {
+        Event::MessageEdited(edit) => Some(edit),
+        _ => None,
+    });
+    assert_eq!(
+        (edit.id, edit.text.as_deref(), edit.by_author),
+        (Snowflake(message), Some("other text"), true)
+    );
+    stage.fake.delete(message);
+    let gone = stage.next();
+    assert_eq!(
+        gone,
+        Event::MessagesDeleted { channel: Snowflake(stage.channel), ids: vec![Snowflake(message)] }
+    );
+
+    let thread = stage.fake.make_thread(stage.ann, stage.channel, "a thread", None);
+    let made = stage.until(|event| match event {
+        Event::ThreadCreated(thread) => Some(thread),
+        _ => None,
+    });
+    assert_eq!(
+        (made.id, made.parent, made.archived),
+        (Snowflake(thread), Some(Snowflake(stage.channel)), false)
+    );
+    stage.fake.archive(thread, true);
+    let changed = stage.until(|event| match event {
+        Event::ThreadChanged(thread) => Some(thread),
+        _ => None,
+    });
+    assert_eq!(
+        (changed.id, changed.archived, changed.owner),
+        (Snowflake(thread), true, Some(Snowflake(stage.ann)))
+    );
+    stage.fake.delete_channel(thread);
+    stage.until(|event| {
+        matches!(event, Event::ThreadDeleted { id, .. } if id == Snowflake(thread)).then_some(())
+    });
+    let bot = stage.bot.user;
+    stage.stop.cancel();
+    until(SOON, "the service hears of the end", || !stage.fake.connected(bot));
+    stage.end();
+}
