@@ -7,7 +7,7 @@ use super::store::{Store, StoreError};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
 
 /// The machine and what it needs.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct App {
 struct Shared {
     machine: Machine,
     store: Store,
-    sockets: HashMap<SocketId, UnboundedSender<ToSocket>>,
+    sockets: HashMap<SocketId, Sender<ToSocket>>,
 }
 
 fn machine_time() -> Ms {
@@ -63,7 +63,7 @@ impl App {
     }
 
     /// A connection to the gateway.
-    pub fn open_socket(&self, sender: UnboundedSender<ToSocket>) -> SocketId {
+    pub fn open_socket(&self, sender: Sender<ToSocket>) -> SocketId {
         let mut shared = self.lock();
         let now = shared.machine.time(machine_time());
         let id = shared.machine.socket_opened(now);
@@ -95,15 +95,19 @@ impl Shared {
             fail(&error);
         }
         for (id, what) in self.machine.gateway.take_outbox() {
-            if let Some(socket) = self.sockets.get(&id) {
-                // A socket whose task has ended is taken away by that task.
-                let _ = socket.send(what);
+            // A client that does not read loses its connection: RESUME brings what it missed.
+            if self.sockets.get(&id).is_some_and(|socket| socket.try_send(what).is_err()) {
+                self.sockets.remove(&id);
             }
         }
     }
 }
 
 /// A store that does not keep what it is given would make every judgement wrong: the process ends.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a panic would end one task and leave the rest to judge wrongly"
+)]
 fn fail(error: &StoreError) -> ! {
     eprintln!("fake-discord: the store failed: {error}");
     std::process::abort()

@@ -9,12 +9,12 @@ use super::core::model::{Channel, Command, Id, Interaction, Message, Ms, Webhook
 use super::core::settings::{Rule, Settings};
 use super::core::stage::{Order, PersonFile, SocketAct};
 use super::core::tally::Tally;
+use super::http::{HttpAnswer, http};
 use crate::wait::{SOON, eventually};
 use crate::world::bin;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 
@@ -35,31 +35,6 @@ pub struct FakeDiscord {
     child: Option<Child>,
     store: PathBuf,
     address: String,
-}
-
-/// An answer over HTTP.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpAnswer {
-    /// The status.
-    pub status: u16,
-    /// Headers in lower case.
-    pub headers: Vec<(String, String)>,
-    /// The body.
-    pub body: Vec<u8>,
-}
-
-impl HttpAnswer {
-    /// The body as JSON; null when there is none.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
-    }
-
-    /// A header.
-    #[must_use]
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
 }
 
 impl FakeDiscord {
@@ -320,6 +295,27 @@ impl FakeDiscord {
         })
     }
 
+    /// Somebody chooses in a select.
+    ///
+    /// # Errors
+    /// What the client would say.
+    pub fn choose(
+        &self,
+        user: Id,
+        message: Id,
+        custom_id: &str,
+        values: &[&str],
+    ) -> Result<Interaction, Value> {
+        let values = values.iter().map(|&value| value.to_owned()).collect();
+        self.act(&Order::Click {
+            user,
+            message,
+            custom_id: custom_id.to_owned(),
+            values,
+            without_channel: false,
+        })
+    }
+
     /// Somebody uses a slash command, as `acp session close`, with options by name.
     ///
     /// # Errors
@@ -462,6 +458,18 @@ impl FakeDiscord {
         self.order(&Order::Transcript { channel: None })
     }
 
+    /// What is in a file of a message.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn file(&self, id: Id) -> Vec<u8> {
+        let answer = http(&self.address, "GET", &format!("/fake/file/{id}"), &[], &[]);
+        let answer = answer.unwrap_or_else(|e| panic!("file {id}: {e}"));
+        assert_eq!(answer.status, 200, "file {id}");
+        answer.body
+    }
+
     /// Channels and threads, the deleted ones too.
     #[must_use]
     pub fn channels(&self) -> Vec<Channel> {
@@ -534,42 +542,4 @@ impl Drop for FakeDiscord {
             let _ = child.wait();
         }
     }
-}
-
-/// One request over a connection of its own.
-///
-/// # Errors
-/// When the connection ends without a whole answer.
-pub fn http(
-    address: &str,
-    method: &str,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: &[u8],
-) -> std::io::Result<HttpAnswer> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(SOON))?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    head.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    parse(&answer).ok_or_else(|| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "no whole answer"))
-}
-
-fn parse(answer: &[u8]) -> Option<HttpAnswer> {
-    const BLANK: &[u8] = b"\r\n\r\n";
-    let end = answer.windows(BLANK.len()).position(|window| window == BLANK)?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let mut lines = head.lines();
-    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-    let headers = lines
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect();
-    Some(HttpAnswer { status, headers, body: answer[end + BLANK.len()..].to_vec() })
 }

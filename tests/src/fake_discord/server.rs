@@ -94,6 +94,11 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
         let bytes = collect(request).await?;
         return Ok(order(&app, &bytes));
     }
+    if let Some(id) = path.strip_prefix("/fake/file/") {
+        let bytes = id.parse().ok().and_then(|id| app.file(id));
+        let none = || plain(StatusCode::NOT_FOUND, &json!({"message": "no such file"}));
+        return Ok(bytes.map_or_else(none, |bytes| Response::new(Full::new(Bytes::from(bytes)))));
+    }
     if path.starts_with("/attachments/") {
         return if app.act(|machine, _| machine.faults.away) {
             Ok(away())

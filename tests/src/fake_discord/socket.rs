@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::channel;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -16,6 +16,9 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
 /// How long a client may take to answer a close.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
+
+/// Payloads that may wait for a client to read them.
+const WAITING_MAX: usize = 1 << 16;
 
 /// How a connection ended.
 enum End {
@@ -34,7 +37,7 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
         close(&mut stream, 4012, "Invalid API version.").await;
         return;
     }
-    let (sender, mut orders) = unbounded_channel();
+    let (sender, mut orders) = channel(WAITING_MAX);
     let id = app.open_socket(sender);
     let end = loop {
         tokio::select! {

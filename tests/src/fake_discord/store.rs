@@ -33,6 +33,7 @@ impl Store {
     ///
     /// # Errors
     /// When SQLite refuses.
+    #[expect(clippy::disallowed_methods, reason = "the rule is for the stores of the product")]
     pub fn open(file: Option<&Path>) -> Result<Self, StoreError> {
         let connection = match file {
             Some(file) => Connection::open(file)?,

@@ -88,6 +88,7 @@ refusals! {
     max_reactions 400 30010 "Maximum number of reactions reached (20)"
     too_large 413 40005 "Request entity too large"
     already_acknowledged 400 40060 "Interaction has already been acknowledged."
+    blocked 403 40333 "internal network error"
     missing_access 403 50001 "Missing Access"
     not_author 403 50005 "Cannot edit a message authored by another user"
     empty_message 400 50006 "Cannot send an empty message"

@@ -257,6 +257,14 @@ impl Machine {
         if interaction.answered.is_none() {
             return Err(ApiError::unknown_webhook());
         }
+        // After "is thinking" the first one takes the place of that.
+        let thinking = interaction.original_id.and_then(|id| self.world.messages.get(id));
+        if let Some(original) = thinking
+            .filter(|original| original.flags & message_flag::LOADING != 0 && original.deleted_ms.is_none())
+        {
+            let (channel, original) = (self.world.channel(original.channel_id)?.clone(), original.clone());
+            return self.patch_through_webhook(ctx, &channel, original);
+        }
         let id = self.answer(ctx, &interaction, &ctx.object()?, 0)?;
         if let Some(message) = self.world.messages.edit(id) {
             message.kind = message_kind::DEFAULT;

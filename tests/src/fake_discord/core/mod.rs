@@ -16,7 +16,9 @@ pub mod world;
 
 mod commands;
 mod interactions;
+mod membership;
 mod messages;
+mod reactions;
 mod threads;
 mod webhooks;
 

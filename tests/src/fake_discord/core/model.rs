@@ -29,6 +29,10 @@ pub mod channel_kind {
 pub mod message_kind {
     /// What somebody wrote.
     pub const DEFAULT: u8 = 0;
+    /// Somebody was added to a thread by somebody else.
+    pub const RECIPIENT_ADD: u8 = 1;
+    /// A thread has another name.
+    pub const CHANNEL_NAME_CHANGE: u8 = 4;
     /// The notice in the parent that a thread was made without a message.
     pub const THREAD_CREATED: u8 = 18;
     /// A reply.

@@ -4,10 +4,23 @@ use super::model::Ms;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A rule that can be switched off, to see that a test of ours notices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rule {
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A rule that can be switched off, to see that a test of ours notices.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Rule {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Rule {
+            /// Every rule.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+rules! {
     /// A request without a known token is refused (401).
     Authorization,
     /// Content is at most [`Settings::content_max`] long (50035).

@@ -99,6 +99,9 @@ impl Machine {
         };
         self.demand_thread_change(bot, &channel, &thread, &form)?;
         self.change_thread(ctx.now, channel.id, &form)?;
+        if form.name.is_some_and(|name| name != channel.name) {
+            self.tell_of_rename(ctx.now, channel.id, bot.user_id);
+        }
         let channel = self.world.channel(channel.id)?;
         Ok(Reply::Ok(self.render_channel(channel, bot.user_id)))
     }
@@ -111,14 +114,15 @@ impl Machine {
         form: &ThreadForm,
     ) -> Result<(), ApiError> {
         let own = thread.owner_id == bot.user_id;
+        let moderator = self.has(bot, channel, may::MANAGE_THREADS);
         let other = form.name.is_some() || form.auto_archive_minutes.is_some() || form.slowmode_s.is_some();
-        // Who may post may unarchive, unless it is locked; the owner archives and renames; locking is for moderators.
+        // Whoever is in it may wake it; a locked one only its owner.
         let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
-        if only_wakes && !thread.locked {
-            return self.demand(bot, channel, may::SEND_MESSAGES_IN_THREADS);
-        }
-        if !own || form.locked.is_some() || thread.locked || form.slowmode_s.is_some() {
-            self.demand(bot, channel, may::MANAGE_THREADS)?;
+        let inside = own || (thread.members.contains_key(&bot.user_id) && !thread.locked);
+        let for_moderators = form.locked.is_some() || form.slowmode_s.is_some();
+        let may_change = moderator || if only_wakes { inside } else { own && !for_moderators };
+        if !may_change {
+            return Err(ApiError::missing_permissions());
         }
         if thread.archived && form.archived != Some(false) && (other || form.locked.is_some()) {
             return self.demand_awake(channel);
@@ -144,6 +148,8 @@ impl Machine {
         let Some(thread) = channel.thread.as_mut() else { return Ok(()) };
         if let Some(minutes) = form.auto_archive_minutes {
             thread.auto_archive_minutes = minutes;
+            thread.archive_ms = now;
+            thread.active_ms = now;
         }
         if let Some(invitable) = form.invitable {
             thread.invitable = invitable;
@@ -196,11 +202,48 @@ impl Machine {
     /// 10003, 50035, 160006.
     pub fn change_thread_by_force(&mut self, now: Ms, id: Id, form: &Value) -> Result<(), ApiError> {
         let form = self.thread_form(form, false)?;
-        if self.world.channel(id)?.thread.is_none() {
+        let channel = self.world.channel(id)?;
+        if channel.thread.is_none() {
             self.change_channel(now, id, form.name, form.topic);
             return Ok(());
         }
-        self.change_thread(now, id, &form)
+        let renamed = form.name.as_ref().is_some_and(|name| *name != channel.name);
+        let owner_id = self.world.guild(channel.guild_id)?.owner_id;
+        self.change_thread(now, id, &form)?;
+        if renamed {
+            self.tell_of_rename(now, id, owner_id);
+        }
+        Ok(())
+    }
+
+    /// A renamed thread says so in itself.
+    fn tell_of_rename(&mut self, now: Ms, id: Id, by: Id) {
+        let name = self.world.channels.get(id).map(|channel| channel.name.clone()).unwrap_or_default();
+        self.notice(now, id, by, message_kind::CHANNEL_NAME_CHANGE, name, None);
+    }
+
+    /// A message that the service makes itself, in somebody's name.
+    pub(super) fn notice(
+        &mut self,
+        now: Ms,
+        at: Id,
+        author_id: Id,
+        kind: u8,
+        content: String,
+        refers: Option<Id>,
+    ) {
+        let message = Message {
+            id: self.world.mint(now),
+            channel_id: at,
+            author_id,
+            content,
+            kind,
+            replied_to: refers,
+            created_ms: now,
+            ..Message::default()
+        };
+        self.world.add_message(message.clone());
+        self.tell_of_message(now, "MESSAGE_CREATE", &message);
     }
 
     /// `DELETE /channels/{}`.
@@ -364,7 +407,8 @@ impl Machine {
         Ok(self.world.channel(id)?.clone())
     }
 
-    /// What a new thread leaves behind: in the parent a mark or a notice, in the thread its first message.
+    /// What a new thread leaves behind: in the parent a mark or a notice, in the thread its first message. The
+    /// documentation has the notice for threads made from old messages only; it is seen for those without a message.
     fn announce(&mut self, now: Ms, channel: &Channel, parent: &Channel, owner_id: Id, message: Option<Id>) {
         let (at, kind, content, refers) = match message {
             Some(id) => {
@@ -380,24 +424,12 @@ impl Machine {
             }
             None => return,
         };
-        let id = self.world.mint(now);
-        let message = Message {
-            id,
-            channel_id: at,
-            author_id: owner_id,
-            content,
-            kind,
-            replied_to: Some(refers),
-            created_ms: now,
-            ..Message::default()
-        };
-        self.world.add_message(message.clone());
+        self.notice(now, at, owner_id, kind, content, Some(refers));
         if let Some(thread) = self.world.channels.edit(at).and_then(|channel| channel.thread.as_mut()) {
             // The first message of a thread does not count.
             thread.total_sent = 0;
             thread.message_count = 0;
         }
-        self.tell_of_message(now, "MESSAGE_CREATE", &message);
     }
 
     /// Refuses what does not happen in an archived thread.
@@ -409,9 +441,27 @@ impl Machine {
         if archived && self.holds(Rule::ArchivedThread) { Err(ApiError::archived()) } else { Ok(()) }
     }
 
-    /// A post wakes an archived thread, unless it is locked.
-    pub(super) fn wake_for_post(&mut self, now: Ms, channel: &Channel) -> Result<(), ApiError> {
+    /// In a locked thread only moderators write and edit.
+    ///
+    /// # Errors
+    /// 160005.
+    pub fn demand_unlocked(&self, channel: &Channel, author_id: Id) -> Result<(), ApiError> {
+        let locked = channel.thread.as_ref().is_some_and(|thread| thread.locked);
+        let bot = self.world.bots.get(author_id);
+        let moderator = bot.is_some_and(|bot| self.has(bot, channel, may::MANAGE_THREADS));
+        if locked && !moderator && self.holds(Rule::LockedThread) { Err(ApiError::locked()) } else { Ok(()) }
+    }
+
+    /// A post wakes an archived thread. One that is locked it does not wake, whoever posts: of the documentation's
+    /// two sentences on moderators this is the stricter reading.
+    pub(super) fn wake_for_post(
+        &mut self,
+        now: Ms,
+        channel: &Channel,
+        author_id: Id,
+    ) -> Result<(), ApiError> {
         let Some(thread) = &channel.thread else { return Ok(()) };
+        self.demand_unlocked(channel, author_id)?;
         if thread.archived {
             if thread.locked && self.holds(Rule::LockedThread) {
                 return Err(ApiError::locked());
@@ -430,129 +480,6 @@ impl Machine {
             thread.active_ms = now;
         }
         Ok(())
-    }
-
-    /// Who posts in a thread is in it from then on.
-    pub(super) fn join_by_post(&mut self, now: Ms, id: Id, user_id: Id) {
-        if self.world.users.get(user_id).is_some() {
-            self.join(now, id, user_id);
-        }
-    }
-
-    /// Adds somebody to a thread.
-    pub fn join(&mut self, now: Ms, id: Id, user_id: Id) {
-        let thread = self.world.channels.get(id).and_then(|channel| channel.thread.as_ref());
-        if thread.is_none_or(|thread| thread.members.contains_key(&user_id)) {
-            return;
-        }
-        let edited = self.world.channels.edit(id);
-        if let Some(thread) = edited.and_then(|channel| channel.thread.as_mut()) {
-            thread.members.insert(user_id, now);
-        }
-        // A bot that is added hears of the thread as if it were new, but for `newly_created`.
-        if let Some(bot) = self.world.bots.get(user_id)
-            && let Some(channel) = self.world.channels.get(id)
-        {
-            let (bot_id, guild_id) = (bot.user_id, channel.guild_id);
-            let data = self.render_channel(channel, bot_id);
-            self.emit(now, &Event::plain("THREAD_CREATE", Audience::Bot { bot_id, guild_id }, data));
-        }
-        self.tell_of_joining(now, id, user_id);
-    }
-
-    /// Without the intent for members a bot hears only of itself.
-    fn tell_of_joining(&mut self, now: Ms, id: Id, user_id: Id) {
-        let Some(channel) = self.world.channels.get(id) else { return };
-        let Some(guild) = self.world.guilds.get(channel.guild_id) else { return };
-        let Some(bot) = self.world.bots.get(user_id) else { return };
-        let joined = channel.thread.as_ref().and_then(|thread| thread.members.get(&user_id));
-        let mut member = render::thread_member(id, user_id, joined.copied().unwrap_or(now));
-        member["member"] = self.render_member(guild, user_id).unwrap_or(Value::Null);
-        member["presence"] = Value::Null;
-        let count = channel.thread.as_ref().map_or(0, |thread| thread.members.len().min(50));
-        let data = json!({
-            "id": render::id(id), "guild_id": render::id(guild.id), "member_count": count,
-            "added_members": [member], "removed_member_ids": [],
-        });
-        let audience = Audience::Bot { bot_id: bot.user_id, guild_id: guild.id };
-        self.emit(now, &Event::plain("THREAD_MEMBERS_UPDATE", audience, data));
-    }
-
-    /// Takes somebody out of a thread.
-    pub fn leave(&mut self, now: Ms, id: Id, user_id: Id) {
-        let Some(channel) = self.world.channels.edit(id) else { return };
-        let guild_id = channel.guild_id;
-        let Some(thread) = channel.thread.as_mut() else { return };
-        if thread.members.remove(&user_id).is_none() {
-            return;
-        }
-        let data = json!({
-            "id": render::id(id), "guild_id": render::id(guild_id), "member_count": thread.members.len().min(50),
-            "added_members": [], "removed_member_ids": [render::id(user_id)],
-        });
-        if self.world.bots.get(user_id).is_some() {
-            let audience = Audience::Bot { bot_id: user_id, guild_id };
-            self.emit(now, &Event::plain("THREAD_MEMBERS_UPDATE", audience, data));
-        }
-    }
-
-    fn thread_of(&self, ctx: &Ctx<'_>) -> Result<(Channel, Thread), ApiError> {
-        let channel = self.seen_channel(ctx.bot()?, ctx.id(0)?)?;
-        let thread = channel.thread.clone().ok_or_else(ApiError::wrong_channel_type)?;
-        Ok((channel, thread))
-    }
-
-    fn member_arg(ctx: &Ctx<'_>) -> Result<Id, ApiError> {
-        if ctx.text(1) == "@me" { Ok(ctx.bot()?.user_id) } else { ctx.id(1) }
-    }
-
-    /// `GET /channels/{}/thread-members`.
-    pub(super) fn get_thread_members(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (channel, thread) = self.thread_of(ctx)?;
-        let members = thread.members.iter();
-        Ok(Reply::Ok(
-            members.map(|(user_id, joined)| render::thread_member(channel.id, *user_id, *joined)).collect(),
-        ))
-    }
-
-    /// `PUT /channels/{}/thread-members/{}`.
-    pub(super) fn put_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (channel, _) = self.thread_of(ctx)?;
-        self.demand_awake(&channel)?;
-        let user_id = Self::member_arg(ctx)?;
-        self.world.users.get(user_id).ok_or_else(ApiError::unknown_user)?;
-        self.join(ctx.now, channel.id, user_id);
-        Ok(Reply::Nothing)
-    }
-
-    /// `DELETE /channels/{}/thread-members/{}`.
-    pub(super) fn delete_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (channel, thread) = self.thread_of(ctx)?;
-        self.demand_awake(&channel)?;
-        let (user_id, bot) = (Self::member_arg(ctx)?, ctx.bot()?);
-        if user_id != bot.user_id && thread.owner_id != bot.user_id {
-            self.demand(bot, &channel, may::MANAGE_THREADS)?;
-        }
-        self.leave(ctx.now, channel.id, user_id);
-        Ok(Reply::Nothing)
-    }
-
-    /// `GET /guilds/{}/threads/active`.
-    pub(super) fn get_active_threads(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let bot = ctx.bot()?;
-        let guild = self.guild_of(ctx)?;
-        let seen: Vec<&Channel> =
-            self.world.active_threads(guild.id).filter(|thread| self.sees(bot, thread)).collect();
-        let threads: Vec<Value> =
-            seen.iter().rev().map(|thread| self.render_channel(thread, bot.user_id)).collect();
-        let members: Vec<Value> = seen
-            .iter()
-            .filter_map(|thread| {
-                let joined = thread.thread.as_ref()?.members.get(&bot.user_id)?;
-                Some(render::thread_member(thread.id, bot.user_id, *joined))
-            })
-            .collect();
-        Ok(Reply::Ok(json!({"threads": threads, "members": members})))
     }
 
     /// Threads that nobody used for their time are archived.

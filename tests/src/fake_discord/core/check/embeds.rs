@@ -60,7 +60,7 @@ fn one(embed: &Value, path: &str, errors: &mut FormErrors) -> usize {
         take(field, "value", &path, 1, FIELD_VALUE_MAX, errors);
     }
     if let Some(color) = embed.get("color").filter(|color| !color.is_null())
-        && !color.as_u64().is_some_and(|color| color <= 0xFF_FFFF)
+        && color.as_u64().is_none_or(|color| color > 0xFF_FFFF)
     {
         errors.add(
             &at(path, "color"),

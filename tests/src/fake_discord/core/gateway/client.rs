@@ -217,6 +217,10 @@ impl Machine {
             self.gateway.tell(id, ToSocket::Text(text));
         }
         self.gateway.push(session_id, "RESUMED", &json!({}), self.settings.replay_max);
+        // It is about this connection, and not for the next one.
+        if let Some(session) = self.gateway.sessions.get_mut(session_id) {
+            session.replay.pop_back();
+        }
         Ok(())
     }
 }

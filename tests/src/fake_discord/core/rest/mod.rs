@@ -189,6 +189,9 @@ impl Machine {
             banned(left)
         } else {
             match route.as_ref() {
+                Ok(_) if call.user_agent.is_none() && self.holds(Rule::UserAgent) => {
+                    Answer::of(Err(ApiError::blocked()))
+                }
                 Ok(route) => self.routed(now, call, route),
                 Err(error) => Answer::of(Err(error.clone())),
             }

@@ -36,6 +36,7 @@ impl Machine {
             Order::Advance { ms } => {
                 self.settings.clock_ahead_ms += ms;
                 let later = now + ms;
+                self.gateway.spare(ms);
                 self.tick(later);
                 Ok(json!(later))
             }

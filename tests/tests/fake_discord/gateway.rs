@@ -1,0 +1,203 @@
+//! The gateway: greeting, heartbeats, IDENTIFY, RESUME, closes, intents.
+
+use super::ground::Ground;
+use super::wire::{Got, INTENTS, Wire};
+use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::wait::{SOON, until};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[test]
+fn a_client_is_greeted_and_told_everything() {
+    let ground = Ground::new();
+    let thread = ground.thread();
+    let mut wire = Wire::connect(ground.fake.address());
+    assert_eq!(wire.interval_ms, 41_250);
+    wire.send(&json!({"op": 1, "d": null}));
+    assert_eq!(wire.payload()["op"], 11);
+    wire.identify("TOKEN", INTENTS);
+    let ready = wire.event("READY");
+    assert_eq!((&ready["v"], &ready["user"]["id"]), (&json!(10), &json!(ground.bot.user.to_string())));
+    assert_eq!(ready["guilds"], json!([{"id": ground.guild.to_string(), "unavailable": true}]));
+    assert_eq!(wire.seq, 1);
+    let guild = wire.event("GUILD_CREATE");
+    assert_eq!(guild["threads"][0]["id"], json!(thread.to_string()));
+    assert_eq!(guild["channels"][0]["id"], json!(ground.channel.to_string()));
+    assert!(ground.fake.connected(ground.bot.user));
+    let post = json!({"content": "mine", "nonce": "n"});
+    ground.done("POST", &format!("/channels/{}/messages", ground.channel), &post);
+    assert_eq!(wire.event("MESSAGE_CREATE")["nonce"], "n", "own messages come back, with their nonce");
+    assert_eq!(wire.seq, 3);
+    wire.close(1000);
+    until(SOON, "the bot is gone", || !ground.fake.connected(ground.bot.user));
+}
+
+#[test]
+fn resume_brings_what_was_missed_in_order() {
+    let ground = Ground::new();
+    let wire = Wire::ready(&ground);
+    let (session, seq) = wire.drop_it();
+    let sent: Vec<String> = (0..5).map(|n| format!("missed {n}")).collect();
+    for text in &sent {
+        ground.fake.post(ground.user, ground.channel, text);
+    }
+    let mut wire = Wire::connect(ground.fake.address());
+    wire.resume("TOKEN", &session, seq);
+    let missed: Vec<Value> = (0..5).map(|_| wire.event("MESSAGE_CREATE")["content"].clone()).collect();
+    assert_eq!(json!(missed), json!(sent));
+    wire.event("RESUMED");
+    assert_eq!(wire.seq, seq + 6);
+    // From an earlier number on everything comes again.
+    wire.drop_it();
+    let mut wire = Wire::connect(ground.fake.address());
+    wire.resume("TOKEN", &session, seq + 3);
+    assert_eq!(wire.names(3), ["MESSAGE_CREATE", "MESSAGE_CREATE", "RESUMED"]);
+    assert_eq!(ground.fake.tally().resumes, 2);
+}
+
+#[test]
+fn sessions_that_cannot_be_resumed() {
+    let ground = Ground::new();
+    let refused = |session: &str, seq: u64| {
+        let mut wire = Wire::connect(ground.fake.address());
+        wire.resume("TOKEN", session, seq);
+        match wire.next() {
+            Got::Payload(payload) => payload["op"] == 9 && payload["d"] == false,
+            _ => false,
+        }
+    };
+    assert!(refused("unknown", 1));
+    let wire = Wire::ready(&ground);
+    let (session, seq) = (wire.session.clone(), wire.seq);
+    wire.close(1000);
+    assert!(refused(&session, seq), "closed with 1000");
+    let wire = Wire::ready(&ground);
+    let (session, seq) = (wire.session.clone(), wire.seq);
+    wire.close(4000);
+    ground.fake.advance(180_001);
+    assert!(refused(&session, seq), "too late");
+    let (session, seq) = Wire::ready(&ground).drop_it();
+    let mut wire = Wire::connect(ground.fake.address());
+    wire.resume("TOKEN", &session, seq + 10);
+    assert_eq!(wire.end(), Some(4007), "a number that was never sent");
+}
+
+#[test]
+fn mistakes_of_clients_are_closed_with_their_code() {
+    let ground = Ground::new();
+    let identify = |token: &str, intents: Value, shard: Value| {
+        let properties = json!({"os": "o", "browser": "b", "device": "d"});
+        json!({"op": 2, "d": {"token": token, "intents": intents, "properties": properties, "shard": shard}})
+    };
+    for (payload, code) in [
+        (json!({"op": 99, "d": null}), 4001),
+        (json!({"no": "op"}), 4002),
+        (json!({"op": 2, "d": {"token": "TOKEN", "intents": 1}}), 4002),
+        (json!({"op": 3, "d": {}}), 4003),
+        (identify("WRONG", json!(1), Value::Null), 4004),
+        (identify("TOKEN", json!(1), json!([1, 1])), 4010),
+        (identify("TOKEN", Value::Null, Value::Null), 4013),
+        (identify("TOKEN", json!(1_u64 << 40), Value::Null), 4013),
+        (identify("TOKEN", json!(1 | 1 << 1), Value::Null), 4014),
+        (json!({"op": 6, "d": {"token": "WRONG", "session_id": "x", "seq": 1}}), 4004),
+    ] {
+        let mut wire = Wire::connect(ground.fake.address());
+        wire.send(&payload);
+        assert_eq!(wire.end(), Some(code), "{payload}");
+    }
+    let mut wire = Wire::ready(&ground);
+    wire.identify("TOKEN", INTENTS);
+    assert_eq!(wire.end(), Some(4005));
+    assert_eq!(Wire::open(ground.fake.address(), "/?v=9").end(), Some(4012));
+}
+
+#[test]
+fn who_beats_is_kept_and_who_does_not_is_closed() {
+    let ground = Ground::new();
+    ground.fake.configure(json!({"heartbeat_interval_ms": 400}));
+    let mut wire = Wire::ready(&ground);
+    for _ in 0..4 {
+        assert_eq!(wire.next_within(Duration::from_millis(200)), Got::Nothing);
+        wire.send(&json!({"op": 1, "d": wire.seq}));
+        assert_eq!(wire.payload()["op"], 11);
+    }
+    ground.fake.withhold_acks(true);
+    wire.send(&json!({"op": 1, "d": wire.seq}));
+    assert_eq!(wire.end(), Some(4009), "unanswered, then silent");
+    assert_eq!(ground.fake.tally().silent_clients, 1);
+}
+
+#[test]
+fn intents_decide_what_is_told() {
+    let ground = Ground::new();
+    let connect = |intents: u64| {
+        let mut wire = Wire::connect(ground.fake.address());
+        wire.identify("TOKEN", intents);
+        wire.event("READY");
+        wire
+    };
+    let mut only_messages = connect(1 << 9);
+    let mut only_guilds = connect(1);
+    only_guilds.event("GUILD_CREATE");
+    let mention = format!("<@{}> hello", ground.bot.user);
+    for text in ["hidden", mention.as_str()] {
+        ground.fake.post(ground.user, ground.channel, text);
+    }
+    assert_eq!(only_messages.event("MESSAGE_CREATE")["content"], "");
+    assert_eq!(only_messages.event("MESSAGE_CREATE")["content"], json!(mention), "who is mentioned may read");
+    ground.say(ground.channel, "own");
+    assert_eq!(only_messages.event("MESSAGE_CREATE")["content"], "own");
+    only_guilds.quiet();
+    ground.fake.rename(ground.channel, "other");
+    assert_eq!(only_guilds.event("CHANNEL_UPDATE")["name"], "other");
+    only_messages.quiet();
+}
+
+#[test]
+fn shards_share_the_guilds() {
+    let ground = Ground::new();
+    let of = (ground.guild >> 22) % 2;
+    for shard in 0..2 {
+        let mut wire = Wire::connect(ground.fake.address());
+        let properties = json!({"os": "o", "browser": "b", "device": "d"});
+        let data =
+            json!({"token": "TOKEN", "intents": INTENTS, "properties": properties, "shard": [shard, 2]});
+        wire.send(&json!({"op": 2, "d": data}));
+        let ready = wire.event("READY");
+        assert_eq!(ready["guilds"].as_array().map(Vec::len), Some(usize::from(shard == of)));
+        if shard != of {
+            ground.fake.post(ground.user, ground.channel, "not here");
+            wire.quiet();
+        }
+    }
+}
+
+#[test]
+fn two_identifies_may_have_to_keep_apart() {
+    let ground = Ground::new();
+    ground.fake.configure(json!({"identify_every_ms": 5000}));
+    let _first = Wire::ready(&ground);
+    let mut wire = Wire::connect(ground.fake.address());
+    wire.identify("TOKEN", INTENTS);
+    assert_eq!(wire.payload()["op"], 9);
+    ground.fake.advance(5000);
+    wire.identify("TOKEN", INTENTS);
+    wire.event("READY");
+    let limit = &ground.get("/gateway/bot").json()["session_start_limit"];
+    assert_eq!(limit["remaining"], 997);
+}
+
+#[test]
+fn the_service_closes_asks_to_reconnect_and_invalidates() {
+    let ground = Ground::new();
+    let mut wire = Wire::ready(&ground);
+    assert_eq!(ground.fake.sockets(Some(ground.bot.user), SocketAct::Reconnect), 1);
+    assert_eq!(wire.payload()["op"], 7);
+    ground.fake.sockets(None, SocketAct::InvalidSession { resumable: true });
+    assert_eq!(wire.payload(), json!({"op": 9, "d": true, "s": null, "t": null}));
+    ground.fake.sockets(None, SocketAct::Close(4000));
+    assert_eq!(wire.end(), Some(4000));
+    let mut wire = Wire::ready(&ground);
+    ground.fake.sockets(None, SocketAct::Reset);
+    assert_eq!(wire.end(), None, "a reset is no close");
+}

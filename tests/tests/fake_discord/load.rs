@@ -1,0 +1,33 @@
+//! Thousands of messages, hundreds of threads.
+
+use super::ground::Ground;
+use super::wire::Wire;
+use acp_tests::fake_discord::core::settings::Rule;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+const THREADS: usize = 200;
+const MESSAGES: usize = 2000;
+
+#[test]
+fn heavy_two_thousand_messages_in_two_hundred_threads() {
+    let ground = Ground::new().without(&[Rule::RouteBuckets, Rule::GlobalLimit]);
+    let path = format!("/channels/{}/threads", ground.channel);
+    let threads: Vec<Value> = (0..THREADS)
+        .map(|n| ground.done("POST", &path, &json!({"name": format!("t{n}"), "type": 11})))
+        .collect();
+    let mut wire = Wire::ready(&ground);
+    let begun = Instant::now();
+    for n in 0..MESSAGES {
+        let channel = threads[n % THREADS]["id"].as_str().unwrap_or_default();
+        let body = json!({"content": format!("m{n}"), "nonce": n.to_string(), "enforce_nonce": true});
+        ground.done("POST", &format!("/channels/{channel}/messages"), &body);
+    }
+    let took = begun.elapsed();
+    eprintln!("{MESSAGES} messages in {took:?}");
+    let told: Vec<Value> = (0..MESSAGES).map(|_| wire.event("MESSAGE_CREATE")["content"].clone()).collect();
+    assert!(told.iter().enumerate().all(|(n, content)| *content == format!("m{n}")), "each once, in order");
+    assert_eq!(ground.fake.whole_transcript().len(), MESSAGES + THREADS, "with a notice for each thread");
+    // The service's own limit is 50 in a second.
+    assert!(MESSAGES as f64 / took.as_secs_f64() > 50.0, "too slow: {took:?}");
+}

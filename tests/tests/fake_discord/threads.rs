@@ -1,0 +1,181 @@
+//! Threads: how they are made, wake, lock and end, and what is told of it.
+
+use super::ground::{Ground, id};
+use super::wire::{INTENTS, Wire};
+use acp_tests::fake_discord::core::model::message_kind;
+use serde_json::{Value, json};
+
+#[test]
+fn a_thread_has_the_id_of_its_message() {
+    let ground = Ground::new();
+    let mut wire = Wire::ready(&ground);
+    let message = ground.say(ground.channel, "start");
+    wire.event("MESSAGE_CREATE");
+    let path = format!("/channels/{}/messages/{message}/threads", ground.channel);
+    let made = ground.api("POST", &path, &json!({"name": " plan ", "auto_archive_duration": 60}));
+    assert_eq!(made.status, 201);
+    let made = made.json();
+    assert_eq!((id(&made), &made["name"], &made["type"]), (message, &json!("plan"), &json!(11)));
+    assert_eq!(made["thread_metadata"]["auto_archive_duration"], 60);
+    let created = wire.event("THREAD_CREATE");
+    assert_eq!((id(&created), &created["newly_created"]), (message, &json!(true)));
+    assert_eq!(
+        wire.event("THREAD_MEMBERS_UPDATE")["added_members"][0]["user_id"],
+        json!(ground.bot.user.to_string())
+    );
+    let marked = wire.event("MESSAGE_UPDATE");
+    assert_eq!((id(&marked), &marked["flags"]), (message, &json!(32)), "the message has a thread");
+    let starter = wire.event("MESSAGE_CREATE");
+    assert_eq!(starter["type"], json!(message_kind::THREAD_STARTER));
+    assert_eq!(starter["message_reference"]["message_id"], json!(message.to_string()));
+    assert_eq!(
+        ground.get(&format!("/channels/{message}")).json()["message_count"],
+        0,
+        "the first one does not count"
+    );
+    ground.fake.delete(message);
+    assert_eq!(ground.get(&format!("/channels/{message}")).status, 200, "the thread outlives its message");
+}
+
+#[test]
+fn waking_is_told_in_order() {
+    let ground = Ground::new();
+    let thread = ground.thread();
+    let mut wire = Wire::ready(&ground);
+    ground.fake.archive(thread, true);
+    assert_eq!(wire.event("THREAD_UPDATE")["thread_metadata"]["archived"], true);
+    ground.say(thread, "hello");
+    assert_eq!(wire.event("THREAD_UPDATE")["thread_metadata"]["archived"], false);
+    let member = wire.event("THREAD_MEMBER_UPDATE");
+    assert_eq!(
+        (&member["guild_id"], &member["user_id"]),
+        (&json!(ground.guild.to_string()), &json!(ground.bot.user.to_string()))
+    );
+    wire.event("MESSAGE_CREATE");
+    ground.fake.rename(thread, "renamed");
+    assert_eq!(wire.event("THREAD_UPDATE")["name"], "renamed");
+    assert_eq!(wire.event("MESSAGE_CREATE")["type"], json!(message_kind::CHANNEL_NAME_CHANGE));
+    ground.fake.delete_channel(thread);
+    assert_eq!(id(&wire.event("THREAD_DELETE")), thread);
+    assert_eq!(ground.code("GET", &format!("/channels/{thread}"), &Value::Null), (404, 10003));
+}
+
+#[test]
+fn nothing_else_happens_in_an_archived_thread() {
+    let ground = Ground::new();
+    ground.register();
+    let thread = ground.thread();
+    let message = ground.button(thread, "stop");
+    ground.fake.archive(thread, true);
+    let path = format!("/channels/{thread}/messages/{message}");
+    assert_eq!(ground.code("PATCH", &path, &json!({"content": "x"})), (400, 50083));
+    assert_eq!(ground.code("PUT", &format!("{path}/reactions/%F0%9F%91%80/@me"), &Value::Null), (400, 50083));
+    assert_eq!(
+        ground.code("PUT", &format!("/channels/{thread}/thread-members/@me"), &Value::Null),
+        (400, 50083)
+    );
+    assert_eq!(ground.code("PATCH", &format!("/channels/{thread}"), &json!({"name": "x"})), (400, 50083));
+    let used = ground.fake.command(ground.user, thread, &ground.bot, "ping", &[]);
+    assert_eq!(used.map_err(|error| error["code"].clone()).err(), Some(json!(50083)));
+    assert_eq!(ground.api("DELETE", &path, &Value::Null).status, 204, "deleting is allowed");
+    let archived = || ground.fake.channel(thread).thread.is_some_and(|thread| thread.archived);
+    assert!(archived());
+    ground.done("PATCH", &format!("/channels/{thread}"), &json!({"archived": false}));
+    assert!(!archived());
+}
+
+#[test]
+fn who_may_change_a_thread() {
+    let ground = Ground::new();
+    let theirs = ground.fake.make_thread(ground.user, ground.channel, "theirs", None);
+    let own = ground.thread();
+    ground.fake.deny(ground.bot.user, ground.channel, &["MANAGE_THREADS"]);
+    let change = |thread: u64, form: Value| ground.code("PATCH", &format!("/channels/{thread}"), &form);
+    let refused = (403, 50013);
+    assert_eq!(change(own, json!({"name": "mine", "auto_archive_duration": 10080})).0, 200);
+    assert_eq!(change(theirs, json!({"name": "mine"})), refused);
+    assert_eq!(change(own, json!({"locked": true})), refused, "locking is for moderators");
+    assert_eq!(ground.code("DELETE", &format!("/channels/{own}"), &Value::Null), refused);
+    ground.fake.archive(theirs, true);
+    assert_eq!(change(theirs, json!({"archived": false})), refused, "who is not in it does not wake it");
+    ground.say(theirs, "joins by posting");
+    ground.fake.archive(theirs, true);
+    assert_eq!(change(theirs, json!({"archived": false})).0, 200);
+    ground.fake.lock(theirs, true);
+    assert_eq!(change(theirs, json!({"archived": false})), refused);
+    ground.fake.change(theirs, json!({"archived": false}));
+    let post = ground.code("POST", &format!("/channels/{theirs}/messages"), &json!({"content": "x"}));
+    assert_eq!(post, (400, 160_005), "locked and awake");
+    ground.fake.allow(ground.bot.user, ground.channel, &["MANAGE_THREADS"]);
+    ground.say(theirs, "moderators write");
+    ground.fake.deny(ground.bot.user, ground.guild, &["SEND_MESSAGES_IN_THREADS"]);
+    assert_eq!(ground.code("POST", &format!("/channels/{own}/messages"), &json!({"content": "x"})), refused);
+    assert_eq!(
+        ground.code("POST", &format!("/channels/{}/messages", ground.channel), &json!({"content": "x"})).0,
+        200
+    );
+}
+
+#[test]
+fn lost_access_is_not_told_and_won_access_is() {
+    let ground = Ground::new();
+    let thread = ground.thread();
+    let mut wire = Wire::ready(&ground);
+    ground.fake.deny(ground.bot.user, ground.channel, &["VIEW_CHANNEL"]);
+    wire.event("CHANNEL_UPDATE");
+    ground.fake.post(ground.user, thread, "unseen");
+    assert_eq!(ground.code("GET", &format!("/channels/{thread}"), &Value::Null), (403, 50001));
+    ground.fake.allow(ground.bot.user, ground.channel, &["VIEW_CHANNEL"]);
+    wire.event("CHANNEL_UPDATE");
+    let sync = wire.event("THREAD_LIST_SYNC");
+    assert_eq!((id(&sync["threads"][0]), sync["members"].as_array().map(Vec::len)), (thread, Some(1)));
+}
+
+#[test]
+fn private_threads_are_for_members() {
+    let ground = Ground::new();
+    let other = ground.fake.add_bot(ground.guild, "other", "OTHER");
+    ground.fake.deny(other.user, ground.guild, &["MANAGE_THREADS"]);
+    let mut wire = Wire::connect(ground.fake.address());
+    wire.identify("OTHER", INTENTS);
+    wire.until("GUILD_CREATE");
+    let thread =
+        id(&ground.done("POST", &format!("/channels/{}/threads", ground.channel), &json!({"name": "p"})));
+    assert_eq!(ground.fake.channel(thread).kind, 12, "private where nothing is said");
+    let seen =
+        || ground.fake.rest("OTHER", "GET", &format!("/channels/{thread}"), None).map(|answer| answer.status);
+    assert_eq!(seen().ok(), Some(403));
+    ground.api("PUT", &format!("/channels/{thread}/thread-members/{}", other.user), &Value::Null);
+    assert_eq!(id(&wire.event("THREAD_CREATE")), thread);
+    wire.event("THREAD_MEMBERS_UPDATE");
+    assert_eq!(wire.event("MESSAGE_CREATE")["type"], json!(message_kind::RECIPIENT_ADD));
+    assert_eq!(seen().ok(), Some(200));
+    let members = ground.get(&format!("/channels/{thread}/thread-members")).json();
+    assert_eq!(members.as_array().map(Vec::len), Some(2));
+    let active = ground.get(&format!("/guilds/{}/threads/active", ground.guild)).json();
+    assert_eq!(id(&active["threads"][0]), thread);
+}
+
+#[test]
+fn a_channel_takes_its_threads_along_and_a_guild_goes_and_comes() {
+    let ground = Ground::new();
+    let thread = ground.thread();
+    let mut wire = Wire::ready(&ground);
+    ground.fake.delete_channel(ground.channel);
+    wire.event("CHANNEL_DELETE");
+    assert_eq!(ground.code("GET", &format!("/channels/{thread}"), &Value::Null), (404, 10003));
+    let outage = |begins| {
+        let order = acp_tests::fake_discord::core::stage::Order::GuildOutage { guild: ground.guild, begins };
+        let _: Value = ground.fake.order(&order);
+    };
+    outage(true);
+    assert_eq!(wire.event("GUILD_DELETE")["unavailable"], true);
+    outage(false);
+    assert_eq!(id(&wire.event("GUILD_CREATE")), ground.guild);
+    let order = acp_tests::fake_discord::core::stage::Order::RemoveMember {
+        guild: ground.guild,
+        user: ground.bot.user,
+    };
+    let _: Value = ground.fake.order(&order);
+    assert!(wire.event("GUILD_DELETE").get("unavailable").is_none());
+}
