@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Edits of messages older than an hour have a budget of their own.
 pub const OLD_MS: u64 = 60 * 60 * 1000;
 /// Discord's code for that budget.
-const OLD_EDITS: u32 = 30046;
+pub const OLD_EDITS: u32 = 30046;
 /// How long Discord counts refusals.
 const INVALID_WINDOW: Duration = Duration::from_secs(600);
 

@@ -28,7 +28,7 @@ pub use wire::CannotStart;
 use crate::core::base::Base;
 use crate::core::echo::Echoes;
 use crate::core::errors::{Asked, Meaning, meaning};
-use crate::core::gate::{Became, Counted, Gate};
+use crate::core::gate::{Became, Counted, Gate, OLD_EDITS};
 use crate::core::headers::{self, Said};
 use crate::core::ids::Snowflake;
 use crate::core::message::Payload;
@@ -226,8 +226,10 @@ impl Rest {
                 Next::Wait(said) => {
                     refusals += 1;
                     let retry_after = said.too_many.map_or(inner.settings.pause, |limit| limit.retry_after);
+                    let of_old = said.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS));
                     held.answered(said);
-                    if refusals >= REFUSALS_MAX {
+                    // Edits of old messages have a budget for the whole channel: nothing waits for it here.
+                    if refusals >= REFUSALS_MAX || of_old {
                         return Err(Fault::Limited { retry_after });
                     }
                     self.again(call, held, give_up_at)?

@@ -143,8 +143,7 @@ async fn a_second_has_no_more_requests_than_it_may() {
     let mut times: Vec<Instant> = server.asked().iter().map(|asked| asked.at).collect();
     times.sort_unstable();
     for pair in times.windows(11) {
-        // The server stamps what it reads a moment after it came.
-        assert!(pair[10] - pair[0] >= Duration::from_millis(900), "{:?}", pair[10] - pair[0]);
+        assert!(pair[10] - pair[0] >= Duration::from_secs(1), "{:?}", pair[10] - pair[0]);
     }
 }
 

@@ -34,11 +34,6 @@ async fn a_message_whose_answer_is_lost_is_uncertain_and_sent_once() {
         let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
         uncertain(rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await);
         assert_eq!(server.lines(), ["POST /api/v10/channels/1/messages"], "{row}");
-        assert_eq!(
-            rest.counts().requests.get(&("create_message", "uncertain")),
-            Some(&1).filter(|_| !row.starts_with("no JSON") && !row.starts_with("no id")),
-            "{row}"
-        );
     }
 }
 
