@@ -8,7 +8,7 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
 /// The packages whose code is the product.
-pub(crate) const PRODUCT: [&str; 4] = ["shared", "wrapper", "supervisor", "gateway"];
+pub(crate) const PRODUCT: [&str; 5] = ["shared", "wrapper", "supervisor", "gateway", "gateway/discord"];
 
 /// One Rust file.
 pub(crate) struct Source {

@@ -1,0 +1,286 @@
+//! The requests of the Discord package against the strict fake: what it refuses, loses and limits, and what is known
+//! then.
+
+use acp_discord::core::base::Base;
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Body, File, NewMessage, Persona};
+use acp_discord::core::readback::Wanted;
+use acp_discord::core::route::Page;
+use acp_discord::core::schedule::Priority;
+use acp_discord::rest::{Change, Fault, Lookup, Posted, Rest, Search, Settings, Turn, Webhook};
+use acp_shared::redact::Secret;
+use acp_tests::fake_discord::FakeDiscord;
+use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::faults::{RestFate, Scope, When};
+use acp_tests::fake_discord::core::model::{Id, Message};
+use serde_json::json;
+use std::collections::HashSet;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+const TOKEN: &str = "discord-token";
+const CREATE: &str = "POST /channels/{}/messages";
+const PATIENT: Duration = Duration::from_secs(60);
+const FINAL: Turn = Turn::new(Priority::Final, PATIENT);
+const CARD: Turn = Turn::new(Priority::Card, PATIENT);
+
+/// The fake with a guild, a channel and a bot, and the bot's requests.
+struct Stage {
+    fake: FakeDiscord,
+    channel: Id,
+    bot: BotHandle,
+    ann: Id,
+    rest: Rest,
+    runtime: Runtime,
+    _dir: tempfile::TempDir,
+}
+
+fn stage(change: impl FnOnce(&mut Settings)) -> Stage {
+    let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    let fake = FakeDiscord::start(dir.path());
+    let guild = fake.add_guild("guild");
+    let channel = fake.add_channel(guild, "general");
+    let ann = fake.add_user(guild, "ann");
+    let bot = fake.add_bot(guild, "bot", TOKEN);
+    let base = Base::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}"));
+    let mut settings = Settings::new(base, Secret::new(TOKEN.to_owned()));
+    change(&mut settings);
+    let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
+    let rest = {
+        let _inside = runtime.enter();
+        Rest::new(settings).unwrap_or_else(|e| panic!("{e}"))
+    };
+    Stage { fake, channel, bot, ann, rest, runtime, _dir: dir }
+}
+
+fn new(nonce: &str, text: &str) -> NewMessage {
+    NewMessage { nonce: nonce.to_owned(), body: Body::text(text), reply_to: None }
+}
+
+impl Stage {
+    fn here(&self) -> Snowflake {
+        Snowflake(self.channel)
+    }
+
+    fn create(&self, nonce: &str, text: &str) -> Result<Posted, Fault> {
+        self.runtime.block_on(self.rest.create_message(self.here(), &new(nonce, text), FINAL))
+    }
+
+    fn edit(&self, id: Snowflake, text: &str) -> Result<(), Fault> {
+        self.runtime.block_on(self.rest.edit_message(self.here(), id, &Body::text(text), CARD))
+    }
+
+    /// What the bot's messages in the channel say.
+    fn texts(&self) -> Vec<String> {
+        let alive = |message: &Message| message.deleted_ms.is_none() && message.author_id == self.bot.user;
+        let messages = self.fake.transcript(self.channel);
+        messages.into_iter().filter(alive).map(|message| message.content).collect()
+    }
+}
+
+fn sent(result: Result<Posted, Fault>) -> Snowflake {
+    result.unwrap_or_else(|fault| panic!("{fault}")).id
+}
+
+fn meaning<T: std::fmt::Debug>(result: Result<T, Fault>) -> Option<Meaning> {
+    result.err().and_then(|fault| fault.meaning())
+}
+
+#[test]
+fn a_message_that_was_lost_on_the_way_comes_once_with_its_nonce() {
+    for fate in [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore] {
+        let stage = stage(|_| ());
+        stage.fake.rest_fault(CREATE, When::Next(1), fate);
+        let first = stage.create("n1", "the answer");
+        assert!(matches!(first, Err(Fault::Uncertain { .. })), "{fate:?}: {first:?}");
+        let id = sent(stage.create("n1", "the answer"));
+        assert_eq!(sent(stage.create("n1", "the answer")), id, "{fate:?}");
+        assert_eq!(stage.texts(), ["the answer"], "{fate:?}");
+    }
+}
+
+#[test]
+fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
+    let stage = stage(|_| ());
+    let other = sent(stage.create("n0", "the answer"));
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
+    assert!(stage.create("n1", "  the answer\n").is_err());
+    let wanted = |text: &str| Wanted {
+        me: Snowflake(stage.bot.user),
+        nonce: "n1".to_owned(),
+        content: text.to_owned(),
+        attachments: Vec::new(),
+        known: HashSet::from([other]),
+    };
+    let first_attempt_ms = other.made_at_ms();
+    let lookup = |text: &str| {
+        let (channel, wanted) = (stage.here(), wanted(text));
+        let search = Search { channel, first_attempt_ms, skew_ms: 60_000, wanted };
+        stage.runtime.block_on(stage.rest.lookup(&search))
+    };
+    let ids: Vec<Id> = stage.fake.transcript(stage.channel).iter().map(|message| message.id).collect();
+    assert_eq!(ids.len(), 2);
+    assert_eq!(lookup("  the answer\n"), Lookup::Found(Snowflake(ids[1])));
+    assert_eq!(lookup("never sent"), Lookup::Absent);
+    stage.fake.deny(stage.bot.user, stage.channel, &["READ_MESSAGE_HISTORY"]);
+    let unknown = lookup("never sent");
+    assert!(matches!(&unknown, Lookup::Unknown { .. }), "{unknown:?}");
+}
+
+#[test]
+fn what_was_sent_and_deleted_is_not_sent_again() {
+    let stage = stage(|_| ());
+    let id = sent(stage.create("n1", "the answer"));
+    stage.fake.delete(id.0);
+    assert_eq!(meaning(stage.create("n1", "the answer")), Some(Meaning::SentAndDeleted));
+    assert_eq!(meaning(stage.edit(id, "x")), Some(Meaning::Gone(What::Message)));
+    assert_eq!(stage.runtime.block_on(stage.rest.delete_message(stage.here(), id, CARD)), Ok(()));
+    assert!(stage.texts().is_empty());
+}
+
+#[test]
+fn nobody_is_notified_by_creates_edits_and_webhooks() {
+    let stage = stage(|_| ());
+    let text = format!("@everyone <@{}>", stage.ann);
+    let id = sent(stage.create("n1", &text));
+    assert_eq!(stage.edit(id, &format!("{text} again")), Ok(()));
+    let hook = stage.runtime.block_on(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
+    let hook = hook.unwrap_or_else(|fault| panic!("{fault}"));
+    let token = hook.token.unwrap_or_else(|| panic!("no token"));
+    let hook = Webhook { id: hook.id, token };
+    let body = Body::text(text);
+    let persona = Persona { name: Some("Codex".to_owned()), avatar_url: None };
+    let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
+    let by_hook = sent(stage.runtime.block_on(execute));
+    let edit = stage.rest.edit_webhook_message(&hook, None, by_hook, &body, CARD);
+    assert_eq!(stage.runtime.block_on(edit), Ok(()));
+    assert_eq!(stage.fake.tally().pings, 0);
+    // A webhook that was taken away is asked once more, and then never.
+    assert_eq!(stage.runtime.block_on(stage.rest.delete_webhook(hook.id, FINAL)), Ok(()));
+    for _ in 0..3 {
+        let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
+        assert_eq!(meaning(stage.runtime.block_on(execute)), Some(Meaning::Gone(What::Webhook)));
+    }
+    assert_eq!(stage.fake.tally().requests.get("POST /webhooks/{}/{} 404"), Some(&1));
+}
+
+#[test]
+fn budgets_are_kept_without_a_refusal() {
+    let stage = stage(|_| ());
+    stage.fake.configure(json!({"buckets": {
+        CREATE: {"limit": 3, "window_ms": 500},
+        "PATCH /channels/{}/messages/{}": {"limit": 2, "window_ms": 400},
+    }}));
+    let id = sent(stage.create("first", "0"));
+    for n in 0..8 {
+        sent(stage.create(&format!("n{n}"), &n.to_string()));
+        assert_eq!(stage.edit(id, &format!("edit {n}")), Ok(()));
+    }
+    let tally = stage.fake.tally();
+    assert_eq!((tally.rate_limited, tally.invalid), (0, 0), "{tally:?}");
+    assert_eq!(stage.texts().len(), 9);
+}
+
+#[test]
+fn refusals_for_now_are_waited_out() {
+    for scope in [Scope::User, Scope::Global, Scope::Shared] {
+        let stage = stage(|_| ());
+        stage.fake.rest_fault(CREATE, When::Next(1), RestFate::RateLimited { retry_after_ms: 200, scope });
+        sent(stage.create("n1", "x"));
+        assert_eq!(stage.texts(), ["x"]);
+        assert_eq!(stage.rest.counts().limited.values().sum::<u64>(), 1, "{scope:?}");
+    }
+}
+
+#[test]
+fn threads_are_made_once_and_say_when_they_are_put_away() {
+    let stage = stage(|_| ());
+    let id = sent(stage.create("n1", "starter"));
+    let start = || {
+        let start = stage.rest.thread_from_message(stage.here(), id, "work", 1440, FINAL);
+        stage.runtime.block_on(start).unwrap_or_else(|fault| panic!("{fault}"))
+    };
+    assert_eq!((start().id, start().id), (id, id));
+    assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
+    let say = |nonce: &str| stage.rest.create_message(id, &new(nonce, "in the thread"), FINAL);
+    let said = sent(stage.runtime.block_on(say("n2")));
+    stage.fake.archive(id.0, true);
+    let edit = stage.rest.edit_message(id, said, &Body::text("x"), CARD);
+    assert_eq!(meaning(stage.runtime.block_on(edit)), Some(Meaning::Archived));
+    let open = Change { archived: Some(false), ..Change::default() };
+    assert!(stage.runtime.block_on(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
+    let edit = stage.rest.edit_message(id, said, &Body::text("x"), CARD);
+    assert_eq!(stage.runtime.block_on(edit), Ok(()));
+    stage.fake.delete_channel(id.0);
+    let gone = stage.runtime.block_on(say("n3"));
+    assert_eq!(meaning(gone), Some(Meaning::Gone(What::Channel)));
+}
+
+#[test]
+fn lost_access_and_a_lacking_permission_are_no_end() {
+    let stage = stage(|_| ());
+    stage.fake.deny(stage.bot.user, stage.channel, &["SEND_MESSAGES"]);
+    assert_eq!(meaning(stage.create("n1", "x")), Some(Meaning::Forbidden));
+    stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    assert_eq!(meaning(stage.create("n1", "x")), Some(Meaning::LostAccess));
+    stage.fake.allow(stage.bot.user, stage.channel, &["SEND_MESSAGES", "VIEW_CHANNEL"]);
+    sent(stage.create("n1", "x"));
+}
+
+#[test]
+fn edits_of_old_messages_have_their_own_budget() {
+    let stage = stage(|_| ());
+    stage
+        .fake
+        .configure(json!({"buckets": {"PATCH /channels/{}/messages/{}": {"limit": 100, "window_ms": 1000}}}));
+    let old = sent(stage.create("n1", "old"));
+    stage.fake.advance(3_700_000);
+    let young = sent(stage.create("n2", "young"));
+    let results: Vec<_> = (0..4).map(|n| stage.edit(old, &n.to_string())).collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3, "{results:?}");
+    assert!(matches!(results.last(), Some(Err(Fault::Limited { .. }))), "{results:?}");
+    assert_eq!(stage.edit(young, "still goes"), Ok(()));
+}
+
+#[test]
+fn a_wrong_token_is_used_once() {
+    let stage = stage(|settings| settings.token = Secret::new("wrong".to_owned()));
+    for _ in 0..3 {
+        assert_eq!(meaning(stage.create("n1", "x")), Some(Meaning::Unauthorized));
+    }
+    assert_eq!(stage.fake.tally().invalid, 1);
+    let token = Secret::new(TOKEN.to_owned());
+    assert_eq!(stage.rest.set_token(&token), Ok(()));
+    sent(stage.create("n1", "x"));
+}
+
+#[test]
+fn files_pages_reactions_and_the_rest_are_taken() {
+    let stage = stage(|_| ());
+    let mut message = new("n1", "with a file");
+    message.body.files.push(File {
+        name: "turn.md".to_owned(),
+        content_type: "text/markdown".to_owned(),
+        description: "what was done".to_owned(),
+        bytes: b"# done".as_slice().into(),
+    });
+    let id = sent(stage.runtime.block_on(stage.rest.create_message(stage.here(), &message, FINAL)));
+    // The nonce holds with a file, too.
+    let again = stage.runtime.block_on(stage.rest.create_message(stage.here(), &message, FINAL));
+    assert_eq!(sent(again), id);
+    let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::Newest, 10));
+    let page = page.unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(page.iter().map(|m| (m.id, m.attachments.len())).collect::<Vec<_>>(), [(id, 1)]);
+    let reacted = stage.runtime.block_on(async {
+        stage.rest.typing(stage.here()).await?;
+        stage.rest.add_reaction(stage.here(), id, "👀", PATIENT).await?;
+        stage.rest.remove_reaction(stage.here(), id, "👀", PATIENT).await?;
+        let me = stage.rest.me().await?;
+        let application = stage.rest.application().await?;
+        let gateway = stage.rest.gateway().await?;
+        Ok::<_, Fault>((me.id, application.id, gateway.url.starts_with("ws://")))
+    });
+    let expected = (Snowflake(stage.bot.user), Snowflake(stage.bot.application), true);
+    assert_eq!(reacted, Ok(expected));
+}
