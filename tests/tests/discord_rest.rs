@@ -203,17 +203,22 @@ fn threads_are_made_once_and_say_when_they_are_put_away() {
     };
     assert_eq!((start().id, start().id), (id, id));
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
-    let say = |nonce: &str| stage.rest.create_message(id, &new(nonce, "in the thread"), FINAL);
-    let said = sent(stage.runtime.block_on(say("n2")));
+    let say = |nonce: &str| {
+        let message = new(nonce, "in the thread");
+        stage.runtime.block_on(stage.rest.create_message(id, &message, FINAL))
+    };
+    let said = sent(say("n2"));
     stage.fake.archive(id.0, true);
-    let edit = stage.rest.edit_message(id, said, &Body::text("x"), CARD);
-    assert_eq!(meaning(stage.runtime.block_on(edit)), Some(Meaning::Archived));
+    let edit = || {
+        let body = Body::text("x");
+        stage.runtime.block_on(stage.rest.edit_message(id, said, &body, CARD))
+    };
+    assert_eq!(meaning(edit()), Some(Meaning::Archived));
     let open = Change { archived: Some(false), ..Change::default() };
     assert!(stage.runtime.block_on(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
-    let edit = stage.rest.edit_message(id, said, &Body::text("x"), CARD);
-    assert_eq!(stage.runtime.block_on(edit), Ok(()));
+    assert_eq!(edit(), Ok(()));
     stage.fake.delete_channel(id.0);
-    let gone = stage.runtime.block_on(say("n3"));
+    let gone = say("n3");
     assert_eq!(meaning(gone), Some(Meaning::Gone(What::Channel)));
 }
 
