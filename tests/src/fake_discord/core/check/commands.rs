@@ -52,7 +52,7 @@ pub fn check(command: &Value, path: &str, errors: &mut FormErrors) {
         1 => {
             name(command, path, errors);
             bounded(command, "description", path, (1, DESCRIPTION_MAX), errors);
-            options(command, path, 0, errors);
+            check_options(command, path, &[SUB_COMMAND, SUB_COMMAND_GROUP], errors);
         }
         2 | 3 => {
             bounded(command, "name", path, (1, NAME_MAX), errors);
@@ -79,7 +79,8 @@ fn name(object: &Value, path: &str, errors: &mut FormErrors) {
     }
 }
 
-fn options(object: &Value, path: &str, depth: usize, errors: &mut FormErrors) {
+/// `below` says which of groups and sub-commands may stand here.
+fn check_options(object: &Value, path: &str, below: &[u64], errors: &mut FormErrors) {
     let path = at(path, "options");
     let options = list(object, "options", &path, errors).map_or(&[][..], Vec::as_slice);
     if options.len() > OPTIONS_MAX {
@@ -97,11 +98,12 @@ fn options(object: &Value, path: &str, depth: usize, errors: &mut FormErrors) {
         match option.get("type").and_then(Value::as_u64) {
             Some(of @ (SUB_COMMAND | SUB_COMMAND_GROUP)) => {
                 nested += 1;
-                if depth > usize::from(of == SUB_COMMAND) {
+                if !below.contains(&of) {
                     let message = "Sub-commands and sub-command groups cannot be nested so deep";
                     errors.add(&at(&path, "type"), "APPLICATION_COMMAND_OPTIONS_TYPE_INVALID", message);
                 }
-                options_of(option, &path, depth, errors);
+                let inner: &[u64] = if of == SUB_COMMAND_GROUP { &[SUB_COMMAND] } else { &[] };
+                check_options(option, &path, inner, errors);
             }
             Some(3..=11) => {
                 let required = option.get("required").and_then(Value::as_bool).unwrap_or(false);
@@ -120,10 +122,6 @@ fn options(object: &Value, path: &str, depth: usize, errors: &mut FormErrors) {
             "Sub-command and sub-command group option types are mutually exclusive to all other types";
         errors.add(&path, "APPLICATION_COMMAND_OPTIONS_TYPE_INVALID", message);
     }
-}
-
-fn options_of(option: &Value, path: &str, depth: usize, errors: &mut FormErrors) {
-    options(option, path, depth + 1, errors);
 }
 
 fn choices(option: &Value, path: &str, errors: &mut FormErrors) {
