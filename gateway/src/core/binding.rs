@@ -134,7 +134,7 @@ pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: 
         (Some(stale), _) if runs_due == 0 => AtStart::End(stale),
         (Some(_), _) => AtStart::Keep,
         (None, BindingStatus::Pending) => AtStart::Finish,
-        (None, BindingStatus::Active | BindingStatus::Ending) => AtStart::Keep,
+        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => AtStart::Keep,
     }
 }
 
