@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod fake_agent;
 pub mod fake_channel;
+pub mod fake_discord;
 pub mod fake_model;
 pub mod foreign;
 pub mod house;

@@ -26,6 +26,12 @@ impl Seed {
         Self { state }
     }
 
+    /// A source that begins with a number of the caller's choice; nothing is printed.
+    #[must_use]
+    pub const fn from_number(state: u64) -> Self {
+        Self { state }
+    }
+
     /// Another source that follows from this one: what is drawn from the one does not change the other.
     #[must_use]
     pub fn fork(&mut self) -> Self {

@@ -8,3 +8,6 @@
 //!   a deadline.
 //!
 //! Both talk to one base URL. With another one than Discord's own, nothing can reach the real service.
+
+pub mod core;
+pub mod session;

@@ -1,0 +1,183 @@
+//! Where Discord is. One base URL for requests and websocket; with another one than Discord's own, nothing reaches
+//! the real service.
+
+use reqwest::Url;
+use std::fmt;
+
+/// Discord's own.
+const DISCORD: &str = "https://discord.com";
+/// The domain of Discord's gateways.
+const GATEWAYS: &str = "discord.gg";
+
+/// Where requests go: scheme, host and port, and nothing more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Base(Url);
+
+/// Why an address is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Base {
+    /// Discord's own.
+    ///
+    /// # Errors
+    /// None that can happen.
+    pub fn discord() -> Result<Self, Refused> {
+        Self::parse(DISCORD)
+    }
+
+    /// Another one: of a proxy, or of a test.
+    ///
+    /// # Errors
+    /// A sentence about an address with more or less in it than `http[s]://host[:port]`.
+    pub fn parse(text: &str) -> Result<Self, Refused> {
+        let url = Url::parse(text).map_err(|error| Refused(format!("`{text}` is no address: {error}")))?;
+        let plain = url.username().is_empty()
+            && url.password().is_none()
+            && url.path() == "/"
+            && url.query().is_none()
+            && url.fragment().is_none();
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() || !plain {
+            return Err(Refused("the base URL is to be http[s]://HOST[:PORT] and nothing more".to_owned()));
+        }
+        if is_discords(&url) && url.as_str() != "https://discord.com/" {
+            return Err(Refused(format!(
+                "`{text}` is Discord's, in another spelling: leave the base URL out"
+            )));
+        }
+        Ok(Self(url))
+    }
+
+    /// Whether it is Discord's own.
+    #[must_use]
+    pub fn is_discords(&self) -> bool {
+        is_discords(&self.0)
+    }
+
+    /// The address of a path that begins with `/`.
+    #[must_use]
+    pub fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.text())
+    }
+
+    /// As it is configured, without a slash at the end.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.0.as_str().trim_end_matches('/')
+    }
+
+    /// Judges where the service says that its gateway is.
+    ///
+    /// # Errors
+    /// A sentence, when it is elsewhere: another host than a configured one, outside of Discord's domain for
+    /// Discord's own, or without TLS where requests have it.
+    pub fn gateway(&self, said: &str) -> Result<String, Refused> {
+        let refuse = |why: &str| Refused(format!("{} says that its gateway is `{said}`: {why}", self.text()));
+        let url = Url::parse(said).map_err(|_| refuse("that is no address"))?;
+        let host = url.host_str().ok_or_else(|| refuse("that names no host"))?;
+        let secure = match url.scheme() {
+            "wss" => true,
+            "ws" => false,
+            _ => return Err(refuse("that is no websocket")),
+        };
+        if !secure && self.0.scheme() == "https" {
+            return Err(refuse("that is without TLS, and requests have it"));
+        }
+        if !url.username().is_empty()
+            || url.password().is_some()
+            || url.query().is_some()
+            || url.fragment().is_some()
+        {
+            return Err(refuse("that has more in it than an address"));
+        }
+        let ours = if self.is_discords() {
+            host == GATEWAYS || host.strip_suffix(GATEWAYS).is_some_and(|name| name.ends_with('.'))
+        } else {
+            Some(host) == self.0.host_str()
+        };
+        if !ours {
+            return Err(refuse("nothing is sent to another host than the configured one"));
+        }
+        Ok(url.as_str().trim_end_matches('/').to_owned())
+    }
+}
+
+/// By its host; a host of Discord's under another spelling counts.
+fn is_discords(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_end_matches('.');
+    ["discord.com", "discordapp.com"]
+        .iter()
+        .any(|own| host == *own || host.strip_suffix(own).is_some_and(|name| name.ends_with('.')))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn a_base_url_is_a_place_and_nothing_more() {
+        for good in
+            ["http://127.0.0.1:8080", "https://proxy.example", "http://[::1]:1/", "https://discord.com"]
+        {
+            let base = Base::parse(good).unwrap_or_else(|why| panic!("{good}: {why}"));
+            assert_eq!(base.at("/api/v10/x"), format!("{}/api/v10/x", good.trim_end_matches('/')));
+            assert_eq!(base.is_discords(), good == "https://discord.com", "{good}");
+        }
+        for bad in [
+            "",
+            "discord.com",
+            "ftp://host",
+            "http://host/path",
+            "http://host?x",
+            "http://user@host",
+            "http://discord.com@host",
+            "http://discord.com",
+            "https://discord.com:444",
+            "https://canary.discord.com",
+            "https://discordapp.com",
+            "https://discord.com.",
+        ] {
+            assert!(Base::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_gateway_is_where_the_base_url_is() {
+        const OWN: &str = "https://discord.com";
+        for (base, said, good) in [
+            ("http://127.0.0.1:8080", "ws://127.0.0.1:8081", true),
+            ("http://127.0.0.1:8080", "wss://127.0.0.1:8080/", true),
+            ("http://127.0.0.1:8080", "wss://gateway.discord.gg", false),
+            ("http://127.0.0.1:8080", "ws://localhost:8080", false),
+            ("http://127.0.0.1:8080", "ws://127.0.0.1.evil.example", false),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", false),
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", false),
+            ("http://127.0.0.1:8080", "", false),
+            ("http://127.0.0.1:8080", "ws://gateway.discord.gg@127.0.0.1:8080", false),
+            ("http://127.0.0.1:8080", "ws://127.0.0.1:8080@gateway.discord.gg", false),
+            ("https://proxy.example", "ws://proxy.example", false),
+            ("https://proxy.example", "wss://PROXY.example", true),
+            (OWN, "wss://gateway.discord.gg", true),
+            (OWN, "wss://gateway-us-east1-b.discord.gg", true),
+            (OWN, "ws://gateway.discord.gg", false),
+            (OWN, "wss://gateway.evildiscord.gg", false),
+            (OWN, "wss://discord.gg.evil.example", false),
+            (OWN, "wss://127.0.0.1", false),
+        ] {
+            let judged = Base::parse(base).expect("base").gateway(said);
+            assert_eq!(judged.is_ok(), good, "{base} {said}: {judged:?}");
+        }
+        let url = Base::parse("http://127.0.0.1:1").and_then(|base| base.gateway("ws://127.0.0.1:2/"));
+        assert_eq!(url.as_deref(), Ok("ws://127.0.0.1:2"));
+    }
+}

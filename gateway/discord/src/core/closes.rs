@@ -1,0 +1,139 @@
+//! What it means when the gateway closes the connection, and what somebody can do about it.
+
+use std::fmt;
+
+/// A code with which the gateway closes a connection (documentation, "Gateway close event codes").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Close {
+    /// The code.
+    pub code: u16,
+    /// What happened.
+    pub what: &'static str,
+    /// What to do where another attempt would end in the same way; otherwise a new connection is made.
+    pub then: Option<&'static str>,
+}
+
+const fn again(code: u16, what: &'static str) -> Close {
+    Close { code, what, then: None }
+}
+
+const fn fatal(code: u16, what: &'static str, then: &'static str) -> Close {
+    Close { code, what, then: Some(then) }
+}
+
+/// Every code that is documented.
+pub const CLOSES: [Close; 14] = [
+    again(4000, "Discord does not know what went wrong"),
+    again(4001, "Discord did not know an opcode or a payload of ours"),
+    again(4002, "Discord could not read what was sent"),
+    again(4003, "something was sent before the session began"),
+    fatal(
+        4004,
+        "Discord refuses the bot's token",
+        "Open the developer portal, your application, Bot; press Reset Token, and put the new token where the \
+         configuration says that it is. Then start again.",
+    ),
+    again(4005, "the session was begun twice"),
+    again(4007, "the session cannot be resumed from that number on"),
+    again(4008, "too much was sent in too short a time"),
+    again(4009, "the session timed out"),
+    fatal(
+        4010,
+        "Discord refuses the number of this shard",
+        "The number of shards changed while they were being started. Start again; if it comes back, report it.",
+    ),
+    fatal(
+        4011,
+        "the bot is in too many guilds for so few shards",
+        "Start again: the number of shards is asked of Discord at each start. If a number is configured, take it out.",
+    ),
+    fatal(
+        4012,
+        "Discord no longer serves this version of its gateway",
+        "Install a newer version of this program.",
+    ),
+    fatal(
+        4013,
+        "Discord does not know an intent that was asked for",
+        "Install a newer version of this program; if this is the newest one, report it.",
+    ),
+    fatal(
+        4014,
+        "Discord does not let this bot read what is in messages",
+        "Open the developer portal, your application, Bot, Privileged Gateway Intents; switch on Message Content \
+         Intent and save. A bot in 100 guilds or more must ask for it there. Then start again.",
+    ),
+];
+
+/// Why the connection to Discord is not made again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The code of the gateway, where it gave one.
+    pub code: Option<u16>,
+    /// What happened.
+    pub what: String,
+    /// What to do next.
+    pub then: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, what, then } = self;
+        write!(f, "Not connected to Discord: {what}")?;
+        if let Some(code) = code {
+            write!(f, " (code {code})")?;
+        }
+        write!(f, ". {then}")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What a code means. One that is not documented is tried again.
+#[must_use]
+pub fn meaning(code: u16) -> Close {
+    let known = CLOSES.iter().find(|close| close.code == code);
+    known.copied().unwrap_or(again(code, "the connection was closed"))
+}
+
+/// The failure that a code stands for, if it is no use to try again.
+#[must_use]
+pub fn failure(code: u16) -> Option<Failure> {
+    let Close { code, what, then } = meaning(code);
+    let then = then?.to_owned();
+    Some(Failure { code: Some(code), what: what.to_owned(), then })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn exactly_the_documented_codes_end_it() {
+        let fatal: Vec<u16> = (0..=u16::MAX).filter(|code| failure(*code).is_some()).collect();
+        assert_eq!(fatal, [4004, 4010, 4011, 4012, 4013, 4014]);
+        assert!(CLOSES.is_sorted_by_key(|close| close.code));
+    }
+
+    #[test]
+    fn a_missing_intent_says_what_to_click() {
+        let text = failure(4014).expect("fatal").to_string();
+        for part in ["code 4014", "Bot", "Privileged Gateway Intents", "Message Content Intent"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = failure(4004).expect("fatal").to_string();
+        assert!(text.contains("Reset Token"), "{text}");
+    }
+
+    #[test]
+    fn every_code_is_said_in_words() {
+        for close in CLOSES {
+            assert!(
+                !close.what.ends_with('.') && close.then.is_none_or(|then| then.ends_with('.')),
+                "{close:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+#![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use super::*;
+use crate::core::event::{Attachment, Command, Given, Interaction, Member, User, Value};
+use crate::core::ids::Snowflake;
+use acp_shared::redact::Secret;
+use proptest::prelude::*;
+
+fn spec(name: &str, takes: Takes) -> Spec {
+    Spec { name: name.to_owned(), says: format!("what {name} does"), takes }
+}
+
+fn param(name: &str, place: Place) -> Param {
+    let kind = Kind::Text { max: 200, suggest: false };
+    Param { name: name.to_owned(), says: format!("its {name}"), kind, required: false, place }
+}
+
+/// A tree with everything in it.
+fn tree() -> Vec<Spec> {
+    let choice = |text: &str| (text.to_owned(), text.to_owned());
+    let spawn = vec![
+        Param { kind: Kind::Text { max: 100, suggest: true }, ..param("agent", Place::Word(0)) },
+        Param { kind: Kind::Choice(vec![choice("auto"), choice("here")]), ..param("thread", Place::Flag) },
+        param("label", Place::Flag),
+        Param { kind: Kind::Bool, ..param("discard", Place::Flag) },
+        Param { kind: Kind::Integer { min: 0, max: 9 }, ..param("count", Place::Flag) },
+        Param { kind: Kind::File, ..param("file", Place::Beside) },
+    ];
+    let answer = vec![
+        Param { required: true, ..param("option", Place::Word(1)) },
+        param("id", Place::Word(0)),
+        param("session", Place::Flag),
+    ];
+    let steer = vec![Param { required: true, ..param("text", Place::Rest) }, param("session", Place::Flag)];
+    let verbs = vec![
+        spec("spawn", Takes::Options(spawn)),
+        spec("answer", Takes::Options(answer)),
+        spec("steer", Takes::Options(steer)),
+        spec("set", Takes::Verbs(vec![spec("mode", Takes::Options(vec![param("mode", Place::Word(0))]))])),
+    ];
+    vec![spec("acp", Takes::Verbs(verbs)), spec("unfocus", Takes::Options(Vec::new()))]
+}
+
+fn given(name: &str, value: Value) -> Given {
+    Given { name: name.to_owned(), value, focused: false }
+}
+
+fn text(name: &str, text: &str) -> Given {
+    given(name, Value::Text(text.to_owned()))
+}
+
+fn command(name: &str, options: Vec<Given>) -> Command {
+    let user = User { id: Snowflake(9), name: "ann".to_owned(), shown: None, bot: false };
+    let at = Interaction {
+        id: Snowflake(1),
+        application: Snowflake(2),
+        token: Secret::new("hunter2".to_owned()),
+        guild: None,
+        channel: Snowflake(3),
+        parent: None,
+        who: Member { user, roles: Vec::new(), permissions: None },
+        app_permissions: None,
+        locale: None,
+        attachment_limit: None,
+    };
+    Command { at, name: name.to_owned(), options }
+}
+
+fn acp(verb: &str, options: Vec<Given>) -> Command {
+    command("acp", vec![given(verb, Value::Sub(options))])
+}
+
+#[test]
+fn what_is_registered() {
+    let json = registration(&tree()).expect("good");
+    let acp = &json[0];
+    assert_eq!((&acp["type"], &acp["name"], &acp["contexts"]), (&json!(1), &json!("acp"), &json!([0, 1])));
+    let spawn = &acp["options"][0];
+    assert_eq!((&spawn["type"], &spawn["options"][0]["autocomplete"]), (&json!(1), &json!(true)));
+    assert_eq!(spawn["options"][1]["choices"][1], json!({ "name": "here", "value": "here" }));
+    assert_eq!(spawn["options"][3]["type"], json!(5));
+    assert_eq!(spawn["options"][4]["max_value"], json!(9));
+    assert_eq!(spawn["options"][5]["type"], json!(11));
+    let answer = &acp["options"][1]["options"];
+    assert_eq!((&answer[0]["name"], &answer[0]["required"]), (&json!("option"), &json!(true)));
+    let set = &acp["options"][3];
+    assert_eq!((&set["type"], &set["options"][0]["type"]), (&json!(2), &json!(1)));
+    assert_eq!(json[1]["options"], json!([]));
+}
+
+#[test]
+fn what_discord_would_refuse_is_refused_before() {
+    let options = |params: Vec<Param>| vec![spec("acp", Takes::Options(params))];
+    let many = |n: usize| (0..n).map(|i| param(&format!("p{i}"), Place::Flag)).collect::<Vec<_>>();
+    let choices = |n: usize, len: usize| {
+        let choice = |i| (format!("{i}"), "v".repeat(len));
+        Param { kind: Kind::Choice((0..n).map(choice).collect()), ..param("p", Place::Flag) }
+    };
+    let long = |n: usize| Param { says: "x".repeat(n), ..param("p", Place::Flag) };
+    let named = |name: &str| vec![spec(name, Takes::Options(Vec::new()))];
+    let deep = |n: usize| {
+        let leaf = spec("leaf", Takes::Options(Vec::new()));
+        vec![(0..n).fold(leaf, |below, i| spec(&format!("v{i}"), Takes::Verbs(vec![below])))]
+    };
+    let heavy = |n: usize| {
+        let param = |i| Param { says: "x".repeat(100), ..param(&format!("{i:02}"), Place::Flag) };
+        let verb = |v| spec(&format!("verb{v}"), Takes::Options((0..20).map(param).collect()));
+        vec![spec("acp", Takes::Verbs((0..n).map(verb).collect()))]
+    };
+    let required = Param { required: true, ..param("r", Place::Flag) };
+    for (case, tree, good) in [
+        ("25 options", options(many(25)), true),
+        ("26 options", options(many(26)), false),
+        ("description of 100", options(vec![long(100)]), true),
+        ("description of 101", options(vec![long(101)]), false),
+        ("no description", options(vec![long(0)]), false),
+        ("25 choices", options(vec![choices(25, 100)]), true),
+        ("26 choices", options(vec![choices(26, 1)]), false),
+        ("no choice", options(vec![choices(0, 1)]), false),
+        ("value of 101", options(vec![choices(1, 101)]), false),
+        ("name of 32", named(&"x".repeat(32)), true),
+        ("name of 33", named(&"x".repeat(33)), false),
+        ("no name", named(""), false),
+        ("capital", named("Acp"), false),
+        ("space", named("a b"), false),
+        ("group", deep(2), true),
+        ("group of groups", deep(3), false),
+        ("3 verbs full", heavy(3), true),
+        ("4 verbs full", heavy(4), false),
+        ("twice", [named("a"), named("a")].concat(), false),
+        ("option twice", options(vec![param("p", Place::Flag), param("p", Place::Word(0))]), false),
+        ("100 commands", (0..100).flat_map(|i| named(&format!("c{i}"))).collect(), true),
+        ("101 commands", (0..101).flat_map(|i| named(&format!("c{i}"))).collect(), false),
+        ("required first", options(vec![required.clone(), param("p", Place::Flag)]), true),
+        ("required last", options(vec![param("p", Place::Flag), required]), false),
+        ("one place", options(vec![param("p", Place::Word(1)), param("q", Place::Word(1))]), false),
+        ("two rests", options(vec![param("p", Place::Rest), param("q", Place::Rest)]), false),
+        ("a file in the line", options(vec![Param { kind: Kind::File, ..param("p", Place::Flag) }]), false),
+        ("a text beside it", options(vec![param("p", Place::Beside)]), false),
+        ("yes as a word", options(vec![Param { kind: Kind::Bool, ..param("p", Place::Word(0)) }]), false),
+    ] {
+        assert_eq!(registration(&tree).is_ok(), good, "{case}: {:?}", check(&tree));
+    }
+    let broken = check(&options(vec![long(101)])).expect_err("too long").to_string();
+    assert_eq!(broken, "slash command `acp p`: 101 characters of description, of at most 100");
+}
+
+#[test]
+fn e05_what_was_chosen_is_a_line() {
+    let file = Attachment { id: Snowflake(5), name: "a".into(), url: "u".into(), size: 1, mime: None };
+    let all = vec![
+        text("label", "my thing"),
+        text("thread", "here"),
+        given("discard", Value::Bool(true)),
+        given("count", Value::Integer(3)),
+        given("file", Value::File(file)),
+        text("agent", "claude"),
+    ];
+    for (command, line) in [
+        (command("unfocus", Vec::new()), "/unfocus"),
+        (acp("spawn", Vec::new()), "/acp spawn"),
+        (acp("spawn", all), "/acp spawn claude --label \"my thing\" --thread here --discard --count 3"),
+        (acp("spawn", vec![given("discard", Value::Bool(false)), text("label", "")]), "/acp spawn"),
+        (
+            acp("spawn", vec![text("agent", "--x"), text("label", "--y z")]),
+            "/acp spawn --label=\"--y z\" -- --x",
+        ),
+        // The order of the line, not of the question.
+        (acp("answer", vec![text("option", "2"), text("id", "7")]), "/acp answer 7 2"),
+        (acp("answer", vec![text("option", "2")]), "/acp answer 2"),
+        (
+            acp("steer", vec![text("text", " say \"hi\" "), text("session", "a b")]),
+            "/acp steer --session \"a b\" say \"hi\"",
+        ),
+        (acp("steer", vec![text("text", "-- no")]), "/acp steer -- -- no"),
+        (acp("set", vec![given("mode", Value::Sub(vec![text("mode", "a\"b")]))]), "/acp set mode \"a\\\"b\""),
+    ] {
+        assert_eq!(super::line(&tree(), &command).as_deref(), Ok(line));
+    }
+}
+
+#[test]
+fn a_command_of_another_version_is_refused() {
+    for command in [
+        command("old", Vec::new()),
+        command("acp", Vec::new()),
+        acp("old", Vec::new()),
+        acp("spawn", vec![text("old", "x")]),
+        acp("set", vec![text("mode", "x")]),
+        acp("spawn", vec![given("agent", Value::Sub(Vec::new()))]),
+    ] {
+        let refused = super::line(&tree(), &command).expect_err("refused");
+        assert!(refused.to_string().contains("Reload Discord"), "{refused}");
+    }
+}
+
+#[test]
+fn the_token_of_an_interaction_is_never_printed() {
+    let printed = format!("{:?}", acp("spawn", Vec::new()));
+    assert!(!printed.contains("hunter2") && printed.contains("***"), "{printed}");
+}
+
+/// Reads a line as those do who take it up: the words, the flags with their values, and what follows them as typed.
+#[derive(Debug, Default, PartialEq)]
+struct Typed {
+    words: Vec<String>,
+    flags: Vec<(String, String)>,
+    rest: String,
+}
+
+/// The next word and what follows it.
+fn word(text: &str) -> Option<(String, &str)> {
+    let text = text.trim_start();
+    let (mut out, mut quote, mut chars) = (None::<String>, None, text.char_indices());
+    while let Some((at, c)) = chars.next() {
+        match (quote, c) {
+            (None, c) if c.is_whitespace() => return Some((out?, &text[at..])),
+            (Some('\''), '\\') => out.get_or_insert_default().push(c),
+            (_, '\\') => out.get_or_insert_default().push(chars.next().expect("a character to take").1),
+            (Some(open), c) if c == open || (open == '"' && "\u{201C}\u{201D}\u{201E}".contains(c)) => {
+                quote = None
+            }
+            (None, '"' | '\'' | '\u{201C}' | '\u{201D}' | '\u{201E}') => {
+                quote = Some(if c == '\'' { c } else { '"' });
+                out.get_or_insert_default();
+            }
+            _ => out.get_or_insert_default().push(c),
+        }
+    }
+    assert_eq!(quote, None, "a quote is open in {text}");
+    Some((out?, ""))
+}
+
+/// Flags with a value: the others are switches. `texts`: what follows the flags is a text.
+fn typed(line: &str, switches: &[&str], texts: bool) -> Typed {
+    let mut out = Typed::default();
+    let mut rest = line;
+    let mut over = false;
+    while !texts || rest.trim_start().starts_with('-') {
+        let Some((next, after)) = word(rest) else { break };
+        let is_flag = next.starts_with("--") && !over;
+        rest = after;
+        match next.strip_prefix("--").filter(|_| is_flag) {
+            None => out.words.push(next),
+            Some("") => {
+                over = true;
+                if texts {
+                    break;
+                }
+            }
+            Some(flag) => {
+                let (name, value) = match flag.split_once('=') {
+                    Some((name, value)) => (name, value.to_owned()),
+                    None if switches.contains(&flag) => (flag, String::new()),
+                    None => {
+                        let (value, after) = word(rest).expect("a value");
+                        assert!(!value.starts_with("--"), "{line}");
+                        rest = after;
+                        (flag, value)
+                    }
+                };
+                out.flags.push((name.to_owned(), value));
+            }
+        }
+    }
+    out.rest = rest.trim().to_owned();
+    out
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z]{1,8}",
+        "-{0,3}[a-z ]{0,5}",
+        "[-=\"'\\\\ \u{201C}\u{201D}\u{201E}a]{0,12}",
+        "\\PC{0,20}",
+        "[a\n\t ]{0,6}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn e05_words_and_flags_are_read_as_they_were_given(
+        agent in value(), label in value(), discard: bool, count in proptest::option::of(0_i64..9),
+    ) {
+        let mut options = vec![
+            text("label", &label), text("agent", &agent), given("discard", Value::Bool(discard)),
+        ];
+        options.extend(count.map(|count| given("count", Value::Integer(count))));
+        let line = super::line(&tree(), &acp("spawn", options)).expect("known");
+        let read = typed(line.strip_prefix("/acp spawn").expect("verb"), &["discard"], false);
+        let words: Vec<String> = Some(agent).filter(|agent| !agent.is_empty()).into_iter().collect();
+        let mut flags = Vec::new();
+        flags.extend(Some(("label".to_owned(), label)).filter(|(_, label)| !label.is_empty()));
+        flags.extend(discard.then(|| ("discard".to_owned(), String::new())));
+        flags.extend(count.map(|count| ("count".to_owned(), count.to_string())));
+        prop_assert_eq!(read, Typed { words, flags, rest: String::new() }, "{}", line);
+    }
+
+    #[test]
+    fn e05_a_text_is_left_as_it_was_typed(session in value(), said in value()) {
+        let options = vec![text("text", &said), text("session", &session)];
+        let line = super::line(&tree(), &acp("steer", options)).expect("known");
+        let read = typed(line.strip_prefix("/acp steer").expect("verb"), &[], true);
+        let flags = Some(("session".to_owned(), session)).filter(|(_, session)| !session.is_empty());
+        let expected = Typed { words: Vec::new(), flags: flags.into_iter().collect(), rest: said.trim().to_owned() };
+        prop_assert_eq!(read, expected, "{}", line);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a button carries: the command that a click stands for, so that buttons mean the same after any restart.
+//!
+//! `acp1:` and the text of the command. The number is the version of this form.
+
+use std::fmt;
+
+/// How long a custom id may be (documentation, "Custom ID"). Counted in UTF-16 units, which is never less than what
+/// the service counts.
+pub const MAX: usize = 100;
+
+const NAME: &str = "acp";
+const VERSION: u32 = 1;
+
+/// Why a text cannot be carried by a button.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Longer than fits: by so many units.
+    TooLong {
+        /// How many are too many.
+        by: usize,
+    },
+    /// Nothing, or white space at an end, which might not come back.
+    NotExact,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { by } => write!(f, "too long for a button by {by}"),
+            Self::NotExact => f.write_str("a button cannot carry an empty text, or white space at an end"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What a custom id says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carried<'a> {
+    /// This command.
+    Text(&'a str),
+    /// Something of another version of this program: the button is to be refused with these words, not guessed at.
+    OtherVersion(u32),
+    /// Nothing of ours.
+    Foreign,
+}
+
+/// Puts a command into a button.
+///
+/// # Errors
+/// [`Refused`] when it would not come back as it is.
+pub fn encode(text: &str) -> Result<String, Refused> {
+    if text.is_empty() || text.trim() != text {
+        return Err(Refused::NotExact);
+    }
+    let id = format!("{NAME}{VERSION}:{text}");
+    match id.encode_utf16().count().checked_sub(MAX) {
+        None | Some(0) => Ok(id),
+        Some(by) => Err(Refused::TooLong { by }),
+    }
+}
+
+/// What a click stands for.
+#[must_use]
+pub fn decode(custom_id: &str) -> Carried<'_> {
+    let Some((head, text)) = custom_id.split_once(':') else { return Carried::Foreign };
+    let Some(version) = head.strip_prefix(NAME).filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
+    else {
+        return Carried::Foreign;
+    };
+    match version.parse() {
+        Ok(VERSION) if !text.is_empty() => Carried::Text(text),
+        Ok(VERSION) | Err(_) => Carried::Foreign,
+        Ok(other) => Carried::OtherVersion(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_a_button_carries() {
+        assert_eq!(encode("/acp answer 7 2").expect("fits"), "acp1:/acp answer 7 2");
+        assert_eq!(encode(&"x".repeat(95)).map(|id| id.len()), Ok(100));
+        assert_eq!(encode(&"x".repeat(97)), Err(Refused::TooLong { by: 2 }));
+        // Two units each.
+        assert_eq!(encode(&"🦀".repeat(48)), Err(Refused::TooLong { by: 1 }));
+        for text in ["", " x", "x\n"] {
+            assert_eq!(encode(text), Err(Refused::NotExact), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_click_stands_for() {
+        for (id, carried) in [
+            ("acp1:/acp cancel", Carried::Text("/acp cancel")),
+            ("acp1:a:b", Carried::Text("a:b")),
+            ("acp2:/acp cancel", Carried::OtherVersion(2)),
+            ("acp1:", Carried::Foreign),
+            ("acp:x", Carried::Foreign),
+            ("acp+1:x", Carried::Foreign),
+            ("acp99999999999:x", Carried::Foreign),
+            ("perm:1", Carried::Foreign),
+            ("", Carried::Foreign),
+        ] {
+            assert_eq!(decode(id), carried, "{id}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_fits_comes_back(text in "\\PC{0,110}") {
+            if let Ok(id) = encode(&text) {
+                prop_assert!(id.chars().count() <= MAX);
+                prop_assert_eq!(decode(&id), Carried::Text(text.as_str()));
+            }
+        }
+
+        #[test]
+        fn nothing_breaks_it(id in "(acp)?[0-9]{0,12}:?\\PC{0,20}") {
+            let _ = decode(&id);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Ids of the service.
+
+use serde::de::{Error as _, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// Milliseconds from the Unix epoch to the one from which ids count (API reference, "Snowflakes").
+const EPOCH_MS: u64 = 1_420_070_400_000;
+
+/// An id of the service: of a user, a channel, a message, a guild, an application, an interaction. Later ones are
+/// larger, so messages of a channel sort by it. In JSON it is a text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Snowflake(pub u64);
+
+impl Snowflake {
+    /// When the service made it, in milliseconds of the Unix epoch.
+    #[must_use]
+    pub const fn made_at_ms(self) -> u64 {
+        (self.0 >> 22) + EPOCH_MS
+    }
+
+    /// The smallest id of that moment: what comes at or after it is not smaller. Before the service's own epoch 0.
+    #[must_use]
+    pub const fn from_ms(at_ms: u64) -> Self {
+        Self(at_ms.saturating_sub(EPOCH_MS) << 22)
+    }
+}
+
+impl fmt::Display for Snowflake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Snowflake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Snowflake {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl Serialize for Snowflake {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Snowflake {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = Snowflake;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an id: digits, as a text or as a number")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Snowflake, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<Snowflake, E> {
+                Ok(Snowflake(id))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, id: i64) -> Result<Snowflake, E> {
+                u64::try_from(id).map(Snowflake).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Read).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn ids_are_texts_in_json_and_know_their_time() {
+        // The example of the API reference.
+        let id = Snowflake(175_928_847_299_117_063);
+        assert_eq!(id.made_at_ms(), 1_462_015_105_796);
+        assert_eq!(serde_json::to_string(&id).expect("json"), "\"175928847299117063\"");
+        for text in ["\"175928847299117063\"", "175928847299117063"] {
+            assert_eq!(serde_json::from_str::<Snowflake>(text).expect("id"), id);
+        }
+        for text in ["\"\"", "\"x1\"", "-1", "1.5", "null", "\"99999999999999999999\""] {
+            assert!(serde_json::from_str::<Snowflake>(text).is_err(), "{text}");
+        }
+        assert!(Snowflake::from_ms(id.made_at_ms()) <= id && id < Snowflake::from_ms(id.made_at_ms() + 1));
+        assert_eq!(Snowflake::from_ms(0), Snowflake(0));
+    }
+}

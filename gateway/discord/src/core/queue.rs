@@ -1,0 +1,230 @@
+//! Events on their way from the connection to whoever takes them up: in order, and bounded.
+//!
+//! Whoever fills it never waits: behind it are heartbeats. When it is full, what can be read again is dropped until
+//! half of it is taken, and then a [`Gap`] says so once; what people clicked keeps its own room, since that cannot be
+//! read again.
+
+use super::event::{Event, Gap};
+use std::collections::VecDeque;
+
+/// What becomes of an event when there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// It can be read again, or tells of what can.
+    Again,
+    /// Nobody tells it again: it may use the reserve.
+    Once,
+    /// Useless by then.
+    Now,
+    /// Says how things are; there are few of these.
+    Always,
+}
+
+fn worth(event: &Event) -> Worth {
+    match event {
+        Event::Command(_) | Event::Click(_) | Event::ModalSubmit(_) => Worth::Once,
+        Event::Autocomplete(_) => Worth::Now,
+        Event::Ready(_) | Event::Gap { .. } | Event::Failed(_) => Worth::Always,
+        Event::Resumed
+        | Event::Message(_)
+        | Event::MessageEdited(_)
+        | Event::MessagesDeleted { .. }
+        | Event::ThreadCreated(_)
+        | Event::ThreadChanged(_)
+        | Event::ThreadDeleted { .. }
+        | Event::ChannelChanged(_)
+        | Event::ChannelDeleted(_)
+        | Event::GuildGone { .. }
+        | Event::GuildBack(_)
+        | Event::Unknown { .. }
+        | Event::Disconnected { .. }
+        | Event::Alarm(_) => Worth::Again,
+    }
+}
+
+/// What became of an event that was put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// It is in.
+    Kept,
+    /// There was no room; a gap will say so.
+    Dropped,
+    /// There was no room, and nobody misses it.
+    Stale,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue {
+    events: VecDeque<Event>,
+    /// For everything.
+    room: usize,
+    /// For what people did, on top of it.
+    reserve: usize,
+    /// What was dropped since it was full; `None` while nothing is.
+    behind: Option<u64>,
+}
+
+impl Queue {
+    /// An empty one with room for so many events, and a reserve for so many clicks and commands.
+    #[must_use]
+    pub const fn new(room: usize, reserve: usize) -> Self {
+        Self { events: VecDeque::new(), room, reserve, behind: None }
+    }
+
+    /// Puts an event in.
+    pub fn put(&mut self, event: Event) -> Put {
+        let len = self.events.len();
+        let fits = match worth(&event) {
+            Worth::Again => self.behind.is_none() && len < self.room,
+            Worth::Now if self.behind.is_some() || len >= self.room => return Put::Stale,
+            Worth::Now | Worth::Always => true,
+            Worth::Once => len < self.room + self.reserve,
+        };
+        if !fits {
+            *self.behind.get_or_insert(0) += 1;
+            return Put::Dropped;
+        }
+        // Two gaps beside each other are one: whoever takes it up reads everything again.
+        if let (Event::Gap { lost: more, .. }, Some(Event::Gap { lost, .. })) =
+            (&event, self.events.back_mut())
+        {
+            *lost += more;
+        } else {
+            self.events.push_back(event);
+        }
+        Put::Kept
+    }
+
+    /// Takes the next event out.
+    pub fn take(&mut self) -> Option<Event> {
+        let next = self.events.pop_front();
+        if self.events.len() <= self.room / 2
+            && let Some(lost) = self.behind.take()
+        {
+            self.put(Event::Gap { why: Gap::Overflow, lost });
+        }
+        next.or_else(|| self.events.pop_front())
+    }
+
+    /// How many events wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.behind.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::event::{Click, Interaction, Member, User};
+    use crate::core::ids::Snowflake;
+    use proptest::prelude::*;
+
+    fn deleted(id: u64) -> Event {
+        Event::ChannelDeleted(Snowflake(id))
+    }
+
+    fn click(id: u64) -> Event {
+        let user = User { id: Snowflake(9), name: String::new(), shown: None, bot: false };
+        let at = Interaction {
+            id: Snowflake(id),
+            application: Snowflake(2),
+            token: acp_shared::redact::Secret::default(),
+            guild: None,
+            channel: Snowflake(3),
+            parent: None,
+            who: Member { user, roles: Vec::new(), permissions: None },
+            app_permissions: None,
+            locale: None,
+            attachment_limit: None,
+        };
+        let click = Click { at, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
+        Event::Click(Box::new(click))
+    }
+
+    fn gap(lost: u64) -> Event {
+        Event::Gap { why: Gap::Overflow, lost }
+    }
+
+    fn all(queue: &mut Queue) -> Vec<Event> {
+        std::iter::from_fn(|| queue.take()).collect()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_once_where_it_is_missing() {
+        let mut queue = Queue::new(4, 1);
+        let put: Vec<Put> = (0..7).map(|id| queue.put(deleted(id))).collect();
+        assert_eq!(
+            put,
+            [Put::Kept, Put::Kept, Put::Kept, Put::Kept, Put::Dropped, Put::Dropped, Put::Dropped]
+        );
+        // A click has room of its own.
+        assert_eq!((queue.put(click(8)), queue.put(click(9))), (Put::Kept, Put::Dropped));
+        // Not before half of it is taken: else there would be a gap for each event.
+        assert_eq!(queue.take(), Some(deleted(0)));
+        assert_eq!(queue.put(deleted(10)), Put::Dropped);
+        assert_eq!((queue.take(), queue.take()), (Some(deleted(1)), Some(deleted(2))));
+        assert_eq!(queue.put(deleted(11)), Put::Kept);
+        assert_eq!(all(&mut queue), [deleted(3), click(8), gap(5), deleted(11)]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_gap_is_told_even_if_nothing_comes_any_more() {
+        let mut queue = Queue::new(1, 0);
+        assert_eq!((queue.put(deleted(0)), queue.put(deleted(1))), (Put::Kept, Put::Dropped));
+        assert_eq!(all(&mut queue), [deleted(0), gap(1)]);
+        let mut none = Queue::new(0, 0);
+        assert_eq!(none.put(deleted(0)), Put::Dropped);
+        assert!(!none.is_empty());
+        assert_eq!(all(&mut none), [gap(1)]);
+    }
+
+    #[test]
+    fn gaps_beside_each_other_are_one() {
+        let mut queue = Queue::new(9, 0);
+        queue.put(Event::Gap { why: Gap::Skipped, lost: 2 });
+        queue.put(Event::Gap { why: Gap::Unreadable, lost: 1 });
+        queue.put(deleted(1));
+        queue.put(gap(1));
+        assert_eq!(all(&mut queue), [Event::Gap { why: Gap::Skipped, lost: 3 }, deleted(1), gap(1)]);
+    }
+
+    proptest! {
+        /// Whatever is put and taken in whatever order: what comes out is what was kept, in its order; it stays
+        /// bounded; and every drop is told.
+        #[test]
+        fn nothing_is_lost_in_silence(steps in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..200)) {
+            let mut queue = Queue::new(8, 3);
+            let (mut kept, mut dropped) = (Vec::new(), 0);
+            let (mut out, mut told) = (Vec::new(), 0);
+            let mut note = |event: Event| match event {
+                Event::Gap { lost, .. } => told += lost,
+                event => out.push(event),
+            };
+            for (id, (put, person)) in steps.into_iter().enumerate() {
+                if put {
+                    let event = if person { click(id as u64) } else { deleted(id as u64) };
+                    match queue.put(event.clone()) {
+                        Put::Kept => kept.push(event),
+                        Put::Dropped => dropped += 1,
+                        Put::Stale => prop_assert!(false, "neither is stale"),
+                    }
+                } else if let Some(event) = queue.take() {
+                    note(event);
+                }
+                prop_assert!(queue.len() <= 8 + 3 + 1);
+            }
+            all(&mut queue).into_iter().for_each(note);
+            prop_assert_eq!(out, kept);
+            prop_assert_eq!(told, dropped);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! From what Discord says to [`Event`]s: one reader for all that is taken up, asking for no more than is used.
+//!
+//! The library's models ask for every field that is documented, and what lacks one is lost to them. This reader takes
+//! what the library understood and what it did not alike, so that a field that disappears one day costs nothing as
+//! long as nobody here needs it. The rest of the package reads messages with it too, so that a message that was
+//! missed and read again is the same message.
+
+use super::event::{
+    Attachment, Click, Command, Edit, Event, Given, Interaction, Member, Message, ModalSubmit, Ready, Thread,
+    User, Value,
+};
+use super::ids::Snowflake;
+use acp_shared::redact::Secret;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+mod wire;
+
+/// Why something could not be read: which field, and what is wrong with it. Holds nothing of what was said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable(pub String);
+
+/// What an event is to us.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Read {
+    /// These happened.
+    Events(Vec<Event>),
+    /// Known, and nothing of ours: presence, typing, reactions.
+    Ignored,
+    /// A kind that nobody here knows.
+    Unknown,
+}
+
+/// Kinds that are known and of no use here. Whatever is neither read nor in this list is counted and said.
+const IGNORED: [&str; 58] = [
+    "APPLICATION_COMMAND_PERMISSIONS_UPDATE",
+    "AUTO_MODERATION_ACTION_EXECUTION",
+    "AUTO_MODERATION_RULE_CREATE",
+    "AUTO_MODERATION_RULE_DELETE",
+    "AUTO_MODERATION_RULE_UPDATE",
+    "CHANNEL_CREATE",
+    "CHANNEL_INFO",
+    "CHANNEL_PINS_UPDATE",
+    "ENTITLEMENT_CREATE",
+    "ENTITLEMENT_DELETE",
+    "ENTITLEMENT_UPDATE",
+    "GUILD_AUDIT_LOG_ENTRY_CREATE",
+    "GUILD_BAN_ADD",
+    "GUILD_BAN_REMOVE",
+    "GUILD_EMOJIS_UPDATE",
+    "GUILD_INTEGRATIONS_UPDATE",
+    "GUILD_MEMBERS_CHUNK",
+    "GUILD_MEMBER_ADD",
+    "GUILD_MEMBER_REMOVE",
+    "GUILD_MEMBER_UPDATE",
+    "GUILD_ROLE_CREATE",
+    "GUILD_ROLE_DELETE",
+    "GUILD_ROLE_UPDATE",
+    "GUILD_SCHEDULED_EVENT_CREATE",
+    "GUILD_SCHEDULED_EVENT_DELETE",
+    "GUILD_SCHEDULED_EVENT_UPDATE",
+    "GUILD_SCHEDULED_EVENT_USER_ADD",
+    "GUILD_SCHEDULED_EVENT_USER_REMOVE",
+    "GUILD_SOUNDBOARD_SOUNDS_UPDATE",
+    "GUILD_SOUNDBOARD_SOUND_CREATE",
+    "GUILD_SOUNDBOARD_SOUND_DELETE",
+    "GUILD_SOUNDBOARD_SOUND_UPDATE",
+    "GUILD_STICKERS_UPDATE",
+    "GUILD_UPDATE",
+    "INTEGRATION_CREATE",
+    "INTEGRATION_DELETE",
+    "INTEGRATION_UPDATE",
+    "INVITE_CREATE",
+    "INVITE_DELETE",
+    "MESSAGE_POLL_VOTE_ADD",
+    "MESSAGE_POLL_VOTE_REMOVE",
+    "MESSAGE_REACTION_ADD",
+    "MESSAGE_REACTION_REMOVE",
+    "MESSAGE_REACTION_REMOVE_ALL",
+    "MESSAGE_REACTION_REMOVE_EMOJI",
+    "PRESENCE_UPDATE",
+    "PRESENCES_REPLACE",
+    "SOUNDBOARD_SOUNDS",
+    "STAGE_INSTANCE_CREATE",
+    "STAGE_INSTANCE_DELETE",
+    "STAGE_INSTANCE_UPDATE",
+    "THREAD_MEMBERS_UPDATE",
+    "THREAD_MEMBER_UPDATE",
+    "TYPING_START",
+    "USER_UPDATE",
+    "VOICE_SERVER_UPDATE",
+    "VOICE_STATE_UPDATE",
+    "WEBHOOKS_UPDATE",
+];
+
+/// Whether events of a kind are taken up: then one that cannot be read is a gap.
+#[must_use]
+pub fn is_ours(kind: &str) -> bool {
+    matches!(
+        kind,
+        "READY"
+            | "RESUMED"
+            | "MESSAGE_CREATE"
+            | "MESSAGE_UPDATE"
+            | "MESSAGE_DELETE"
+            | "MESSAGE_DELETE_BULK"
+            | "INTERACTION_CREATE"
+            | "THREAD_CREATE"
+            | "THREAD_UPDATE"
+            | "THREAD_DELETE"
+            | "THREAD_LIST_SYNC"
+            | "CHANNEL_UPDATE"
+            | "CHANNEL_DELETE"
+            | "GUILD_CREATE"
+            | "GUILD_DELETE"
+    )
+}
+
+/// Reads an event by its name and its data.
+///
+/// # Errors
+/// [`Unreadable`] for one of ours that is not as documented.
+pub fn event(kind: &str, data: &Json) -> Result<Read, Unreadable> {
+    let one = |event| Ok(Read::Events(vec![event]));
+    match kind {
+        "READY" => one(Event::Ready(wire::parse::<wire::Ready>(data)?.into())),
+        "RESUMED" => one(Event::Resumed),
+        "MESSAGE_CREATE" => one(Event::Message(Box::new(message(data)?))),
+        "MESSAGE_UPDATE" => one(Event::MessageEdited(wire::parse::<wire::Edit>(data)?.into())),
+        "MESSAGE_DELETE" => {
+            let wire::InChannel { id, channel_id } = wire::parse(data)?;
+            one(Event::MessagesDeleted { channel: channel_id, ids: vec![id] })
+        }
+        "MESSAGE_DELETE_BULK" => {
+            let wire::Bulk { ids, channel_id } = wire::parse(data)?;
+            one(Event::MessagesDeleted { channel: channel_id, ids })
+        }
+        "INTERACTION_CREATE" => {
+            interaction(data).map(|event| event.map_or(Read::Ignored, |e| Read::Events(vec![e])))
+        }
+        "THREAD_CREATE" => one(Event::ThreadCreated(thread(data)?)),
+        "THREAD_UPDATE" => one(Event::ThreadChanged(thread(data)?)),
+        "THREAD_DELETE" => {
+            let wire::Place { id, parent_id } = wire::parse(data)?;
+            one(Event::ThreadDeleted { id, parent: parent_id })
+        }
+        "THREAD_LIST_SYNC" => {
+            let threads = wire::parse::<wire::Threads>(data)?.threads;
+            Ok(Read::Events(threads.into_iter().map(|thread| Event::ThreadChanged(thread.into())).collect()))
+        }
+        "CHANNEL_UPDATE" => one(Event::ChannelChanged(wire::parse::<wire::Id>(data)?.id)),
+        "CHANNEL_DELETE" => one(Event::ChannelDeleted(wire::parse::<wire::Id>(data)?.id)),
+        "GUILD_CREATE" => {
+            let wire::Guild { id, unavailable } = wire::parse(data)?;
+            one(if unavailable { Event::GuildGone { id, outage: true } } else { Event::GuildBack(id) })
+        }
+        "GUILD_DELETE" => {
+            let wire::Guild { id, unavailable } = wire::parse(data)?;
+            one(Event::GuildGone { id, outage: unavailable })
+        }
+        known if IGNORED.contains(&known) => Ok(Read::Ignored),
+        _ => Ok(Read::Unknown),
+    }
+}
+
+/// Reads a message, as an event or an answer to a request brings it.
+///
+/// # Errors
+/// [`Unreadable`] when it is not as documented.
+pub fn message(data: &Json) -> Result<Message, Unreadable> {
+    wire::parse::<wire::Message>(data).map(Into::into)
+}
+
+/// Reads a thread, as an event or an answer to a request brings it.
+///
+/// # Errors
+/// [`Unreadable`] when it is not as documented.
+pub fn thread(data: &Json) -> Result<Thread, Unreadable> {
+    wire::parse::<wire::Thread>(data).map(Into::into)
+}
+
+/// Reads an interaction; none for a kind that is not taken up.
+fn interaction(data: &Json) -> Result<Option<Event>, Unreadable> {
+    let wire::Interaction { kind, at, data, message } = wire::parse(data)?;
+    let missing = |what: &str| Unreadable(format!("an interaction without {what}"));
+    let at = at.read()?;
+    let data = data.unwrap_or_default();
+    let message = message.map(|message| message.id);
+    let custom_id = || data.custom_id.clone().ok_or_else(|| missing("custom_id"));
+    Ok(Some(match kind {
+        wire::COMMAND | wire::AUTOCOMPLETE => {
+            let name = data.name.clone().ok_or_else(|| missing("a name"))?;
+            let options = data.given()?;
+            let command = Box::new(Command { at, name, options });
+            if kind == wire::COMMAND { Event::Command(command) } else { Event::Autocomplete(command) }
+        }
+        wire::COMPONENT => Event::Click(Box::new(Click {
+            at,
+            custom_id: custom_id()?,
+            message: message.ok_or_else(|| missing("a message"))?,
+            values: data.values,
+        })),
+        wire::MODAL => Event::ModalSubmit(Box::new(ModalSubmit {
+            at,
+            custom_id: custom_id()?,
+            fields: data.fields(),
+            message,
+        })),
+        _ => return Ok(None),
+    }))
+}
+
+#[cfg(test)]
+mod tests;

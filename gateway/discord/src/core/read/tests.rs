@@ -1,0 +1,319 @@
+#![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use super::*;
+use serde_json::json;
+
+fn one(kind: &str, data: &Json) -> Event {
+    match event(kind, data) {
+        Ok(Read::Events(mut events)) if events.len() == 1 => events.remove(0),
+        other => panic!("{kind}: {other:?}"),
+    }
+}
+
+fn user(id: u64, name: &str) -> User {
+    User { id: Snowflake(id), name: name.to_owned(), shown: None, bot: false }
+}
+
+fn written() -> Json {
+    json!({
+        "id": "100", "channel_id": "10", "guild_id": "5", "type": 19, "content": "look", "flags": 4,
+        "author": { "id": "9", "username": "ann", "global_name": "Ann", "bot": false },
+        "member": { "nick": "A.", "roles": ["31", "32"] },
+        "attachments": [
+            { "id": "71", "filename": "a.png", "url": "https://cdn/a.png", "size": 12, "content_type": "image/png" },
+            { "id": "72", "filename": "b", "url": "https://cdn/b", "size": 0 },
+        ],
+        "mentions": [{ "id": "1", "username": "bot" }], "mention_roles": ["33"], "nonce": 77,
+        "message_reference": { "message_id": "99", "channel_id": "10" },
+        "timestamp": "2026-11-22T09:00:00+00:00", "tts": false, "pinned": false, "embeds": [], "components": [],
+    })
+}
+
+#[test]
+fn a_message_with_everything() {
+    let author = User { shown: Some("A.".to_owned()), ..user(9, "ann") };
+    let file = |id, name: &str, url: &str, size, mime: Option<&str>| Attachment {
+        id: Snowflake(id),
+        name: name.to_owned(),
+        url: url.to_owned(),
+        size,
+        mime: mime.map(str::to_owned),
+    };
+    let expected = Message {
+        id: Snowflake(100),
+        channel: Snowflake(10),
+        guild: Some(Snowflake(5)),
+        author: Member { user: author, roles: vec![Snowflake(31), Snowflake(32)], permissions: None },
+        webhook: None,
+        application: None,
+        kind: 19,
+        text: "look".to_owned(),
+        attachments: vec![
+            file(71, "a.png", "https://cdn/a.png", 12, Some("image/png")),
+            file(72, "b", "https://cdn/b", 0, None),
+        ],
+        mentions: vec![Snowflake(1)],
+        mention_roles: vec![Snowflake(33)],
+        reference: Some(Snowflake(99)),
+        nonce: Some("77".to_owned()),
+        flags: 4,
+    };
+    assert!(expected.mentions(Snowflake(1)) && !expected.mentions(Snowflake(9)));
+    assert_eq!(one("MESSAGE_CREATE", &written()), Event::Message(Box::new(expected)));
+}
+
+#[test]
+fn only_what_is_used_must_be_there() {
+    let whole = message(&written()).expect("whole");
+    for field in written().as_object().expect("object").keys() {
+        for gone in [true, false] {
+            let mut data = written();
+            if gone {
+                data.as_object_mut().expect("object").remove(field);
+            } else {
+                data[field] = Json::Null;
+            }
+            let needed = ["id", "channel_id", "author"].contains(&field.as_str());
+            match message(&data) {
+                Ok(read) => assert!(!needed && read.id == whole.id, "{field}"),
+                Err(why) => assert!(needed, "{field}: {why:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_not_repeated() {
+    let mut data = written();
+    data["content"] = json!({ "secret": "hunter2" });
+    let mut other = written();
+    other["attachments"] = json!("hunter2, expected");
+    let mut third = written();
+    third["channel_id"] = json!("hunter2");
+    for data in [data, other, third] {
+        let Unreadable(why) = message(&data).expect_err("unreadable");
+        assert!(!why.contains("hunter2") && !why.is_empty(), "{why}");
+    }
+}
+
+#[test]
+fn edits_say_whether_somebody_made_them() {
+    let edit = one(
+        "MESSAGE_UPDATE",
+        &json!({ "id": "1", "channel_id": "2", "content": "x", "edited_timestamp": "2026-11-22T09:00:00Z",
+                 "author": { "id": "9", "username": "ann" } }),
+    );
+    let expected = Edit {
+        id: Snowflake(1),
+        channel: Snowflake(2),
+        author: Some(user(9, "ann")),
+        webhook: None,
+        text: Some("x".to_owned()),
+        attachments: None,
+        by_author: true,
+    };
+    assert_eq!(edit, Event::MessageEdited(expected));
+    let preview = one("MESSAGE_UPDATE", &json!({ "id": "1", "channel_id": "2", "embeds": [{}] }));
+    let Event::MessageEdited(edit) = preview else { panic!("{preview:?}") };
+    assert_eq!((edit.text, edit.by_author), (None, false));
+}
+
+#[test]
+fn deletions_threads_channels_and_guilds() {
+    let thread = json!({
+        "id": "40", "guild_id": "5", "parent_id": "10", "name": "t", "owner_id": "9", "type": 12,
+        "thread_metadata": { "archived": true, "locked": false, "auto_archive_duration": 1440,
+                             "archive_timestamp": "2026-11-22T09:00:00+00:00" },
+    });
+    let read = Thread {
+        id: Snowflake(40),
+        guild: Some(Snowflake(5)),
+        parent: Some(Snowflake(10)),
+        name: "t".to_owned(),
+        owner: Some(Snowflake(9)),
+        private: true,
+        archived: true,
+        locked: false,
+        auto_archive_minutes: 1440,
+        archived_at: Some("2026-11-22T09:00:00+00:00".to_owned()),
+    };
+    let ids = |ids: &[u64]| ids.iter().copied().map(Snowflake).collect();
+    for (kind, data, expected) in [
+        ("THREAD_CREATE", thread.clone(), Event::ThreadCreated(read.clone())),
+        ("THREAD_UPDATE", thread.clone(), Event::ThreadChanged(read.clone())),
+        (
+            "THREAD_LIST_SYNC",
+            json!({ "guild_id": "5", "threads": [thread], "members": [] }),
+            Event::ThreadChanged(read),
+        ),
+        (
+            "THREAD_DELETE",
+            json!({ "id": "40", "guild_id": "5", "parent_id": "10", "type": 11 }),
+            Event::ThreadDeleted { id: Snowflake(40), parent: Some(Snowflake(10)) },
+        ),
+        (
+            "MESSAGE_DELETE",
+            json!({ "id": "1", "channel_id": "2" }),
+            Event::MessagesDeleted { channel: Snowflake(2), ids: ids(&[1]) },
+        ),
+        (
+            "MESSAGE_DELETE_BULK",
+            json!({ "ids": ["1", "3"], "channel_id": "2" }),
+            Event::MessagesDeleted { channel: Snowflake(2), ids: ids(&[1, 3]) },
+        ),
+        ("CHANNEL_DELETE", json!({ "id": "10", "type": 0 }), Event::ChannelDeleted(Snowflake(10))),
+        ("CHANNEL_UPDATE", json!({ "id": "10", "type": 0 }), Event::ChannelChanged(Snowflake(10))),
+        ("GUILD_CREATE", json!({ "id": "5", "name": "g" }), Event::GuildBack(Snowflake(5))),
+        (
+            "GUILD_DELETE",
+            json!({ "id": "5", "unavailable": true }),
+            Event::GuildGone { id: Snowflake(5), outage: true },
+        ),
+        ("GUILD_DELETE", json!({ "id": "5" }), Event::GuildGone { id: Snowflake(5), outage: false }),
+        ("RESUMED", json!({ "_trace": [] }), Event::Resumed),
+    ] {
+        assert_eq!(one(kind, &data), expected, "{kind}");
+    }
+    // Archived or not decides too much to be guessed.
+    assert!(event("THREAD_UPDATE", &json!({ "id": "40", "name": "t" })).is_err());
+}
+
+#[test]
+fn a_session_begins() {
+    let data = json!({
+        "v": 10, "session_id": "s1", "resume_gateway_url": "wss://x", "shard": [1, 2],
+        "user": { "id": "1", "username": "bot", "bot": true }, "application": { "id": "2", "flags": 0 },
+        "guilds": [{ "id": "5", "unavailable": true }],
+    });
+    let me = User { bot: true, ..user(1, "bot") };
+    let expected = Ready {
+        me,
+        application: Snowflake(2),
+        session: "s1".to_owned(),
+        shard: (1, 2),
+        guilds: vec![Snowflake(5)],
+    };
+    assert_eq!(one("READY", &data), Event::Ready(expected));
+}
+
+fn interaction(kind: u64, data: Json) -> Json {
+    json!({
+        "id": "200", "application_id": "2", "type": kind, "token": "hunter2", "version": 1, "guild_id": "5",
+        "channel_id": "40", "channel": { "id": "40", "parent_id": "10", "type": 11 }, "locale": "de",
+        "app_permissions": "2048", "attachment_size_limit": 10_485_760, "entitlements": [],
+        "member": { "user": { "id": "9", "username": "ann" }, "roles": ["31"], "permissions": "8" },
+        "message": { "id": "100" }, "data": data,
+    })
+}
+
+fn at() -> Interaction {
+    Interaction {
+        id: Snowflake(200),
+        application: Snowflake(2),
+        token: Secret::new("hunter2".to_owned()),
+        guild: Some(Snowflake(5)),
+        channel: Snowflake(40),
+        parent: Some(Snowflake(10)),
+        who: Member { user: user(9, "ann"), roles: vec![Snowflake(31)], permissions: Some(8) },
+        app_permissions: Some(2048),
+        locale: Some("de".to_owned()),
+        attachment_limit: Some(10_485_760),
+    }
+}
+
+#[test]
+fn a_slash_command_is_a_tree() {
+    let data = json!({
+        "id": "300", "name": "acp", "type": 1,
+        "resolved": { "attachments": { "71": { "id": "71", "filename": "f", "url": "u", "size": 3 } } },
+        "options": [{ "name": "spawn", "type": 1, "options": [
+            { "name": "agent", "type": 3, "value": "claude" },
+            { "name": "count", "type": 4, "value": 3 },
+            { "name": "discard", "type": 5, "value": true },
+            { "name": "who", "type": 6, "value": "9" },
+            { "name": "factor", "type": 10, "value": 1.5 },
+            { "name": "file", "type": 11, "value": "71" },
+        ] }],
+    });
+    let given = |name: &str, value| Given { name: name.to_owned(), value, focused: false };
+    let file = Attachment { id: Snowflake(71), name: "f".into(), url: "u".into(), size: 3, mime: None };
+    let below = vec![
+        given("agent", Value::Text("claude".to_owned())),
+        given("count", Value::Integer(3)),
+        given("discard", Value::Bool(true)),
+        given("who", Value::Id(Snowflake(9))),
+        given("factor", Value::Number(1.5)),
+        given("file", Value::File(file)),
+    ];
+    let expected =
+        Command { at: at(), name: "acp".to_owned(), options: vec![given("spawn", Value::Sub(below))] };
+    assert_eq!(one("INTERACTION_CREATE", &interaction(2, data)), Event::Command(Box::new(expected)));
+}
+
+#[test]
+fn what_is_being_typed_is_a_text_whatever_it_will_be() {
+    for (kind, value, text) in
+        [(3, json!("cl"), "cl"), (4, json!("1"), "1"), (4, json!(12), "12"), (10, json!(""), "")]
+    {
+        let option = json!({ "name": "x", "type": kind, "value": value, "focused": true });
+        let event = one("INTERACTION_CREATE", &interaction(4, json!({ "name": "acp", "options": [option] })));
+        let Event::Autocomplete(command) = event else { panic!("{event:?}") };
+        let typed = Given { name: "x".to_owned(), value: Value::Text(text.to_owned()), focused: true };
+        assert_eq!(command.options, [typed], "{kind}");
+    }
+}
+
+#[test]
+fn clicks_and_forms() {
+    let click =
+        interaction(3, json!({ "custom_id": "acp1:/acp cancel", "component_type": 3, "values": ["a"] }));
+    let expected = Click {
+        at: at(),
+        custom_id: "acp1:/acp cancel".to_owned(),
+        values: vec!["a".to_owned()],
+        message: Snowflake(100),
+    };
+    assert_eq!(one("INTERACTION_CREATE", &click), Event::Click(Box::new(expected)));
+    for components in [
+        json!([{ "type": 1, "components": [{ "type": 4, "custom_id": "a", "value": "x" }] },
+               { "type": 1, "components": [{ "type": 4, "custom_id": "b", "value": "" }] }]),
+        json!([{ "type": 18, "component": { "type": 4, "custom_id": "a", "value": "x" } },
+               { "type": 10 }, { "type": 18, "component": { "type": 4, "custom_id": "b", "value": "" } }]),
+    ] {
+        let form = interaction(5, json!({ "custom_id": "f", "components": components }));
+        let Event::ModalSubmit(form) = one("INTERACTION_CREATE", &form) else { panic!("no form") };
+        let fields = [("a".to_owned(), "x".to_owned()), ("b".to_owned(), String::new())];
+        assert_eq!((form.fields.as_slice(), form.message), (&fields[..], Some(Snowflake(100))));
+    }
+}
+
+#[test]
+fn an_interaction_needs_only_what_its_answer_needs() {
+    let whole = || interaction(3, json!({ "custom_id": "x" }));
+    for field in whole().as_object().expect("object").keys() {
+        let mut data = whole();
+        data.as_object_mut().expect("object").remove(field);
+        let read = event("INTERACTION_CREATE", &data);
+        let needed = ["id", "application_id", "type", "token", "member", "message", "data"];
+        // The channel's id stands in two places.
+        assert_eq!(read.is_err(), needed.contains(&field.as_str()), "{field}: {read:?}");
+    }
+    let mut direct = whole();
+    direct["member"] = Json::Null;
+    direct["user"] = json!({ "id": "9", "username": "ann" });
+    let Event::Click(click) = one("INTERACTION_CREATE", &direct) else { panic!("no click") };
+    assert_eq!((click.at.who.user.id, click.at.who.permissions), (Snowflake(9), None));
+    // A kind of later days.
+    assert_eq!(event("INTERACTION_CREATE", &interaction(6, json!({}))), Ok(Read::Ignored));
+}
+
+#[test]
+fn kinds_are_ours_known_or_unknown() {
+    for kind in IGNORED {
+        assert!(event(kind, &Json::Null) == Ok(Read::Ignored) && !is_ours(kind), "{kind}");
+    }
+    assert_eq!(event("SUBSCRIPTION_CREATE", &json!({})), Ok(Read::Unknown));
+    for kind in ["READY", "MESSAGE_CREATE", "INTERACTION_CREATE", "THREAD_LIST_SYNC", "GUILD_DELETE"] {
+        assert!(is_ours(kind) && event(kind, &Json::Null).is_err(), "{kind}");
+    }
+}

@@ -1,0 +1,442 @@
+//! What is on the wire, as far as it is used. What may be absent may also be null.
+
+use super::*;
+
+pub(super) const COMMAND: u64 = 2;
+pub(super) const COMPONENT: u64 = 3;
+pub(super) const AUTOCOMPLETE: u64 = 4;
+pub(super) const MODAL: u64 = 5;
+/// The channel type of private threads.
+const PRIVATE_THREAD: u64 = 12;
+
+/// Reads a part of an event. The error names what is wrong, not what was there.
+pub(super) fn parse<'de, T: Deserialize<'de>>(data: &'de Json) -> Result<T, Unreadable> {
+    T::deserialize(data).map_err(|error| Unreadable(without_values(&error.to_string())))
+}
+
+/// What serde says, without the value that it quotes: that may be what somebody said, or a token.
+fn without_values(error: &str) -> String {
+    match error.split_once(", expected") {
+        Some((head, tail)) => {
+            let kind = head.split(['`', '"']).next().unwrap_or_default().trim_end();
+            format!("{kind}, expected{tail}")
+        }
+        None => error.to_owned(),
+    }
+}
+
+/// Takes null for what is not there.
+fn or_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Bits, which the service writes as a text.
+fn bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Ok(Option::<Snowflake>::deserialize(deserializer)?.map(|bits| bits.0))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Id {
+    pub(super) id: Snowflake,
+}
+
+#[derive(Deserialize)]
+pub(super) struct InChannel {
+    pub(super) id: Snowflake,
+    pub(super) channel_id: Snowflake,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Bulk {
+    pub(super) ids: Vec<Snowflake>,
+    pub(super) channel_id: Snowflake,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Place {
+    pub(super) id: Snowflake,
+    #[serde(default)]
+    pub(super) parent_id: Option<Snowflake>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Guild {
+    pub(super) id: Snowflake,
+    #[serde(default, deserialize_with = "or_null")]
+    pub(super) unavailable: bool,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Ready {
+    user: Person,
+    application: Id,
+    session_id: String,
+    #[serde(default)]
+    shard: Option<(u64, u64)>,
+    #[serde(default, deserialize_with = "or_null")]
+    guilds: Vec<Id>,
+}
+
+impl From<Ready> for super::Ready {
+    fn from(ready: Ready) -> Self {
+        Self {
+            me: ready.user.named(None),
+            application: ready.application.id,
+            session: ready.session_id,
+            shard: ready.shard.unwrap_or((0, 1)),
+            guilds: ready.guilds.into_iter().map(|guild| guild.id).collect(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Person {
+    id: Snowflake,
+    #[serde(default, deserialize_with = "or_null")]
+    username: String,
+    #[serde(default)]
+    global_name: Option<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    bot: bool,
+}
+
+impl Person {
+    fn named(self, nick: Option<String>) -> User {
+        User { id: self.id, name: self.username, shown: nick.or(self.global_name), bot: self.bot }
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct Standing {
+    #[serde(default)]
+    user: Option<Person>,
+    #[serde(default)]
+    nick: Option<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    roles: Vec<Snowflake>,
+    #[serde(default, deserialize_with = "bits")]
+    permissions: Option<u64>,
+}
+
+impl Standing {
+    fn of(self, user: Person) -> Member {
+        Member { user: user.named(self.nick), roles: self.roles, permissions: self.permissions }
+    }
+}
+
+#[derive(Deserialize)]
+struct File {
+    id: Snowflake,
+    #[serde(default, deserialize_with = "or_null")]
+    filename: String,
+    url: String,
+    #[serde(default, deserialize_with = "or_null")]
+    size: u64,
+    #[serde(default)]
+    content_type: Option<String>,
+}
+
+impl From<File> for Attachment {
+    fn from(file: File) -> Self {
+        Self { id: file.id, name: file.filename, url: file.url, size: file.size, mime: file.content_type }
+    }
+}
+
+fn files(files: Vec<File>) -> Vec<Attachment> {
+    files.into_iter().map(Into::into).collect()
+}
+
+#[derive(Deserialize)]
+struct Reference {
+    #[serde(default)]
+    message_id: Option<Snowflake>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Message {
+    id: Snowflake,
+    channel_id: Snowflake,
+    #[serde(default)]
+    guild_id: Option<Snowflake>,
+    author: Person,
+    #[serde(default, deserialize_with = "or_null")]
+    member: Standing,
+    #[serde(default)]
+    webhook_id: Option<Snowflake>,
+    #[serde(default)]
+    application_id: Option<Snowflake>,
+    #[serde(rename = "type", default, deserialize_with = "or_null")]
+    kind: u64,
+    #[serde(default, deserialize_with = "or_null")]
+    content: String,
+    #[serde(default, deserialize_with = "or_null")]
+    attachments: Vec<File>,
+    #[serde(default, deserialize_with = "or_null")]
+    mentions: Vec<Id>,
+    #[serde(default, deserialize_with = "or_null")]
+    mention_roles: Vec<Snowflake>,
+    #[serde(default)]
+    message_reference: Option<Reference>,
+    #[serde(default)]
+    nonce: Option<Json>,
+    #[serde(default, deserialize_with = "or_null")]
+    flags: u64,
+}
+
+impl From<Message> for super::Message {
+    fn from(message: Message) -> Self {
+        Self {
+            id: message.id,
+            channel: message.channel_id,
+            guild: message.guild_id,
+            author: message.member.of(message.author),
+            webhook: message.webhook_id,
+            application: message.application_id,
+            kind: message.kind,
+            text: message.content,
+            attachments: files(message.attachments),
+            mentions: message.mentions.into_iter().map(|user| user.id).collect(),
+            mention_roles: message.mention_roles,
+            reference: message.message_reference.and_then(|reference| reference.message_id),
+            nonce: message.nonce.and_then(|nonce| match nonce {
+                Json::String(text) => Some(text),
+                Json::Number(number) => Some(number.to_string()),
+                _ => None,
+            }),
+            flags: message.flags,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Edit {
+    id: Snowflake,
+    channel_id: Snowflake,
+    #[serde(default)]
+    author: Option<Person>,
+    #[serde(default)]
+    webhook_id: Option<Snowflake>,
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    attachments: Option<Vec<File>>,
+    #[serde(default)]
+    edited_timestamp: Option<String>,
+}
+
+impl From<Edit> for super::Edit {
+    fn from(edit: Edit) -> Self {
+        Self {
+            id: edit.id,
+            channel: edit.channel_id,
+            author: edit.author.map(|author| author.named(None)),
+            webhook: edit.webhook_id,
+            text: edit.content,
+            attachments: edit.attachments.map(files),
+            by_author: edit.edited_timestamp.is_some(),
+        }
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct Metadata {
+    #[serde(default, deserialize_with = "or_null")]
+    archived: bool,
+    #[serde(default, deserialize_with = "or_null")]
+    locked: bool,
+    #[serde(default, deserialize_with = "or_null")]
+    auto_archive_duration: u64,
+    #[serde(default)]
+    archive_timestamp: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Thread {
+    id: Snowflake,
+    #[serde(default)]
+    guild_id: Option<Snowflake>,
+    #[serde(default)]
+    parent_id: Option<Snowflake>,
+    #[serde(default, deserialize_with = "or_null")]
+    name: String,
+    #[serde(default)]
+    owner_id: Option<Snowflake>,
+    #[serde(rename = "type", default, deserialize_with = "or_null")]
+    kind: u64,
+    /// Whether it is archived decides whether its binding rests, so it must be there.
+    thread_metadata: Metadata,
+}
+
+impl From<Thread> for super::Thread {
+    fn from(thread: Thread) -> Self {
+        let metadata = thread.thread_metadata;
+        Self {
+            id: thread.id,
+            guild: thread.guild_id,
+            parent: thread.parent_id,
+            name: thread.name,
+            owner: thread.owner_id,
+            private: thread.kind == PRIVATE_THREAD,
+            archived: metadata.archived,
+            locked: metadata.locked,
+            auto_archive_minutes: metadata.auto_archive_duration,
+            archived_at: metadata.archive_timestamp,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Threads {
+    pub(super) threads: Vec<Thread>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Interaction {
+    #[serde(rename = "type")]
+    pub(super) kind: u64,
+    #[serde(flatten)]
+    pub(super) at: At,
+    #[serde(default)]
+    pub(super) data: Option<Data>,
+    #[serde(default)]
+    pub(super) message: Option<Id>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct At {
+    id: Snowflake,
+    application_id: Snowflake,
+    token: String,
+    #[serde(default)]
+    guild_id: Option<Snowflake>,
+    #[serde(default)]
+    channel_id: Option<Snowflake>,
+    #[serde(default)]
+    channel: Option<Place>,
+    #[serde(default)]
+    member: Option<Standing>,
+    #[serde(default)]
+    user: Option<Person>,
+    #[serde(default, deserialize_with = "bits")]
+    app_permissions: Option<u64>,
+    #[serde(default)]
+    locale: Option<String>,
+    #[serde(default)]
+    attachment_size_limit: Option<u64>,
+}
+
+impl At {
+    pub(super) fn read(self) -> Result<super::Interaction, Unreadable> {
+        let missing = |what: &str| Unreadable(format!("an interaction without {what}"));
+        let mut member = self.member.unwrap_or_default();
+        let user = member.user.take().or(self.user).ok_or_else(|| missing("a user"))?;
+        let place = self.channel.as_ref();
+        let channel = self.channel_id.or_else(|| place.map(|channel| channel.id));
+        Ok(super::Interaction {
+            id: self.id,
+            application: self.application_id,
+            token: Secret::new(self.token),
+            guild: self.guild_id,
+            channel: channel.ok_or_else(|| missing("a channel"))?,
+            parent: place.and_then(|channel| channel.parent_id),
+            who: member.of(user),
+            app_permissions: self.app_permissions,
+            locale: self.locale,
+            attachment_limit: self.attachment_size_limit,
+        })
+    }
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct Data {
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    options: Vec<Typed>,
+    #[serde(default, deserialize_with = "or_null")]
+    resolved: Resolved,
+    #[serde(default)]
+    pub(super) custom_id: Option<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    pub(super) values: Vec<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    components: Vec<Component>,
+}
+
+impl Data {
+    /// What was given to a command.
+    pub(super) fn given(&self) -> Result<Vec<Given>, Unreadable> {
+        self.options.iter().map(|option| option.read(&self.resolved)).collect()
+    }
+
+    /// The fields of a form: below rows as it was, or below labels as it is now.
+    pub(super) fn fields(&self) -> Vec<(String, String)> {
+        let mut fields = Vec::new();
+        let mut left: Vec<&Component> = self.components.iter().rev().collect();
+        while let Some(component) = left.pop() {
+            if let (Some(id), Some(value)) = (&component.custom_id, &component.value) {
+                fields.push((id.clone(), value.clone()));
+            }
+            left.extend(component.component.as_deref());
+            left.extend(component.components.iter().rev());
+        }
+        fields
+    }
+}
+
+#[derive(Deserialize)]
+struct Component {
+    #[serde(default)]
+    custom_id: Option<String>,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    components: Vec<Component>,
+    #[serde(default)]
+    component: Option<Box<Component>>,
+}
+
+#[derive(Deserialize, Default)]
+struct Resolved {
+    #[serde(default, deserialize_with = "or_null")]
+    attachments: BTreeMap<String, Json>,
+}
+
+#[derive(Deserialize)]
+struct Typed {
+    name: String,
+    #[serde(rename = "type")]
+    kind: u64,
+    #[serde(default)]
+    value: Json,
+    #[serde(default, deserialize_with = "or_null")]
+    options: Vec<Typed>,
+    #[serde(default, deserialize_with = "or_null")]
+    focused: bool,
+}
+
+impl Typed {
+    /// By its type (documentation, "Application Command Option Type"). What is being typed is a text, whatever it is
+    /// going to be.
+    fn read(&self, resolved: &Resolved) -> Result<Given, Unreadable> {
+        let wrong = || Unreadable(format!("an option of type {} with another value", self.kind));
+        let id = || parse::<Snowflake>(&self.value).map_err(|_| wrong());
+        let value = match (self.kind, &self.value) {
+            (1 | 2, _) => {
+                Value::Sub(self.options.iter().map(|option| option.read(resolved)).collect::<Result<_, _>>()?)
+            }
+            (_, Json::String(text)) if self.focused || self.kind == 3 => Value::Text(text.clone()),
+            (_, Json::Number(number)) if self.focused => Value::Text(number.to_string()),
+            (4, value) => Value::Integer(value.as_i64().ok_or_else(wrong)?),
+            (5, value) => Value::Bool(value.as_bool().ok_or_else(wrong)?),
+            (6..=9, _) => Value::Id(id()?),
+            (10, value) => Value::Number(value.as_f64().ok_or_else(wrong)?),
+            (11, _) => {
+                let file = resolved.attachments.get(&id()?.to_string()).ok_or_else(wrong)?;
+                Value::File(parse::<File>(file)?.into())
+            }
+            _ => return Err(wrong()),
+        };
+        Ok(Given { name: self.name.clone(), value, focused: self.focused })
+    }
+}

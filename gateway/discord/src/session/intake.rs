@@ -1,0 +1,222 @@
+//! From the library's events to ours: each read by [`crate::core::read`], what cannot be read counted and told.
+
+use super::pipe::Sink;
+use crate::core::event::{Event, Gap};
+use crate::core::overheard::Heard;
+use crate::core::queue::Put;
+use crate::core::read::{self, Read, Unreadable};
+use serde_json::{Value, json};
+use serenity::model::event::Event as Told;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// So many kinds are counted by name; what a service invents beyond that is counted together.
+const KINDS_MAX: usize = 64;
+
+/// What is counted, for as long as the program runs.
+#[derive(Debug, Default)]
+pub struct Counts {
+    identifies: AtomicU64,
+    readies: AtomicU64,
+    resumes: AtomicU64,
+    gaps: AtomicU64,
+    dropped: AtomicU64,
+    /// By kind: how many came that nobody knows, or that could not be read.
+    strange: Mutex<BTreeMap<String, u64>>,
+}
+
+/// The numbers at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CountsNow {
+    /// Sessions that were asked for.
+    pub identifies: u64,
+    /// Sessions that began.
+    pub readies: u64,
+    /// Sessions that went on after a break.
+    pub resumes: u64,
+    /// Gaps that were told, sessions that began not counted.
+    pub gaps: u64,
+    /// Events that there was no room for.
+    pub dropped: u64,
+    /// By kind: how many came that nobody knows, or that could not be read.
+    pub strange: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    /// The numbers now.
+    #[must_use]
+    pub fn now(&self) -> CountsNow {
+        CountsNow {
+            identifies: self.identifies.load(Relaxed),
+            readies: self.readies.load(Relaxed),
+            resumes: self.resumes.load(Relaxed),
+            gaps: self.gaps.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
+            strange: self.strange().clone(),
+        }
+    }
+
+    fn strange(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.strange.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one of a strange kind, and says whether it is the first.
+    fn saw(&self, kind: &str) -> bool {
+        let mut strange = self.strange();
+        let known = strange.contains_key(kind);
+        let name = if known || strange.len() < KINDS_MAX { kind } else { "others" };
+        *strange.entry(name.to_owned()).or_insert(0) += 1;
+        !known && name == kind
+    }
+}
+
+/// Takes in what one life of the connection brings.
+#[derive(Debug)]
+pub(super) struct Intake {
+    sink: Sink,
+    counts: std::sync::Arc<Counts>,
+    ready: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Intake {
+    pub(super) fn new(sink: Sink, counts: std::sync::Arc<Counts>) -> Self {
+        Self { sink, counts, ready: AtomicBool::new(false), closed: AtomicBool::new(false) }
+    }
+
+    /// Takes nothing in any more: what an old life still says is not heard after the next one has begun.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Whether a session has begun.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+
+    /// Takes in what the library said in its log. Called from within logging: logs nothing itself.
+    pub(super) fn heard(&self, heard: &Heard) {
+        match heard {
+            Heard::Identify => {
+                self.counts.identifies.fetch_add(1, Relaxed);
+            }
+            Heard::Skipped(lost) => self.gap(Gap::Skipped, *lost),
+            // How many it would have been is told by the next one.
+            Heard::Unread => self.gap(Gap::Skipped, 0),
+            Heard::Closed(code) => {
+                let why = crate::core::closes::meaning(*code).what;
+                self.put(Event::Disconnected { why: format!("{why} (code {code})") });
+            }
+            Heard::Broke => self.put(Event::Disconnected { why: "the connection broke".to_owned() }),
+            Heard::Silent => {
+                self.put(Event::Disconnected {
+                    why: "Discord did not answer a heartbeat in time".to_owned(),
+                });
+            }
+            Heard::Invalidated => {
+                self.put(Event::Disconnected { why: "Discord ended the session".to_owned() })
+            }
+            Heard::NotConnected => {}
+        }
+    }
+
+    /// Takes in an event.
+    pub(super) fn told(&self, event: Told) {
+        let (kind, data, understood) = match event {
+            Told::Unknown(unknown) => (unknown.kind, unknown.value, false),
+            event => match data(&event) {
+                Some((kind, data)) => (kind.to_owned(), data, true),
+                None => return,
+            },
+        };
+        match read::event(&kind, &data) {
+            Ok(Read::Events(events)) => {
+                if !understood && self.counts.saw(&kind) {
+                    tracing::warn!(
+                        kind,
+                        "Discord: the library does not understand an event, which is read without it"
+                    );
+                }
+                events.into_iter().for_each(|event| self.count(event));
+            }
+            Ok(Read::Ignored) => {}
+            Ok(Read::Unknown) => {
+                if self.counts.saw(&kind) {
+                    tracing::warn!(
+                        kind,
+                        "Discord: events of a kind that is not known are ignored from here on"
+                    );
+                    self.put(Event::Unknown { kind });
+                }
+            }
+            Err(Unreadable(why)) => {
+                if self.counts.saw(&kind) {
+                    tracing::warn!(
+                        kind,
+                        why,
+                        "Discord: an event cannot be read; what it is about is looked at again"
+                    );
+                }
+                self.gap(Gap::Unreadable, 1);
+            }
+        }
+    }
+
+    fn count(&self, event: Event) {
+        match event {
+            Event::Ready(_) => {
+                self.ready.store(true, Relaxed);
+                self.counts.readies.fetch_add(1, Relaxed);
+            }
+            Event::Resumed => {
+                self.counts.resumes.fetch_add(1, Relaxed);
+            }
+            _ => {}
+        }
+        self.put(event);
+    }
+
+    fn gap(&self, why: Gap, lost: u64) {
+        self.counts.gaps.fetch_add(1, Relaxed);
+        self.put(Event::Gap { why, lost });
+    }
+
+    fn put(&self, event: Event) {
+        if self.closed.load(Relaxed) {
+            return;
+        }
+        match self.sink.put(event) {
+            Put::Kept | Put::Stale => {}
+            Put::Dropped => {
+                self.counts.dropped.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// The name and the data of an event as the service said them; none for what is not taken up.
+fn data(event: &Told) -> Option<(&'static str, Value)> {
+    let kind = match event {
+        // Large, and only its id is used.
+        Told::GuildCreate(created) => return Some(("GUILD_CREATE", json!({ "id": created.guild.id }))),
+        Told::Ready(_) => "READY",
+        Told::Resumed(_) => return Some(("RESUMED", Value::Null)),
+        Told::MessageCreate(_) => "MESSAGE_CREATE",
+        Told::MessageUpdate(_) => "MESSAGE_UPDATE",
+        Told::MessageDelete(_) => "MESSAGE_DELETE",
+        Told::MessageDeleteBulk(_) => "MESSAGE_DELETE_BULK",
+        Told::InteractionCreate(_) => "INTERACTION_CREATE",
+        Told::ThreadCreate(_) => "THREAD_CREATE",
+        Told::ThreadUpdate(_) => "THREAD_UPDATE",
+        Told::ThreadDelete(_) => "THREAD_DELETE",
+        Told::ThreadListSync(_) => "THREAD_LIST_SYNC",
+        Told::ChannelUpdate(_) => "CHANNEL_UPDATE",
+        Told::ChannelDelete(_) => "CHANNEL_DELETE",
+        Told::GuildDelete(_) => "GUILD_DELETE",
+        _ => return None,
+    };
+    // What the library has read it can write; if not, it is an event that cannot be read.
+    let data = serde_json::to_value(event).ok().and_then(|mut event| event.get_mut("d").map(Value::take));
+    Some((kind, data.unwrap_or_default()))
+}

@@ -1,0 +1,110 @@
+//! The machine in its process: one lock, one clock, one store. What is decided is kept before anybody hears of it.
+
+use super::core::Machine;
+use super::core::gateway::{SocketId, ToSocket};
+use super::core::model::{Id, Ms};
+use super::store::{Store, StoreError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// The machine and what it needs.
+#[derive(Debug)]
+pub struct App {
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    machine: Machine,
+    store: Store,
+    sockets: HashMap<SocketId, UnboundedSender<ToSocket>>,
+}
+
+fn machine_time() -> Ms {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX)
+}
+
+impl App {
+    /// An application over what a store holds.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn new(store: Store, address: String) -> Result<Self, StoreError> {
+        let (world, settings) = store.load()?;
+        let machine = Machine::new(world, settings, address);
+        Ok(Self { shared: Mutex::new(Shared { machine, store, sockets: HashMap::new() }) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the machine do something; what changed is kept, then what it says is sent.
+    pub fn act<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
+        let mut shared = self.lock();
+        let now = shared.machine.time(machine_time());
+        let done = work(&mut shared.machine, now);
+        shared.settle();
+        done
+    }
+
+    /// The same, for what may change settings.
+    pub fn act_and_keep_settings<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
+        let done = self.act(work);
+        let mut shared = self.lock();
+        let settings = shared.machine.settings.clone();
+        if let Err(error) = shared.store.keep_settings(&settings) {
+            fail(&error);
+        }
+        done
+    }
+
+    /// A connection to the gateway.
+    pub fn open_socket(&self, sender: UnboundedSender<ToSocket>) -> SocketId {
+        let mut shared = self.lock();
+        let now = shared.machine.time(machine_time());
+        let id = shared.machine.socket_opened(now);
+        shared.sockets.insert(id, sender);
+        shared.settle();
+        id
+    }
+
+    /// A connection is gone.
+    pub fn close_socket(&self, id: SocketId, code: Option<u16>) {
+        let mut shared = self.lock();
+        shared.sockets.remove(&id);
+        let now = shared.machine.time(machine_time());
+        shared.machine.socket_gone(now, id, code);
+        shared.settle();
+    }
+
+    /// The bytes of a file.
+    #[must_use]
+    pub fn file(&self, id: Id) -> Option<Vec<u8>> {
+        self.lock().store.file(id).unwrap_or_else(|error| fail(&error))
+    }
+}
+
+impl Shared {
+    fn settle(&mut self) {
+        let changes = self.machine.world.changes();
+        if let Err(error) = self.store.keep(&changes) {
+            fail(&error);
+        }
+        for (id, what) in self.machine.gateway.take_outbox() {
+            if let Some(socket) = self.sockets.get(&id) {
+                // A socket whose task has ended is taken away by that task.
+                let _ = socket.send(what);
+            }
+        }
+    }
+}
+
+/// A store that does not keep what it is given would make every judgement wrong: the process ends.
+fn fail(error: &StoreError) -> ! {
+    eprintln!("fake-discord: the store failed: {error}");
+    std::process::abort()
+}

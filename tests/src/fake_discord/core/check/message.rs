@@ -1,0 +1,199 @@
+//! The form of a message, for creating and editing, for bots, webhooks and answers to interactions.
+
+use super::super::error::{ApiError, FormErrors};
+use super::super::model::{Attachment, Id, message_flag};
+use super::super::rest::{Body, Upload};
+use super::super::settings::{Rule, Settings};
+use super::mentions::id_of;
+use super::{components, embeds, list, mentions, text};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Characters of a nonce.
+const NONCE_MAX: usize = 25;
+/// Files of a message.
+const FILES_MAX: usize = 10;
+/// Characters of a file's description.
+const DESCRIPTION_MAX: usize = 1024;
+/// Flags that may be sent.
+const FLAGS: u64 =
+    message_flag::SUPPRESS_EMBEDS | message_flag::EPHEMERAL | message_flag::SUPPRESS_NOTIFICATIONS;
+
+/// A file that stays, or the description of one that comes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name, if it is to have another one.
+    pub filename: Option<String>,
+    /// What it shows.
+    pub description: Option<String>,
+}
+
+/// What was asked for. A member that is none was not named; an inner none is `null`.
+#[derive(Debug, Clone, Default)]
+pub struct MessageForm {
+    /// The text.
+    pub content: Option<Option<String>>,
+    /// Embeds.
+    pub embeds: Option<Vec<Value>>,
+    /// Components.
+    pub components: Option<Vec<Value>>,
+    /// Flags.
+    pub flags: Option<u64>,
+    /// The nonce.
+    pub nonce: Option<Value>,
+    /// Whether it is to be enforced.
+    pub enforce_nonce: bool,
+    /// Who may be notified.
+    pub allowed_mentions: Option<Value>,
+    /// The message that is answered.
+    pub replied_to: Option<Id>,
+    /// Whether that message must exist.
+    pub fail_if_not_exists: bool,
+    /// Files that are named, by id or by the `n` of `files[n]`.
+    pub listed: Option<BTreeMap<Id, Listed>>,
+    /// Files that came along.
+    pub uploads: Vec<Upload>,
+}
+
+impl MessageForm {
+    /// Reads and checks a form. `path` is where it stands in the body: empty, or `data` for interactions.
+    ///
+    /// # Errors
+    /// 40005, 50035.
+    pub fn read(object: &Value, body: &Body, settings: &Settings) -> Result<Self, ApiError> {
+        let mut errors = FormErrors::default();
+        let mut form = Self { uploads: body.files.clone(), fail_if_not_exists: true, ..Self::default() };
+        form.read_content(object, settings, &mut errors);
+        form.read_nonce(object, settings, &mut errors);
+        form.embeds = list(object, "embeds", "embeds", &mut errors).cloned();
+        form.components = list(object, "components", "components", &mut errors).cloned();
+        form.flags = object.get("flags").and_then(Value::as_u64);
+        if form.flags.is_some_and(|flags| flags & !FLAGS != 0) {
+            errors.add("flags", "MESSAGE_FLAGS_INVALID", "Invalid flags");
+        }
+        if settings.holds(Rule::EmbedLimits) {
+            embeds::check(form.embeds.as_deref().unwrap_or_default(), &mut errors);
+        }
+        if settings.holds(Rule::ComponentLimits) {
+            components::of_message(form.components.as_deref().unwrap_or_default(), &mut errors);
+        }
+        form.allowed_mentions = object.get("allowed_mentions").filter(|allowed| !allowed.is_null()).cloned();
+        if let Some(allowed) = &form.allowed_mentions {
+            mentions::check(allowed, &mut errors);
+        }
+        if let Some(reference) = object.get("message_reference").filter(|reference| !reference.is_null()) {
+            form.replied_to = reference.get("message_id").and_then(id_of);
+            form.fail_if_not_exists =
+                reference.get("fail_if_not_exists").and_then(Value::as_bool).unwrap_or(true);
+            if form.replied_to.is_none() {
+                errors.required("message_reference.message_id");
+            }
+        }
+        form.read_files(object, settings, &mut errors)?;
+        errors.finish()?;
+        Ok(form)
+    }
+
+    fn read_content(&mut self, object: &Value, settings: &Settings, errors: &mut FormErrors) {
+        if let Some(content) = object.get("content") {
+            // Numbers are taken as text.
+            let found = content
+                .as_str()
+                .map(str::to_owned)
+                .or_else(|| content.is_number().then(|| content.to_string()));
+            if found.is_none() && !content.is_null() {
+                errors.wrong_type("content", "a string");
+            }
+            let too_long = |text: &String| settings.content_unit.length(text) > settings.content_max;
+            if settings.holds(Rule::ContentLength) && found.as_ref().is_some_and(too_long) {
+                errors.too_long("content", settings.content_max);
+            }
+            // White space around is taken away.
+            self.content = Some(found.map(|text| text.trim().to_owned()));
+        }
+    }
+
+    fn read_nonce(&mut self, object: &Value, settings: &Settings, errors: &mut FormErrors) {
+        self.enforce_nonce = object.get("enforce_nonce").and_then(Value::as_bool).unwrap_or(false);
+        match object.get("nonce").filter(|nonce| !nonce.is_null()) {
+            None => {}
+            Some(nonce) if nonce.is_i64() || nonce.is_u64() => self.nonce = Some(nonce.clone()),
+            Some(nonce) => {
+                let found = text(object, "nonce", "nonce", errors);
+                if found.is_some_and(|text| text.chars().count() > NONCE_MAX)
+                    && settings.holds(Rule::NonceLength)
+                {
+                    errors.too_long("nonce", NONCE_MAX);
+                }
+                self.nonce = Some(nonce.clone());
+            }
+        }
+    }
+
+    fn read_files(
+        &mut self,
+        object: &Value,
+        settings: &Settings,
+        errors: &mut FormErrors,
+    ) -> Result<(), ApiError> {
+        if settings.holds(Rule::FileSize)
+            && self.uploads.iter().any(|file| file.bytes.len() as u64 > settings.file_max)
+        {
+            return Err(ApiError::too_large());
+        }
+        if let Some(attachments) = list(object, "attachments", "attachments", errors) {
+            let mut listed = BTreeMap::new();
+            for (n, attachment) in attachments.iter().enumerate() {
+                let Some(id) = attachment.get("id").and_then(id_of) else {
+                    errors.required(&format!("attachments.{n}.id"));
+                    continue;
+                };
+                let named = |key: &str| attachment.get(key).and_then(Value::as_str).map(str::to_owned);
+                let description = named("description");
+                if description.as_ref().is_some_and(|text| super::chars(text) > DESCRIPTION_MAX) {
+                    errors.too_long(&format!("attachments.{n}.description"), DESCRIPTION_MAX);
+                }
+                listed.insert(id, Listed { filename: named("filename"), description });
+            }
+            self.listed = Some(listed);
+        }
+        if settings.holds(Rule::FileCount) && self.uploads.len() > FILES_MAX {
+            errors.too_long("attachments", FILES_MAX);
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to show.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let content = self.content.as_ref().and_then(Option::as_deref).unwrap_or_default();
+        content.is_empty()
+            && self.embeds.as_ref().is_none_or(Vec::is_empty)
+            && self.components.as_ref().is_none_or(Vec::is_empty)
+            && self.uploads.is_empty()
+    }
+
+    /// The text, empty where there is none.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.content.clone().flatten().unwrap_or_default()
+    }
+
+    /// The files that came along, under fresh ids.
+    pub fn take_uploads(&mut self, mut mint: impl FnMut() -> Id) -> Vec<(Attachment, Vec<u8>)> {
+        let listed = self.listed.clone().unwrap_or_default();
+        let uploads = std::mem::take(&mut self.uploads);
+        let attach = |upload: Upload| {
+            let of = listed.get(&upload.n).cloned().unwrap_or_default();
+            let file = Attachment {
+                id: mint(),
+                filename: of.filename.unwrap_or(upload.filename),
+                content_type: upload.content_type,
+                description: of.description,
+                size: upload.bytes.len() as u64,
+            };
+            (file, upload.bytes)
+        };
+        uploads.into_iter().map(attach).collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! Who hears of what, and how much of it.
+
+use super::super::Machine;
+use super::super::model::{Bot, Id};
+use super::super::settings::Rule;
+use super::intent;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Who may hear of an event, before intents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Bots that see a channel.
+    Channel(Id),
+    /// Bots of a guild.
+    Guild(Id),
+    /// Shard 0 or the guild's shard of one bot.
+    Bot {
+        /// The bot.
+        bot_id: Id,
+        /// The guild it is about.
+        guild_id: Id,
+    },
+}
+
+/// Whose content an event carries, so that it can be kept from those without the intent.
+#[derive(Debug, Clone, Default)]
+pub struct Redact {
+    /// Who wrote it.
+    pub author_id: Id,
+    /// Who is mentioned in it.
+    pub mentioned: BTreeSet<Id>,
+    /// The application behind it.
+    pub application_id: Option<Id>,
+}
+
+/// An event before it has a number.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Its name.
+    pub name: &'static str,
+    /// Who may hear of it.
+    pub audience: Audience,
+    /// What it says.
+    pub data: Value,
+    /// Of a message.
+    pub redact: Option<Redact>,
+}
+
+impl Event {
+    /// An event that carries no content.
+    #[must_use]
+    pub fn plain(name: &'static str, audience: Audience, data: Value) -> Self {
+        Self { name, audience, data, redact: None }
+    }
+
+    fn intents(&self) -> u64 {
+        match self.name {
+            "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE" => intent::GUILD_MESSAGES,
+            "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE" => intent::GUILD_MESSAGE_REACTIONS,
+            "TYPING_START" => intent::GUILD_MESSAGE_TYPING,
+            "INTERACTION_CREATE" => 0,
+            _ => intent::GUILDS,
+        }
+    }
+}
+
+impl Machine {
+    /// What a session gets of an event; nothing when it is not for it.
+    pub(super) fn view_of(&self, session_id: &str, event: &Event) -> Option<Value> {
+        let session = self.gateway.sessions.get(session_id)?;
+        let bot = self.world.bots.get(session.bot_id)?;
+        let wanted = event.intents();
+        if session.intents & wanted != wanted {
+            return None;
+        }
+        let guild_id = match event.audience {
+            Audience::Channel(channel_id) => {
+                let channel = self.world.channels.get(channel_id)?;
+                if !self.sees(bot, channel) {
+                    return None;
+                }
+                channel.guild_id
+            }
+            Audience::Guild(guild_id) => {
+                let guild = self.world.guilds.get(guild_id)?;
+                if !guild.members.contains_key(&bot.user_id) {
+                    return None;
+                }
+                guild_id
+            }
+            Audience::Bot { bot_id, guild_id } => {
+                if bot_id != bot.user_id {
+                    return None;
+                }
+                guild_id
+            }
+        };
+        let (shard, shards) = session.shard;
+        if (guild_id >> 22) % shards != shard {
+            return None;
+        }
+        let mut data = event.data.clone();
+        self.fit(bot, session.intents, event, &mut data);
+        Some(data)
+    }
+
+    fn fit(&self, bot: &Bot, intents: u64, event: &Event, data: &mut Value) {
+        // Memberships are of whoever looks.
+        if matches!(event.name, "THREAD_CREATE" | "THREAD_UPDATE")
+            && let Audience::Channel(id) = event.audience
+            && let Some(channel) = self.world.channels.get(id)
+        {
+            let newly = data.get("newly_created").cloned();
+            *data = self.render_channel(channel, bot.user_id);
+            if let Some(newly) = newly {
+                data["newly_created"] = newly;
+            }
+        }
+        let Some(redact) = &event.redact else { return };
+        // The nonce is told to whoever sent it.
+        if redact.author_id != bot.user_id
+            && let Some(members) = data.as_object_mut()
+        {
+            members.remove("nonce");
+        }
+        let own = redact.author_id == bot.user_id
+            || redact.mentioned.contains(&bot.user_id)
+            || redact.application_id == Some(bot.application_id);
+        if !own && intents & intent::MESSAGE_CONTENT == 0 && self.holds(Rule::MessageContentIntent) {
+            data["content"] = json!("");
+            for list in ["embeds", "attachments", "components"] {
+                data[list] = json!([]);
+            }
+        }
+    }
+}

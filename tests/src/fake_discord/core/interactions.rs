@@ -1,0 +1,293 @@
+//! Interactions: commands, components, autocompletion and modals, from the person's act to the bot's answers.
+
+use super::Machine;
+use super::check::mentions::Default as Mentions;
+use super::check::message::MessageForm;
+use super::check::{commands, components};
+use super::error::{ApiError, FormErrors, form_error};
+use super::gateway::{Audience, Event};
+use super::messages::Draft;
+use super::model::{
+    Answered, Bot, Channel, Id, Interaction, Message, Ms, Origin, message_flag, message_kind,
+};
+use super::render::{self, View};
+use super::rest::{Ctx, Reply};
+use super::settings::Rule;
+use serde_json::{Value, json};
+
+/// Types of interactions.
+pub mod kind {
+    /// A command.
+    pub const COMMAND: u8 = 2;
+    /// A button or select.
+    pub const COMPONENT: u8 = 3;
+    /// Text that is being typed into an option.
+    pub const AUTOCOMPLETE: u8 = 4;
+    /// A modal that was sent off.
+    pub const MODAL: u8 = 5;
+}
+
+const CHOICES_MAX: usize = 25;
+
+/// What a person did.
+#[derive(Debug, Clone)]
+pub struct Act {
+    /// See [`kind`].
+    pub kind: u8,
+    /// Who.
+    pub user_id: Id,
+    /// Where.
+    pub channel_id: Id,
+    /// What, as the interaction's `data`.
+    pub data: Value,
+    /// The name of the command.
+    pub name: Option<String>,
+    /// The message with the component.
+    pub message: Option<Message>,
+    /// Whether the `channel` object is left out, as it sometimes is.
+    pub without_channel: bool,
+}
+
+impl Machine {
+    /// Brings what a person did to the bot.
+    ///
+    /// # Errors
+    /// 10003, and for whoever is no member 10007.
+    pub fn interact(&mut self, now: Ms, bot: &Bot, act: Act) -> Result<Interaction, ApiError> {
+        let channel = self.world.channel(act.channel_id)?.clone();
+        let guild = self.world.guild(channel.guild_id)?;
+        let guild_id = guild.id;
+        let bits = self.permission_bits(bot, &channel).to_string();
+        let mut member = self.render_member(guild, act.user_id).ok_or_else(ApiError::unknown_member)?;
+        member["permissions"] = json!(bits);
+        let id = self.world.mint(now);
+        let token =
+            format!("aW50ZXJhY3Rpb246{:016x}{:016x}", self.faults.dice.number(), self.faults.dice.number());
+        let mut data = json!({
+            "id": render::id(id), "application_id": render::id(bot.application_id), "type": act.kind,
+            "token": token, "version": 1, "guild_id": render::id(guild_id),
+            "guild": {"id": render::id(guild_id), "locale": "en-US", "features": []},
+            "channel_id": render::id(channel.id), "member": member, "app_permissions": bits,
+            "locale": "en-US", "guild_locale": "en-US", "entitlements": [], "context": 0,
+            "authorizing_integration_owners": {"0": render::id(guild_id)},
+            "attachment_size_limit": self.settings.file_max, "data": act.data,
+        });
+        if !act.without_channel {
+            let mut rendered = self.render_channel(&channel, bot.user_id);
+            rendered["permissions"] = json!(bits);
+            data["channel"] = rendered;
+        }
+        if let Some(message) = &act.message {
+            let view = View { user_id: bot.user_id, with_nonce: false };
+            data["message"] = self.render_message(message, view, now);
+        }
+        let interaction = Interaction {
+            id,
+            token,
+            application_id: bot.application_id,
+            kind: act.kind,
+            channel_id: channel.id,
+            user_id: act.user_id,
+            name: act.name,
+            message_id: act.message.map(|message| message.id),
+            created_ms: now,
+            answered: None,
+            original_id: None,
+        };
+        self.world.interactions.put(id, interaction.clone());
+        let audience = Audience::Bot { bot_id: bot.user_id, guild_id: channel.guild_id };
+        self.emit(now, &Event::plain("INTERACTION_CREATE", audience, data));
+        Ok(interaction)
+    }
+
+    /// `POST /interactions/{}/{}/callback`.
+    pub(super) fn post_callback(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let interaction = self.world.interactions.get(ctx.id(0)?).cloned();
+        let interaction = interaction
+            .filter(|interaction| interaction.token == ctx.text(1))
+            .ok_or_else(ApiError::unknown_interaction)?;
+        let waited = ctx.now.saturating_sub(interaction.created_ms);
+        if interaction.answered.is_some() && self.holds(Rule::InteractionOnce) {
+            return Err(ApiError::already_acknowledged());
+        }
+        if waited > self.settings.interaction_deadline_ms && self.holds(Rule::InteractionDeadline) {
+            self.tally.late_responses += 1;
+            return Err(ApiError::unknown_interaction());
+        }
+        let object = ctx.object()?;
+        let response =
+            object.get("type").and_then(Value::as_u64).and_then(|of| u8::try_from(of).ok()).unwrap_or(0);
+        self.demand_response_fits(interaction.kind, response)?;
+        let data = object.get("data").cloned().unwrap_or_else(|| json!({}));
+        let original_id = self.respond(ctx, &interaction, response, &data)?;
+        if let Some(kept) = self.world.interactions.edit(interaction.id) {
+            kept.answered = Some(Answered { kind: response, at_ms: ctx.now, data });
+            kept.original_id = original_id;
+        }
+        self.tally.response_ms.push(waited);
+        Ok(self.callback_reply(ctx, &interaction, response, original_id))
+    }
+
+    fn callback_reply(
+        &self,
+        ctx: &Ctx<'_>,
+        interaction: &Interaction,
+        response: u8,
+        original: Option<Id>,
+    ) -> Reply {
+        if !ctx.flag("with_response") {
+            return Reply::Nothing;
+        }
+        let message = original.and_then(|id| self.world.messages.get(id));
+        let mut reply = json!({
+            "interaction": {"id": render::id(interaction.id), "type": interaction.kind,
+                "response_message_id": original.map(render::id), "response_message_loading": response == 5,
+                "response_message_ephemeral": message.is_some_and(|m| m.flags & message_flag::EPHEMERAL != 0)},
+            "resource": {"type": response},
+        });
+        if let Some(message) = message {
+            reply["resource"]["message"] =
+                self.render_message(message, View { user_id: 0, with_nonce: false }, ctx.now);
+        }
+        Reply::Ok(reply)
+    }
+
+    /// Which response fits which interaction.
+    fn demand_response_fits(&self, of: u8, response: u8) -> Result<(), ApiError> {
+        let fits = match of {
+            kind::AUTOCOMPLETE => response == 8,
+            kind::COMMAND => matches!(response, 4 | 5 | 9),
+            kind::COMPONENT => matches!(response, 4 | 5 | 6 | 7 | 9),
+            kind::MODAL => matches!(response, 4..=7),
+            _ => response == 1,
+        };
+        if fits || (!self.holds(Rule::ResponseTypes) && (1..=9).contains(&response)) {
+            return Ok(());
+        }
+        Err(form_error(
+            "type",
+            "INTERACTION_APPLICATION_COMMAND_INVALID_RESPONSE_TYPE",
+            "Invalid response type for this interaction",
+        ))
+    }
+
+    /// Does what a first response says; gives the message that is `@original`.
+    fn respond(
+        &mut self,
+        ctx: &Ctx<'_>,
+        interaction: &Interaction,
+        response: u8,
+        data: &Value,
+    ) -> Result<Option<Id>, ApiError> {
+        match response {
+            4 => self.answer(ctx, interaction, data, 0).map(Some),
+            5 => {
+                let flags = data.get("flags").and_then(Value::as_u64).unwrap_or(0) & message_flag::EPHEMERAL;
+                let draft = self.draft(interaction, MessageForm::default(), flags | message_flag::LOADING)?;
+                Ok(Some(self.create(ctx.now, draft)?.id))
+            }
+            6 => Ok(interaction.message_id),
+            7 => {
+                let id = interaction.message_id.ok_or_else(ApiError::unknown_message)?;
+                let message = self.world.message(interaction.channel_id, id)?.clone();
+                let form = MessageForm::read(data, &ctx.call.body, &self.settings)?;
+                let channel = self.world.channel(message.channel_id)?.clone();
+                self.edit(ctx.now, &channel, message, form, Mentions::People)?;
+                Ok(Some(id))
+            }
+            8 => {
+                let choices = data.get("choices").and_then(Value::as_array).cloned().unwrap_or_default();
+                let mut errors = FormErrors::default();
+                if choices.len() > CHOICES_MAX {
+                    errors.too_long("data.choices", CHOICES_MAX);
+                }
+                commands::check_choices(&choices, "data.choices", &mut errors);
+                errors.finish().map(|()| None)
+            }
+            9 => {
+                let mut errors = FormErrors::default();
+                components::of_modal(data, &mut errors);
+                errors.finish().map(|()| None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        ctx: &Ctx<'_>,
+        interaction: &Interaction,
+        data: &Value,
+        flags: u64,
+    ) -> Result<Id, ApiError> {
+        let form = MessageForm::read(data, &ctx.call.body, &self.settings)?;
+        if form.is_empty() && self.holds(Rule::NotEmpty) {
+            return Err(ApiError::empty_message());
+        }
+        let draft = self.draft(interaction, form, flags)?;
+        Ok(self.create(ctx.now, draft)?.id)
+    }
+
+    fn draft(&self, interaction: &Interaction, mut form: MessageForm, flags: u64) -> Result<Draft, ApiError> {
+        let bot = self.world.bot_of(interaction.application_id).ok_or_else(ApiError::unknown_application)?;
+        // A nonce means nothing here.
+        form.nonce = None;
+        form.enforce_nonce = false;
+        form.replied_to = None;
+        let command = interaction.kind == kind::COMMAND;
+        Ok(Draft {
+            default: Mentions::People,
+            webhook_id: Some(interaction.application_id),
+            application_id: Some(interaction.application_id),
+            kind: if command { message_kind::CHAT_INPUT_COMMAND } else { message_kind::DEFAULT },
+            origin: Some(Origin {
+                interaction_id: interaction.id,
+                kind: interaction.kind,
+                user_id: interaction.user_id,
+                name: interaction.name.clone(),
+            }),
+            flags,
+            ..Draft::plain(bot.user_id, interaction.channel_id, form)
+        })
+    }
+
+    /// A follow-up: `POST /webhooks/{application}/{token}`.
+    pub(super) fn post_followup(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let interaction = self.living_interaction(ctx)?.clone();
+        if interaction.answered.is_none() {
+            return Err(ApiError::unknown_webhook());
+        }
+        let id = self.answer(ctx, &interaction, &ctx.object()?, 0)?;
+        if let Some(message) = self.world.messages.edit(id) {
+            message.kind = message_kind::DEFAULT;
+        }
+        let message = self.world.messages.get(id).ok_or_else(ApiError::unknown_message)?;
+        Ok(Reply::Ok(self.render_message(message, View { user_id: 0, with_nonce: false }, ctx.now)))
+    }
+
+    fn original(&self, ctx: &Ctx<'_>) -> Result<(Channel, Message), ApiError> {
+        let id = self.living_interaction(ctx)?.original_id.ok_or_else(ApiError::unknown_message)?;
+        let message = self.world.messages.get(id).filter(|message| message.deleted_ms.is_none());
+        let message = message.ok_or_else(ApiError::unknown_message)?;
+        Ok((self.world.channel(message.channel_id)?.clone(), message.clone()))
+    }
+
+    /// `GET /webhooks/{}/{}/messages/@original`.
+    pub(super) fn get_original(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (_, message) = self.original(ctx)?;
+        Ok(Reply::Ok(self.render_message(&message, View { user_id: 0, with_nonce: false }, ctx.now)))
+    }
+
+    /// `PATCH /webhooks/{}/{}/messages/@original`.
+    pub(super) fn patch_original(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (channel, message) = self.original(ctx)?;
+        self.patch_through_webhook(ctx, &channel, message)
+    }
+
+    /// `DELETE /webhooks/{}/{}/messages/@original`.
+    pub(super) fn delete_original(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (_, message) = self.original(ctx)?;
+        self.remove(ctx.now, message.id);
+        Ok(Reply::Nothing)
+    }
+}

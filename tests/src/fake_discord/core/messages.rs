@@ -1,0 +1,538 @@
+//! Messages: made, read, changed, deleted, reacted to.
+
+use super::Machine;
+use super::check::mentions;
+use super::check::message::MessageForm;
+use super::error::{ApiError, form_error};
+use super::gateway::{Audience, Event, Redact};
+use super::model::{Bot, Channel, Id, Message, Ms, Origin, Pings, message_flag, message_kind};
+use super::permissions as may;
+use super::render::{self, View};
+use super::rest::{Ctx, Reply};
+use super::settings::Rule;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Messages of one answer.
+const PAGE_MAX: u64 = 100;
+const PAGE: u64 = 50;
+/// Different emojis on one message.
+const EMOJIS_MAX: usize = 20;
+
+/// A message before it is one.
+#[derive(Debug)]
+pub struct Draft {
+    /// Who writes it.
+    pub author_id: Id,
+    /// Where.
+    pub channel_id: Id,
+    /// What.
+    pub form: MessageForm,
+    /// What it may notify when nothing is said.
+    pub default: mentions::Default,
+    /// The webhook.
+    pub webhook_id: Option<Id>,
+    /// The name a webhook gives itself.
+    pub username: Option<String>,
+    /// The application behind it.
+    pub application_id: Option<Id>,
+    /// What it answers.
+    pub origin: Option<Origin>,
+    /// Its type.
+    pub kind: u8,
+    /// Flags besides those of the form.
+    pub flags: u64,
+}
+
+impl Draft {
+    /// A plain message.
+    #[must_use]
+    pub fn plain(author_id: Id, channel_id: Id, form: MessageForm) -> Self {
+        Self {
+            author_id,
+            channel_id,
+            form,
+            default: mentions::Default::Everything,
+            webhook_id: None,
+            username: None,
+            application_id: None,
+            origin: None,
+            kind: message_kind::DEFAULT,
+            flags: 0,
+        }
+    }
+}
+
+impl Machine {
+    /// `POST /channels/{}/messages`.
+    pub(super) fn post_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let sends = if channel.thread.is_some() { may::SEND_MESSAGES_IN_THREADS } else { may::SEND_MESSAGES };
+        self.demand(bot, &channel, sends)?;
+        let mut form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
+        if !form.uploads.is_empty() {
+            self.demand(bot, &channel, may::ATTACH_FILES)?;
+        }
+        if form.is_empty() && self.holds(Rule::NotEmpty) {
+            return Err(ApiError::empty_message());
+        }
+        // What only answers to interactions can be.
+        form.flags = form.flags.map(|flags| flags & !message_flag::EPHEMERAL);
+        let view = View { user_id: bot.user_id, with_nonce: true };
+        if let Some(first) = self.sent_before(ctx.now, bot.user_id, &form)? {
+            self.tally.deduplicated += 1;
+            return Ok(Reply::Ok(self.render_message(&first, view, ctx.now)));
+        }
+        if form.replied_to.is_some() {
+            self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
+        }
+        self.note_repeated(bot.user_id, channel.id, &form);
+        let message = self.create(ctx.now, Draft::plain(bot.user_id, channel.id, form))?;
+        Ok(Reply::Ok(self.render_message(&message, view, ctx.now)))
+    }
+
+    /// The message that this nonce gave before.
+    fn sent_before(&self, now: Ms, author_id: Id, form: &MessageForm) -> Result<Option<Message>, ApiError> {
+        let Some(nonce) = form.nonce.as_ref().filter(|_| form.enforce_nonce && self.holds(Rule::NonceDedupe))
+        else {
+            return Ok(None);
+        };
+        let recent = |first: &&Message| now.saturating_sub(first.created_ms) < self.settings.nonce_window_ms;
+        let Some(first) = self.world.by_nonce(author_id, nonce).filter(recent) else { return Ok(None) };
+        if first.deleted_ms.is_some() {
+            return if self.holds(Rule::NonceOfDeleted) {
+                Err(ApiError::unknown_message())
+            } else {
+                Ok(None)
+            };
+        }
+        Ok(Some(first.clone()))
+    }
+
+    fn note_repeated(&mut self, author_id: Id, channel_id: Id, form: &MessageForm) {
+        let text = form.text();
+        let same = |message: &Message| {
+            message.author_id == author_id && message.deleted_ms.is_none() && message.content == text
+        };
+        if !text.is_empty() && self.world.messages_of(channel_id).any(same) {
+            self.tally.repeated_content += 1;
+        }
+    }
+
+    /// Makes a message, and tells everybody.
+    ///
+    /// # Errors
+    /// 10008, 50035, 160005.
+    pub fn create(&mut self, now: Ms, draft: Draft) -> Result<Message, ApiError> {
+        let Draft { author_id, channel_id, mut form, .. } = draft;
+        let channel = self.world.channel(channel_id)?.clone();
+        let replied_to = self.replied_to(&channel, &form)?;
+        let ephemeral = (draft.flags | form.flags.unwrap_or(0)) & message_flag::EPHEMERAL != 0;
+        if !ephemeral {
+            self.wake_for_post(now, &channel)?;
+        }
+        let files = form.take_uploads(|| self.world.mint(now));
+        let pings =
+            self.pings(&channel, author_id, &form, draft.default, replied_to.map(|(_, author)| author));
+        let text = form.text();
+        let quiet = form.flags.unwrap_or(0) & message_flag::SUPPRESS_NOTIFICATIONS != 0;
+        let pinged = if quiet || ephemeral { Pings::default() } else { pings.clone() };
+        let message = Message {
+            id: self.world.mint(now),
+            channel_id,
+            author_id,
+            webhook_id: draft.webhook_id,
+            application_id: draft.application_id,
+            username: draft.username,
+            kind: if replied_to.is_some() { message_kind::REPLY } else { draft.kind },
+            content: text,
+            nonce: form.nonce.clone(),
+            enforce_nonce: form.enforce_nonce,
+            embeds: rich(form.embeds.unwrap_or_default()),
+            components: form.components.unwrap_or_default(),
+            attachments: files.iter().map(|(file, _)| file.clone()).collect(),
+            flags: draft.flags | form.flags.unwrap_or(0),
+            replied_to: replied_to.map(|(id, _)| id),
+            mentions: pings,
+            pinged,
+            reactions: BTreeMap::new(),
+            origin: draft.origin,
+            created_ms: now,
+            edited_ms: None,
+            edits: 0,
+            deleted_ms: None,
+        };
+        for (file, bytes) in files {
+            self.world.keep_file(file.id, bytes);
+        }
+        self.note_pings(&message.pinged);
+        self.world.add_message(message.clone());
+        if !ephemeral {
+            self.join_by_post(now, channel_id, author_id);
+            self.tell_of_message(now, "MESSAGE_CREATE", &message);
+        }
+        Ok(message)
+    }
+
+    fn note_pings(&mut self, pings: &Pings) {
+        self.tally.pings += u64::from(!pings.is_empty());
+        self.tally.pings_everyone += u64::from(pings.everyone);
+    }
+
+    fn replied_to(&self, channel: &Channel, form: &MessageForm) -> Result<Option<(Id, Id)>, ApiError> {
+        let Some(id) = form.replied_to else { return Ok(None) };
+        match self.world.message(channel.id, id) {
+            Ok(message) => Ok(Some((id, message.author_id))),
+            Err(_) if form.fail_if_not_exists => {
+                let message = "Unknown message";
+                Err(form_error("message_reference", "REPLIES_UNKNOWN_MESSAGE", message))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Who is notified: what the form allows, as far as the author may.
+    fn pings(
+        &self,
+        channel: &Channel,
+        author_id: Id,
+        form: &MessageForm,
+        default: mentions::Default,
+        replied_to: Option<Id>,
+    ) -> Pings {
+        let allowed = form.allowed_mentions.as_ref();
+        let silent = json!({"parse": []});
+        let allowed =
+            if allowed.is_none() && !self.holds(Rule::DefaultMentions) { Some(&silent) } else { allowed };
+        let mut pings = mentions::allowed(&form.text(), allowed, default, replied_to);
+        let bot = self.world.bots.get(author_id);
+        let everyone = bot.is_none_or(|bot| self.has(bot, channel, may::MENTION_EVERYONE));
+        let guild = self.world.guilds.get(channel.guild_id);
+        pings.everyone &= everyone;
+        pings.users.retain(|id| self.world.users.get(*id).is_some());
+        pings.roles.retain(|id| {
+            let role = guild.and_then(|guild| guild.roles.iter().find(|role| role.id == *id));
+            role.is_some_and(|role| role.mentionable || everyone)
+        });
+        pings
+    }
+
+    /// Tells of a message, as MESSAGE_CREATE and MESSAGE_UPDATE do.
+    pub(super) fn tell_of_message(&mut self, now: Ms, name: &'static str, message: &Message) {
+        let Some(channel) = self.world.channels.get(message.channel_id) else { return };
+        let guild_id = channel.guild_id;
+        let view = View { user_id: 0, with_nonce: name == "MESSAGE_CREATE" };
+        let mut data = self.render_message(message, view, now);
+        data["guild_id"] = render::id(guild_id);
+        data["channel_type"] = json!(channel.kind);
+        let member = self.world.guilds.get(guild_id).and_then(|guild| guild.members.get(&message.author_id));
+        if let Some(member) = member.filter(|_| message.webhook_id.is_none()) {
+            data["member"] = render::partial_member(member);
+        }
+        let redact = Redact {
+            author_id: message.author_id,
+            mentioned: message.mentions.users.clone(),
+            application_id: message.application_id,
+        };
+        let audience = Audience::Channel(message.channel_id);
+        self.emit(now, &Event { name, audience, data, redact: Some(redact) });
+    }
+
+    /// `GET /channels/{}/messages`.
+    pub(super) fn get_messages(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let limit = match ctx.call.query.get("limit") {
+            None => PAGE,
+            Some(text) => text.parse().unwrap_or(0),
+        };
+        if !(1..=PAGE_MAX).contains(&limit) {
+            let message = "int value should be between 1 and 100.";
+            return Err(form_error("limit", "NUMBER_TYPE_MAX", message));
+        }
+        // Without this permission there are no messages, and no error.
+        if !self.has(bot, &channel, may::READ_MESSAGE_HISTORY) {
+            return Ok(Reply::Ok(json!([])));
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let found = self.page(ctx, channel.id, limit)?;
+        let rendered = found.iter().map(|message| self.seen_message(bot, message, ctx.now)).collect();
+        Ok(Reply::Ok(rendered))
+    }
+
+    /// Messages of a page, newest first, whichever end it was asked from.
+    fn page(&self, ctx: &Ctx<'_>, channel_id: Id, limit: usize) -> Result<Vec<Message>, ApiError> {
+        let shown =
+            |message: &&Message| message.deleted_ms.is_none() && message.flags & message_flag::EPHEMERAL == 0;
+        let all = || self.world.messages_of(channel_id).filter(shown);
+        let (after, before, around) =
+            (ctx.query_id("after")?, ctx.query_id("before")?, ctx.query_id("around")?);
+        if let Some(around) = around {
+            let half = limit / 2;
+            let newer = all().filter(|message| message.id > around).take(limit - half);
+            let mut found: Vec<Message> = newer.cloned().collect();
+            found.reverse();
+            found.extend(all().rev().filter(|message| message.id <= around).take(half.max(1)).cloned());
+            found.truncate(limit);
+            return Ok(found);
+        }
+        if let Some(after) = after {
+            let mut found: Vec<Message> =
+                all().filter(|message| message.id > after).take(limit).cloned().collect();
+            found.reverse();
+            return Ok(found);
+        }
+        let older = all().rev().filter(|message| before.is_none_or(|before| message.id < before));
+        Ok(older.take(limit).cloned().collect())
+    }
+
+    /// A message as a bot may read it over REST: without the privilege there is no content of others.
+    fn seen_message(&self, bot: &Bot, message: &Message, now: Ms) -> Value {
+        let view = View { user_id: bot.user_id, with_nonce: false };
+        let mut rendered = self.render_message(message, view, now);
+        let own = message.author_id == bot.user_id
+            || message.mentions.users.contains(&bot.user_id)
+            || message.application_id == Some(bot.application_id);
+        let privileged = bot.privileged_intents & super::gateway::intent::MESSAGE_CONTENT != 0;
+        if !own && !privileged && self.holds(Rule::MessageContentIntent) {
+            rendered["content"] = json!("");
+            for list in ["embeds", "attachments", "components"] {
+                rendered[list] = json!([]);
+            }
+        }
+        rendered
+    }
+
+    /// `GET /channels/{}/messages/{}`.
+    pub(super) fn get_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
+        let message = self.world.message(channel.id, ctx.id(1)?)?;
+        if message.flags & message_flag::EPHEMERAL != 0 {
+            return Err(ApiError::unknown_message());
+        }
+        Ok(Reply::Ok(self.seen_message(bot, message, ctx.now)))
+    }
+
+    /// `PATCH /channels/{}/messages/{}`.
+    pub(super) fn patch_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let message = self.world.message(channel.id, ctx.id(1)?)?.clone();
+        if message.flags & message_flag::EPHEMERAL != 0 {
+            return Err(ApiError::unknown_message());
+        }
+        if message.author_id != bot.user_id && self.holds(Rule::OnlyAuthorEdits) {
+            return Err(ApiError::not_author());
+        }
+        self.demand_awake(&channel)?;
+        self.ration_old_edit(ctx.now, bot.user_id, &message)?;
+        let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
+        let edited = self.edit(ctx.now, &channel, message, form, mentions::Default::Everything)?;
+        let view = View { user_id: bot.user_id, with_nonce: false };
+        Ok(Reply::Ok(self.render_message(&edited, view, ctx.now)))
+    }
+
+    fn ration_old_edit(&mut self, now: Ms, bot_id: Id, message: &Message) -> Result<(), ApiError> {
+        let old = now.saturating_sub(message.created_ms) > self.settings.old_edit_age_ms;
+        if !old || !self.holds(Rule::OldEdits) {
+            return Ok(());
+        }
+        let standing = self.limits.old_edit(bot_id, message.channel_id, self.settings.old_edits, now);
+        if !standing.exhausted {
+            return Ok(());
+        }
+        let message = "Maximum number of edits to messages older than 1 hour reached. Try again later";
+        Err(ApiError::too_often(30046, message, standing.reset_after_ms))
+    }
+
+    /// Changes a message, and tells everybody. Who may is the caller's to know.
+    ///
+    /// # Errors
+    /// 50006.
+    pub fn edit(
+        &mut self,
+        now: Ms,
+        channel: &Channel,
+        mut message: Message,
+        mut form: MessageForm,
+        default: mentions::Default,
+    ) -> Result<Message, ApiError> {
+        if let Some(listed) = &form.listed {
+            message.attachments.retain(|file| listed.contains_key(&file.id));
+        }
+        let files = form.take_uploads(|| self.world.mint(now));
+        message.attachments.extend(files.iter().map(|(file, _)| file.clone()));
+        if let Some(content) = &form.content {
+            message.content = content.clone().unwrap_or_default();
+            let replied = message.replied_to.and_then(|id| self.world.message(channel.id, id).ok());
+            let replied = replied.map(|message| message.author_id);
+            message.mentions = self.pings(channel, message.author_id, &form, default, replied);
+        }
+        if let Some(embeds) = form.embeds {
+            message.embeds = rich(embeds);
+        }
+        if let Some(components) = form.components {
+            message.components = components;
+        }
+        if let Some(flags) = form.flags {
+            let shown = message_flag::SUPPRESS_EMBEDS;
+            message.flags = (message.flags & !shown) | (flags & shown);
+        }
+        let empty = message.content.is_empty()
+            && message.embeds.is_empty()
+            && message.components.is_empty()
+            && message.attachments.is_empty();
+        if empty && self.holds(Rule::NotEmpty) {
+            return Err(ApiError::empty_message());
+        }
+        message.flags &= !message_flag::LOADING;
+        message.edited_ms = Some(now);
+        message.edits += 1;
+        let fresh = Pings {
+            everyone: message.mentions.everyone && !message.pinged.everyone,
+            users: message.mentions.users.difference(&message.pinged.users).copied().collect(),
+            roles: message.mentions.roles.difference(&message.pinged.roles).copied().collect(),
+        };
+        if message.flags & message_flag::EPHEMERAL == 0 {
+            self.note_pings(&fresh);
+            message.pinged.everyone |= fresh.everyone;
+            message.pinged.users.extend(fresh.users);
+            message.pinged.roles.extend(fresh.roles);
+        }
+        for (file, bytes) in files {
+            self.world.keep_file(file.id, bytes);
+        }
+        self.world.messages.put(message.id, message.clone());
+        if message.flags & message_flag::EPHEMERAL == 0 {
+            self.tell_of_message(now, "MESSAGE_UPDATE", &message);
+        }
+        Ok(message)
+    }
+
+    /// `DELETE /channels/{}/messages/{}`.
+    pub(super) fn delete_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let message = self.world.message(channel.id, ctx.id(1)?)?;
+        if message.author_id != bot.user_id {
+            self.demand(bot, &channel, may::MANAGE_MESSAGES)?;
+        }
+        let id = message.id;
+        self.remove(ctx.now, id);
+        Ok(Reply::Nothing)
+    }
+
+    /// Deletes a message, and tells everybody. A thread that was made from it stays.
+    pub fn remove(&mut self, now: Ms, id: Id) {
+        let Some(message) = self.world.messages.edit(id) else { return };
+        message.deleted_ms = Some(now);
+        let (channel_id, ephemeral) = (message.channel_id, message.flags & message_flag::EPHEMERAL != 0);
+        let Some(channel) = self.world.channels.edit(channel_id) else { return };
+        if let Some(thread) = channel.thread.as_mut() {
+            thread.message_count = thread.message_count.saturating_sub(1);
+        }
+        let guild_id = channel.guild_id;
+        if !ephemeral {
+            let data = json!({
+                "id": render::id(id), "channel_id": render::id(channel_id), "guild_id": render::id(guild_id),
+            });
+            self.emit(now, &Event::plain("MESSAGE_DELETE", Audience::Channel(channel_id), data));
+        }
+    }
+
+    /// `POST /channels/{}/typing`.
+    pub(super) fn post_typing(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?.clone();
+        let channel = self.seen_channel(&bot, ctx.id(0)?)?;
+        let sends = if channel.thread.is_some() { may::SEND_MESSAGES_IN_THREADS } else { may::SEND_MESSAGES };
+        self.demand(&bot, &channel, sends)?;
+        self.typing(ctx.now, &channel, bot.user_id);
+        Ok(Reply::Nothing)
+    }
+
+    /// Tells that somebody is typing.
+    pub fn typing(&mut self, now: Ms, channel: &Channel, user_id: Id) {
+        let guild = self.world.guilds.get(channel.guild_id);
+        let member = guild.and_then(|guild| self.render_member(guild, user_id));
+        let data = json!({
+            "channel_id": render::id(channel.id), "guild_id": render::id(channel.guild_id),
+            "user_id": render::id(user_id), "timestamp": now / 1000, "member": member,
+        });
+        *self.tally.typing.entry(channel.id.to_string()).or_default() += 1;
+        self.emit(now, &Event::plain("TYPING_START", Audience::Channel(channel.id), data));
+    }
+
+    /// `PUT /channels/{}/messages/{}/reactions/{}/@me`.
+    pub(super) fn put_reaction(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
+        let message = self.world.message(channel.id, ctx.id(1)?)?;
+        let emoji = known_emoji(ctx.text(2))?;
+        self.demand_awake(&channel)?;
+        if !message.reactions.contains_key(&emoji) {
+            self.demand(bot, &channel, may::ADD_REACTIONS)?;
+            if message.reactions.len() >= EMOJIS_MAX {
+                return Err(ApiError::max_reactions());
+            }
+        }
+        let (id, user_id) = (message.id, bot.user_id);
+        self.react(ctx.now, id, user_id, &emoji, true);
+        Ok(Reply::Nothing)
+    }
+
+    /// `DELETE /channels/{}/messages/{}/reactions/{}/@me`.
+    pub(super) fn delete_reaction(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let id = self.world.message(channel.id, ctx.id(1)?)?.id;
+        let emoji = known_emoji(ctx.text(2))?;
+        self.demand_awake(&channel)?;
+        let user_id = bot.user_id;
+        self.react(ctx.now, id, user_id, &emoji, false);
+        Ok(Reply::Nothing)
+    }
+
+    /// Adds or takes away a reaction, and tells everybody when that changed anything.
+    pub fn react(&mut self, now: Ms, id: Id, user_id: Id, emoji: &str, add: bool) {
+        let Some(message) = self.world.messages.edit(id) else { return };
+        let who: &mut BTreeSet<Id> = message.reactions.entry(emoji.to_owned()).or_default();
+        let changed = if add { who.insert(user_id) } else { who.remove(&user_id) };
+        message.reactions.retain(|_, who| !who.is_empty());
+        let (channel_id, author_id) = (message.channel_id, message.author_id);
+        let Some(channel) = self.world.channels.get(channel_id).filter(|_| changed) else { return };
+        let mut data = json!({
+            "user_id": render::id(user_id), "channel_id": render::id(channel_id), "message_id": render::id(id),
+            "guild_id": render::id(channel.guild_id), "emoji": render::emoji(emoji), "burst": false, "type": 0,
+        });
+        if add {
+            let guild = self.world.guilds.get(channel.guild_id);
+            data["member"] =
+                guild.and_then(|guild| self.render_member(guild, user_id)).unwrap_or(Value::Null);
+            data["message_author_id"] = render::id(author_id);
+        }
+        let name = if add { "MESSAGE_REACTION_ADD" } else { "MESSAGE_REACTION_REMOVE" };
+        self.emit(now, &Event::plain(name, Audience::Channel(channel_id), data));
+    }
+}
+
+/// Embeds as they are shown: of type `rich`.
+fn rich(mut embeds: Vec<Value>) -> Vec<Value> {
+    for embed in &mut embeds {
+        embed["type"] = json!("rich");
+    }
+    embeds
+}
+
+/// Unicode, or `name:id`. Letters and digits alone are no emoji.
+fn known_emoji(text: &str) -> Result<String, ApiError> {
+    let custom = text.split_once(':').is_some_and(|(name, id)| {
+        !name.is_empty() && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let keycap = text.contains('\u{20e3}');
+    let plain = text.chars().any(|c| !c.is_ascii()) && !text.chars().any(char::is_alphanumeric);
+    if custom || keycap || plain { Ok(text.to_owned()) } else { Err(ApiError::unknown_emoji()) }
+}

@@ -1,0 +1,115 @@
+//! The service as a pure machine: what happened and the time go in, what is kept and sent comes out.
+
+pub mod check;
+pub mod error;
+pub mod faults;
+pub mod gateway;
+pub mod limits;
+pub mod model;
+pub mod permissions;
+pub mod render;
+pub mod rest;
+pub mod settings;
+pub mod stage;
+pub mod tally;
+pub mod world;
+
+mod commands;
+mod interactions;
+mod messages;
+mod threads;
+mod webhooks;
+
+use faults::Faults;
+use gateway::Gateway;
+use limits::Limits;
+use model::{Attachment, Id, Ms};
+use settings::{Rule, Settings};
+use tally::Tally;
+use world::World;
+
+/// Everything the service knows and counts.
+#[derive(Debug)]
+pub struct Machine {
+    /// What lasts.
+    pub world: World,
+    /// What a test turned.
+    pub settings: Settings,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Connections and sessions.
+    pub gateway: Gateway,
+    /// What happened how often.
+    pub tally: Tally,
+    limits: Limits,
+    /// `127.0.0.1:PORT`, for the URLs that are handed out.
+    address: String,
+}
+
+impl Machine {
+    /// A machine over what was kept.
+    #[must_use]
+    pub fn new(world: World, settings: Settings, address: String) -> Self {
+        let faults = Faults::new(settings.seed);
+        Self {
+            world,
+            settings,
+            faults,
+            gateway: Gateway::default(),
+            tally: Tally::default(),
+            limits: Limits::default(),
+            address,
+        }
+    }
+
+    /// Whether a rule holds.
+    #[must_use]
+    pub fn holds(&self, rule: Rule) -> bool {
+        self.settings.holds(rule)
+    }
+
+    /// The fake's own time, from the machine's.
+    #[must_use]
+    pub fn time(&self, machine_ms: Ms) -> Ms {
+        machine_ms + self.settings.clock_ahead_ms
+    }
+
+    /// Where the gateway is.
+    #[must_use]
+    pub fn gateway_url(&self) -> String {
+        format!("ws://{}", self.address)
+    }
+
+    /// Where a file can be had for a while.
+    #[must_use]
+    pub fn cdn_url(&self, channel_id: Id, file: &Attachment, now: Ms) -> String {
+        let name = render::percent_encoded(&file.filename);
+        let expires = (now + self.settings.cdn_life_ms) / 1000;
+        let issued = now / 1000;
+        format!(
+            "http://{}/attachments/{channel_id}/{}/{name}?ex={expires:x}&is={issued:x}&hm={:016x}&",
+            self.address,
+            file.id,
+            signature(file.id, expires)
+        )
+    }
+
+    /// Whether the URL of a file no longer works. `expires` is in seconds.
+    #[must_use]
+    pub fn cdn_expired(&self, expires: u64, now: Ms) -> bool {
+        now / 1000 >= expires && self.holds(Rule::CdnExpiry)
+    }
+
+    /// What time brings.
+    pub fn tick(&mut self, now: Ms) {
+        self.gateway_tick(now);
+        self.archive_idle_threads(now);
+    }
+}
+
+/// What a CDN URL shows for its expiry not to be changed.
+#[must_use]
+pub fn signature(file_id: Id, expires: u64) -> u64 {
+    let mut seed = crate::seed::Seed::from_number(file_id ^ expires.rotate_left(32));
+    seed.number()
+}

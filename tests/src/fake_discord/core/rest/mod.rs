@@ -1,0 +1,379 @@
+//! Requests: which route, who asks, whether it may, and what is answered.
+
+mod routes;
+
+use super::Machine;
+use super::error::{ApiError, form_error, seconds};
+use super::faults::Scope;
+use super::limits::{headers, scope_name};
+use super::model::{Bot, Id, Ms};
+use super::render;
+use super::settings::Rule;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+pub use routes::{Route, classify};
+
+/// A file that came with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    /// The `n` of `files[n]`.
+    pub n: u64,
+    /// Its name.
+    pub filename: String,
+    /// What kind it is said to be.
+    pub content_type: Option<String>,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+/// What a request carries.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Body {
+    /// Its JSON: the body itself, or `payload_json`; none when it carries none.
+    pub json: Option<Value>,
+    /// Whether it should have been JSON and is not.
+    pub broken: bool,
+    /// Files of a multipart body.
+    pub files: Vec<Upload>,
+    /// Bytes of the whole.
+    pub size: u64,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Call {
+    /// GET and so on.
+    pub method: String,
+    /// The path after `/api/v10`, decoded, in parts.
+    pub path: Vec<String>,
+    /// What follows the question mark.
+    pub query: BTreeMap<String, String>,
+    /// The whole header.
+    pub authorization: Option<String>,
+    /// The whole header.
+    pub user_agent: Option<String>,
+    /// What it carries.
+    pub body: Body,
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Headers besides the usual.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body; none for 204.
+    pub body: Option<Value>,
+    /// Instead of JSON, what stands before the service says.
+    pub html: Option<&'static str>,
+}
+
+/// What a handler gives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// 200.
+    Ok(Value),
+    /// 201.
+    Created(Value),
+    /// 204.
+    Nothing,
+}
+
+/// What a handler gets.
+#[derive(Debug)]
+pub struct Ctx<'a> {
+    /// The fake's time.
+    pub now: Ms,
+    /// Who asks; none on routes that need no token.
+    pub bot: Option<Bot>,
+    /// What stood in the path, in the order of the route.
+    pub args: Vec<&'a str>,
+    /// The request.
+    pub call: &'a Call,
+}
+
+impl Ctx<'_> {
+    /// An id of the path.
+    ///
+    /// # Errors
+    /// 50035.
+    pub fn id(&self, at: usize) -> Result<Id, ApiError> {
+        let text = self.args.get(at).copied().unwrap_or_default();
+        snowflake(text).ok_or_else(|| not_snowflake("id", text))
+    }
+
+    /// Text of the path.
+    #[must_use]
+    pub fn text(&self, at: usize) -> &str {
+        self.args.get(at).copied().unwrap_or_default()
+    }
+
+    /// The bot that asks.
+    ///
+    /// # Errors
+    /// 401.
+    pub fn bot(&self) -> Result<&Bot, ApiError> {
+        self.bot.as_ref().ok_or_else(ApiError::unauthorized)
+    }
+
+    /// The body, which must be an object; an absent one is an empty one.
+    ///
+    /// # Errors
+    /// 50109, 50035.
+    pub fn object(&self) -> Result<Value, ApiError> {
+        if self.call.body.broken {
+            return Err(ApiError::invalid_json());
+        }
+        match &self.call.body.json {
+            None => Ok(json!({})),
+            Some(object) if object.is_object() => Ok(object.clone()),
+            Some(_) => {
+                Err(form_error("_errors", "DICT_TYPE_CONVERT", "Only dictionaries may be used in a DictType"))
+            }
+        }
+    }
+
+    /// A flag of the query.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> bool {
+        self.call.query.get(name).is_some_and(|value| matches!(value.as_str(), "true" | "True" | "1"))
+    }
+
+    /// An id of the query.
+    ///
+    /// # Errors
+    /// 50035.
+    pub fn query_id(&self, name: &str) -> Result<Option<Id>, ApiError> {
+        let Some(text) = self.call.query.get(name) else { return Ok(None) };
+        snowflake(text).map(Some).ok_or_else(|| not_snowflake(name, text))
+    }
+}
+
+/// An id as it is written.
+#[must_use]
+pub fn snowflake(text: &str) -> Option<Id> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+fn not_snowflake(name: &str, text: &str) -> ApiError {
+    form_error(name, "NUMBER_TYPE_COERCE", &format!("Value \"{text}\" is not snowflake."))
+}
+
+impl Answer {
+    fn of(result: Result<Reply, ApiError>) -> Self {
+        let (status, body) = match result {
+            Ok(Reply::Ok(body)) => (200, Some(body)),
+            Ok(Reply::Created(body)) => (201, Some(body)),
+            Ok(Reply::Nothing) => (204, None),
+            Err(error) => (error.status, Some(error.body())),
+        };
+        Self { status, headers: Vec::new(), body, html: None }
+    }
+
+    /// An error of the fake's choice.
+    #[must_use]
+    pub fn fault(status: u16) -> Self {
+        let body = json!({"message": format!("{status}: made by a fault"), "code": 0});
+        Self { status, headers: Vec::new(), body: Some(body), html: None }
+    }
+}
+
+impl Machine {
+    /// Answers a request.
+    pub fn call(&mut self, now: Ms, call: &Call) -> Answer {
+        let route = classify(&call.method, &call.path);
+        let name = route.as_ref().map_or("unknown", |route| route.name);
+        let answer = if let Some(left) = self.banned(now) {
+            banned(left)
+        } else {
+            match route.as_ref() {
+                Ok(route) => self.routed(now, call, route),
+                Err(error) => Answer::of(Err(error.clone())),
+            }
+        };
+        self.count(now, name, &answer);
+        answer
+    }
+
+    fn banned(&self, now: Ms) -> Option<Ms> {
+        self.limits.banned_for(now).filter(|_| self.holds(Rule::InvalidRequestBan))
+    }
+
+    fn count(&mut self, now: Ms, name: &str, answer: &Answer) {
+        self.tally.request(name, answer.status);
+        let shared =
+            answer.headers.iter().any(|(name, value)| *name == "x-ratelimit-scope" && value == "shared");
+        if matches!(answer.status, 401 | 403 | 429) && !shared {
+            self.tally.invalid += 1;
+            self.limits.invalid(self.settings.invalid, self.settings.ban_ms, now);
+        }
+    }
+
+    /// A 429 that a fault wants.
+    pub fn rate_limited_by_fault(
+        &mut self,
+        now: Ms,
+        call: &Call,
+        retry_after_ms: Ms,
+        scope: Scope,
+    ) -> Answer {
+        let route = classify(&call.method, &call.path);
+        let name = route.as_ref().map_or("unknown", |route| route.name);
+        let answer = too_many(retry_after_ms, scope, Vec::new());
+        self.count(now, name, &answer);
+        answer
+    }
+
+    fn routed(&mut self, now: Ms, call: &Call, route: &Route<'_>) -> Answer {
+        let bot = match self.authorized(call, route) {
+            Ok(bot) => bot,
+            Err(error) => return Answer::of(Err(error)),
+        };
+        let bot_id = bot.as_ref().map_or(0, |bot| bot.user_id);
+        if bot_id != 0 && !route.interaction && self.holds(Rule::GlobalLimit) {
+            let standing = self.limits.global(bot_id, self.settings.global_per_second, now);
+            if standing.exhausted {
+                return too_many(standing.reset_after_ms, Scope::Global, Vec::new());
+            }
+        }
+        let budget = self.settings.buckets.get(route.name).copied().unwrap_or(self.settings.other_bucket);
+        let key = (bot_id, route.name.to_owned(), route.major.clone());
+        let standing = self.limits.route(key, budget, now);
+        let limits = headers(standing, route.name);
+        if standing.exhausted && self.holds(Rule::RouteBuckets) {
+            return too_many(standing.reset_after_ms, Scope::User, limits);
+        }
+        let ctx = Ctx { now, bot, args: route.args.clone(), call };
+        let result =
+            if self.body_fits(call) { (route.handler)(self, &ctx) } else { Err(ApiError::too_large()) };
+        let retry_after_ms = result.as_ref().err().and_then(|error| error.retry_after_ms);
+        let mut answer = Answer::of(result);
+        answer.headers.extend(limits);
+        if let Some(retry_after_ms) = retry_after_ms {
+            answer.headers.push(("retry-after", retry_after_ms.div_ceil(1000).to_string()));
+            answer.headers.push(("x-ratelimit-scope", "user".to_owned()));
+        }
+        answer
+    }
+
+    fn body_fits(&self, call: &Call) -> bool {
+        call.body.size <= self.settings.request_max || !self.holds(Rule::FileSize)
+    }
+
+    fn authorized(&self, call: &Call, route: &Route<'_>) -> Result<Option<Bot>, ApiError> {
+        let token = call.authorization.as_deref().and_then(|header| header.strip_prefix("Bot "));
+        let bot = token.and_then(|token| self.world.bot_with_token(token)).cloned();
+        if route.needs_token && bot.is_none() {
+            if self.holds(Rule::Authorization) {
+                return Err(ApiError::unauthorized());
+            }
+            return Ok(self.world.bots.iter().next().cloned());
+        }
+        Ok(bot)
+    }
+
+    /// `GET /users/@me`.
+    pub(super) fn get_me(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let account = self.world.users.get(bot.user_id).ok_or_else(ApiError::unknown_user)?;
+        Ok(Reply::Ok(render::current_user(account)))
+    }
+
+    /// `GET /users/{}`.
+    pub(super) fn get_user(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let account = self.world.users.get(ctx.id(0)?).ok_or_else(ApiError::unknown_user)?;
+        Ok(Reply::Ok(render::user(account)))
+    }
+
+    /// `GET /applications/@me`, `GET /oauth2/applications/@me`.
+    pub(super) fn get_application(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let account = self.world.users.get(bot.user_id).ok_or_else(ApiError::unknown_user)?;
+        Ok(Reply::Ok(json!({
+            "id": render::id(bot.application_id), "name": account.name, "icon": null, "description": "",
+            "bot_public": true, "bot_require_code_grant": false, "verify_key": "0".repeat(64), "summary": "",
+            "team": null, "flags": 0, "rpc_origins": [], "bot": render::user(account),
+            "owner": render::user(account), "integration_types_config": {},
+        })))
+    }
+
+    /// `GET /gateway`.
+    pub(super) fn get_gateway(&mut self, _ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        Ok(Reply::Ok(json!({"url": self.gateway_url()})))
+    }
+
+    /// `GET /gateway/bot`.
+    pub(super) fn get_gateway_bot(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let used = if ctx.now >= bot.identifies_reset_ms { 0 } else { bot.identifies };
+        let total = self.settings.identify_total;
+        Ok(Reply::Ok(json!({
+            "url": self.gateway_url(),
+            "shards": 1,
+            "session_start_limit": {
+                "total": total,
+                "remaining": total.saturating_sub(used),
+                "reset_after": bot.identifies_reset_ms.saturating_sub(ctx.now),
+                "max_concurrency": 1,
+            },
+        })))
+    }
+
+    /// `GET /guilds/{}`.
+    pub(super) fn get_guild(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let guild = self.guild_of(ctx)?;
+        Ok(Reply::Ok(self.render_guild(guild)))
+    }
+
+    /// `GET /guilds/{}/channels`.
+    pub(super) fn get_guild_channels(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (guild, bot) = (self.guild_of(ctx)?, ctx.bot()?);
+        let of = self
+            .world
+            .channels
+            .iter()
+            .filter(|channel| channel.alive && channel.guild_id == guild.id && channel.thread.is_none());
+        Ok(Reply::Ok(of.map(|channel| self.render_channel(channel, bot.user_id)).collect()))
+    }
+
+    /// `GET /guilds/{}/members/{}`.
+    pub(super) fn get_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let guild = self.guild_of(ctx)?;
+        let user_id = if ctx.text(1) == "@me" { ctx.bot()?.user_id } else { ctx.id(1)? };
+        self.render_member(guild, user_id).map(Reply::Ok).ok_or_else(ApiError::unknown_member)
+    }
+
+    pub(super) fn guild_of(&self, ctx: &Ctx<'_>) -> Result<&super::model::Guild, ApiError> {
+        let (guild, bot) = (self.world.guild(ctx.id(0)?)?, ctx.bot()?);
+        if guild.members.contains_key(&bot.user_id) { Ok(guild) } else { Err(ApiError::missing_access()) }
+    }
+}
+
+/// A 429.
+fn too_many(retry_after_ms: Ms, scope: Scope, mut limits: Vec<(&'static str, String)>) -> Answer {
+    let global = scope == Scope::Global;
+    limits.push(("retry-after", retry_after_ms.div_ceil(1000).to_string()));
+    limits.push(("x-ratelimit-scope", scope_name(scope).to_owned()));
+    if global {
+        limits.push(("x-ratelimit-global", "true".to_owned()));
+    }
+    let message = if scope == Scope::Shared {
+        "The resource is being rate limited."
+    } else {
+        "You are being rate limited."
+    };
+    let body = json!({"message": message, "retry_after": seconds(retry_after_ms), "global": global});
+    Answer { status: 429, headers: limits, body: Some(body), html: None }
+}
+
+/// What stands before the service says to a banned address: no JSON, no rate-limit headers.
+fn banned(left: Ms) -> Answer {
+    Answer {
+        status: 429,
+        headers: vec![("retry-after", left.div_ceil(1000).to_string())],
+        body: None,
+        html: Some("<!DOCTYPE html><title>Access denied</title><p>error code: 1015"),
+    }
+}

@@ -1,0 +1,131 @@
+//! The table of routes.
+
+use super::{Ctx, Reply};
+use crate::fake_discord::core::Machine;
+use crate::fake_discord::core::error::ApiError;
+
+/// What answers a route.
+pub type Handler = fn(&mut Machine, &Ctx<'_>) -> Result<Reply, ApiError>;
+
+/// Who may use a route.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// A bot's token is needed.
+    Bot,
+    /// What is in the path is enough.
+    Open,
+    /// The same, and it is outside of the global limit: answers to interactions.
+    Interaction,
+}
+
+use Access::{Bot, Interaction, Open};
+
+/// Method and pattern, who may, and what answers. The first that fits counts.
+const ROUTES: &[(&str, Access, Handler)] = &[
+    ("GET /gateway", Open, Machine::get_gateway),
+    ("GET /gateway/bot", Bot, Machine::get_gateway_bot),
+    ("GET /users/@me", Bot, Machine::get_me),
+    ("GET /users/{}", Bot, Machine::get_user),
+    ("GET /applications/@me", Bot, Machine::get_application),
+    ("GET /oauth2/applications/@me", Bot, Machine::get_application),
+    ("PUT /applications/{}/commands", Bot, Machine::put_commands),
+    ("GET /applications/{}/commands", Bot, Machine::get_commands),
+    ("POST /applications/{}/commands", Bot, Machine::post_command),
+    ("PUT /applications/{}/guilds/{}/commands", Bot, Machine::put_commands),
+    ("GET /applications/{}/guilds/{}/commands", Bot, Machine::get_commands),
+    ("POST /applications/{}/guilds/{}/commands", Bot, Machine::post_command),
+    ("GET /guilds/{}", Bot, Machine::get_guild),
+    ("GET /guilds/{}/channels", Bot, Machine::get_guild_channels),
+    ("GET /guilds/{}/members/{}", Bot, Machine::get_member),
+    ("GET /guilds/{}/threads/active", Bot, Machine::get_active_threads),
+    ("GET /channels/{}", Bot, Machine::get_channel),
+    ("PATCH /channels/{}", Bot, Machine::patch_channel),
+    ("DELETE /channels/{}", Bot, Machine::delete_channel),
+    ("POST /channels/{}/typing", Bot, Machine::post_typing),
+    ("GET /channels/{}/messages", Bot, Machine::get_messages),
+    ("POST /channels/{}/messages", Bot, Machine::post_message),
+    ("GET /channels/{}/messages/{}", Bot, Machine::get_message),
+    ("PATCH /channels/{}/messages/{}", Bot, Machine::patch_message),
+    ("DELETE /channels/{}/messages/{}", Bot, Machine::delete_message),
+    ("POST /channels/{}/messages/{}/threads", Bot, Machine::post_message_thread),
+    ("POST /channels/{}/threads", Bot, Machine::post_thread),
+    ("PUT /channels/{}/messages/{}/reactions/{}/@me", Bot, Machine::put_reaction),
+    ("DELETE /channels/{}/messages/{}/reactions/{}/@me", Bot, Machine::delete_reaction),
+    ("GET /channels/{}/thread-members", Bot, Machine::get_thread_members),
+    ("PUT /channels/{}/thread-members/{}", Bot, Machine::put_thread_member),
+    ("DELETE /channels/{}/thread-members/{}", Bot, Machine::delete_thread_member),
+    ("POST /channels/{}/webhooks", Bot, Machine::post_webhook),
+    ("GET /channels/{}/webhooks", Bot, Machine::get_channel_webhooks),
+    ("GET /webhooks/{}", Bot, Machine::get_webhook),
+    ("DELETE /webhooks/{}", Bot, Machine::delete_webhook),
+    ("GET /webhooks/{}/{}", Open, Machine::get_webhook_by_token),
+    ("DELETE /webhooks/{}/{}", Open, Machine::delete_webhook_by_token),
+    ("POST /webhooks/{}/{}", Open, Machine::execute_webhook),
+    ("GET /webhooks/{}/{}/messages/@original", Interaction, Machine::get_original),
+    ("PATCH /webhooks/{}/{}/messages/@original", Interaction, Machine::patch_original),
+    ("DELETE /webhooks/{}/{}/messages/@original", Interaction, Machine::delete_original),
+    ("GET /webhooks/{}/{}/messages/{}", Open, Machine::get_webhook_message),
+    ("PATCH /webhooks/{}/{}/messages/{}", Open, Machine::patch_webhook_message),
+    ("DELETE /webhooks/{}/{}/messages/{}", Open, Machine::delete_webhook_message),
+    ("POST /interactions/{}/{}/callback", Interaction, Machine::post_callback),
+];
+
+/// A route that was found.
+pub struct Route<'a> {
+    /// Method and pattern.
+    pub name: &'static str,
+    /// What stood where the pattern has `{}`.
+    pub args: Vec<&'a str>,
+    /// What a bucket is for: the first id of the path, and for webhooks the token too.
+    pub major: String,
+    /// Whether a bot's token is needed.
+    pub needs_token: bool,
+    /// Whether it is outside of the global limit.
+    pub interaction: bool,
+    /// What answers.
+    pub handler: Handler,
+}
+
+/// Finds the route of a request.
+///
+/// # Errors
+/// 404 with code 0, 405.
+pub fn classify<'a>(method: &str, path: &'a [String]) -> Result<Route<'a>, ApiError> {
+    let mut other_method = false;
+    for (name, access, handler) in ROUTES {
+        let Some((of, pattern)) = name.split_once(' ') else { continue };
+        let Some(args) = matched(pattern, path) else { continue };
+        if of != method {
+            other_method = true;
+            continue;
+        }
+        let webhook = matches!(path.first().map(String::as_str), Some("webhooks" | "interactions"));
+        let majors = if webhook { 2 } else { 1 };
+        let major = args.iter().take(majors).copied().collect::<Vec<_>>().join("/");
+        return Ok(Route {
+            name,
+            major,
+            needs_token: *access == Bot,
+            interaction: *access == Interaction,
+            handler: *handler,
+            args,
+        });
+    }
+    Err(if other_method { ApiError::wrong_method() } else { ApiError::no_route() })
+}
+
+fn matched<'a>(pattern: &str, path: &'a [String]) -> Option<Vec<&'a str>> {
+    let parts: Vec<&str> = pattern.split('/').skip(1).collect();
+    if parts.len() != path.len() {
+        return None;
+    }
+    let mut args = Vec::new();
+    for (part, given) in parts.iter().zip(path) {
+        if *part == "{}" {
+            args.push(given.as_str());
+        } else if part != given {
+            return None;
+        }
+    }
+    Some(args)
+}

@@ -1,0 +1,223 @@
+//! Guilds, channels, accounts, roles, permissions.
+
+use super::{Order, Outcome, id};
+use crate::fake_discord::core::Machine;
+use crate::fake_discord::core::error::{ApiError, form_error};
+use crate::fake_discord::core::gateway::{Audience, Event};
+use crate::fake_discord::core::model::{Bot, Channel, Guild, Id, Member, Ms, Role, User, channel_kind};
+use crate::fake_discord::core::permissions::{ALL, VIEW_CHANNEL};
+use crate::fake_discord::core::render;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Machine {
+    /// Orders that lay the ground.
+    pub(super) fn set_up(&mut self, now: Ms, order: Order) -> Outcome {
+        match order {
+            Order::AddGuild { name } => Ok(id(self.add_guild(now, name))),
+            Order::AddChannel { guild, name } => self.add_channel(now, guild, name),
+            Order::AddUser { guild, name } => {
+                self.world.guild(guild)?;
+                let user_id = self.add_account(now, name, false);
+                self.add_member(now, guild, user_id);
+                Ok(id(user_id))
+            }
+            Order::AddRole { guild, name, mentionable, members } => {
+                self.add_role(now, guild, name, mentionable, &members)
+            }
+            Order::AddBot { name, token, guilds, privileged_intents } => {
+                self.add_bot(now, name, token, &guilds, privileged_intents)
+            }
+            Order::AddMember { guild, user } => {
+                self.world.guild(guild)?;
+                self.add_member(now, guild, user);
+                Ok(Value::Null)
+            }
+            Order::RemoveMember { guild, user } => Ok(self.remove_member(now, guild, user)),
+            Order::GuildOutage { guild, begins } => self.outage(now, guild, begins),
+            Order::SetIntents { bot, privileged_intents } => {
+                self.bot_mut(bot)?.privileged_intents = privileged_intents;
+                Ok(Value::Null)
+            }
+            Order::SetToken { bot, token } => {
+                self.bot_mut(bot)?.token = token;
+                Ok(Value::Null)
+            }
+            Order::Deny { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, false),
+            Order::Allow { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, true),
+            // All others are carried out elsewhere.
+            _ => Ok(Value::Null),
+        }
+    }
+
+    fn bot_mut(&mut self, bot: Id) -> Result<&mut Bot, ApiError> {
+        self.world.bots.edit(bot).ok_or_else(ApiError::unknown_user)
+    }
+
+    fn add_account(&mut self, now: Ms, name: String, bot: bool) -> Id {
+        let user_id = self.world.mint(now);
+        self.world.users.put(user_id, User { id: user_id, name, bot });
+        user_id
+    }
+
+    fn add_guild(&mut self, now: Ms, name: String) -> Id {
+        let owner_id = self.add_account(now, format!("owner of {name}"), false);
+        let guild_id = self.world.mint(now);
+        let owner = Member { roles: BTreeSet::new(), joined_ms: now };
+        let members = BTreeMap::from([(owner_id, owner)]);
+        let guild = Guild { id: guild_id, name, owner_id, roles: Vec::new(), members, alive: true };
+        self.world.guilds.put(guild_id, guild);
+        guild_id
+    }
+
+    fn add_channel(&mut self, now: Ms, guild_id: Id, name: String) -> Outcome {
+        self.world.guild(guild_id)?;
+        let channel_id = self.world.mint(now);
+        let channel = Channel {
+            id: channel_id,
+            guild_id,
+            kind: channel_kind::TEXT,
+            name,
+            topic: None,
+            parent_id: None,
+            position: self.world.channels.iter().filter(|channel| channel.thread.is_none()).count() as u64,
+            slowmode_s: 0,
+            last_message_id: None,
+            thread: None,
+            alive: true,
+        };
+        let data = self.render_channel(&channel, 0);
+        self.world.channels.put(channel_id, channel);
+        self.emit(now, &Event::plain("CHANNEL_CREATE", Audience::Guild(guild_id), data));
+        Ok(id(channel_id))
+    }
+
+    fn add_member(&mut self, now: Ms, guild_id: Id, user_id: Id) {
+        if let Some(guild) = self.world.guilds.edit(guild_id) {
+            guild.members.insert(user_id, Member { roles: BTreeSet::new(), joined_ms: now });
+        }
+        self.tell_of_guild(now, guild_id, user_id);
+    }
+
+    fn tell_of_guild(&mut self, now: Ms, guild_id: Id, bot_id: Id) {
+        let Some(bot) = self.world.bots.get(bot_id) else { return };
+        let Some(guild) = self.world.guilds.get(guild_id) else { return };
+        let data = self.render_guild_create(guild, bot);
+        self.emit(now, &Event::plain("GUILD_CREATE", Audience::Bot { bot_id, guild_id }, data));
+    }
+
+    fn remove_member(&mut self, now: Ms, guild_id: Id, user_id: Id) -> Value {
+        if let Some(guild) = self.world.guilds.edit(guild_id) {
+            guild.members.remove(&user_id);
+        }
+        let audience = Audience::Bot { bot_id: user_id, guild_id };
+        self.emit(now, &Event::plain("GUILD_DELETE", audience, json!({"id": render::id(guild_id)})));
+        Value::Null
+    }
+
+    fn outage(&mut self, now: Ms, guild_id: Id, begins: bool) -> Outcome {
+        let guild = self.world.guild(guild_id)?;
+        let bots: Vec<Id> =
+            guild.members.keys().copied().filter(|member| self.world.bots.get(*member).is_some()).collect();
+        for bot_id in bots {
+            if begins {
+                let data = json!({"id": render::id(guild_id), "unavailable": true});
+                self.emit(now, &Event::plain("GUILD_DELETE", Audience::Bot { bot_id, guild_id }, data));
+            } else {
+                self.tell_of_guild(now, guild_id, bot_id);
+            }
+        }
+        Ok(Value::Null)
+    }
+
+    fn add_role(&mut self, now: Ms, guild: Id, name: String, mentionable: bool, members: &[Id]) -> Outcome {
+        self.world.guild(guild)?;
+        let role_id = self.world.mint(now);
+        if let Some(guild) = self.world.guilds.edit(guild) {
+            guild.roles.push(Role { id: role_id, name, mentionable });
+            for member in members {
+                if let Some(member) = guild.members.get_mut(member) {
+                    member.roles.insert(role_id);
+                }
+            }
+        }
+        let position = self.world.guild(guild)?.roles.len();
+        if let Some(role) = self.world.guild(guild)?.roles.last() {
+            let data = json!({"guild_id": render::id(guild), "role": render::role(role, position)});
+            self.emit(now, &Event::plain("GUILD_ROLE_CREATE", Audience::Guild(guild), data));
+        }
+        Ok(id(role_id))
+    }
+
+    fn add_bot(
+        &mut self,
+        now: Ms,
+        name: String,
+        token: String,
+        guilds: &[Id],
+        privileged_intents: u64,
+    ) -> Outcome {
+        let user_id = self.add_account(now, name, true);
+        let application_id = self.world.mint(now);
+        let bot = Bot {
+            user_id,
+            application_id,
+            token,
+            privileged_intents,
+            denied: BTreeMap::new(),
+            identifies: 0,
+            identifies_reset_ms: 0,
+        };
+        self.world.bots.put(user_id, bot);
+        for guild in guilds {
+            self.world.guild(*guild)?;
+            self.add_member(now, *guild, user_id);
+        }
+        Ok(json!({"user": user_id, "application": application_id}))
+    }
+
+    /// Takes permissions away or gives them back. Access that is lost is not told for threads; threads of access
+    /// that is won are.
+    fn permit(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
+        if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
+            return Err(form_error("permissions", "UNKNOWN_PERMISSION", unknown));
+        }
+        let bot = self.bot_mut(bot_id)?;
+        let denied = bot.denied.entry(scope).or_default();
+        for name in names {
+            if allow {
+                denied.remove(name);
+            } else {
+                denied.insert(name.clone());
+            }
+        }
+        let bot = bot.clone();
+        let Some(channel) =
+            self.world.channels.get(scope).filter(|channel| channel.thread.is_none()).cloned()
+        else {
+            return Ok(Value::Null);
+        };
+        let (guild_id, audience) = (channel.guild_id, Audience::Bot { bot_id, guild_id: channel.guild_id });
+        let data = self.render_channel(&channel, 0);
+        self.emit(now, &Event::plain("CHANNEL_UPDATE", audience, data));
+        if allow && names.iter().any(|name| name == VIEW_CHANNEL) {
+            let of = |thread: &&Channel| thread.parent_id == Some(scope) && self.sees(&bot, thread);
+            let threads: Vec<&Channel> = self.world.active_threads(guild_id).filter(of).collect();
+            let members: Vec<Value> = threads
+                .iter()
+                .filter_map(|thread| {
+                    let joined = thread.thread.as_ref()?.members.get(&bot_id)?;
+                    Some(render::thread_member(thread.id, bot_id, *joined))
+                })
+                .collect();
+            let threads: Vec<Value> =
+                threads.iter().map(|thread| self.render_channel(thread, bot_id)).collect();
+            let data = json!({
+                "guild_id": render::id(guild_id), "channel_ids": [render::id(scope)],
+                "threads": threads, "members": members,
+            });
+            self.emit(now, &Event::plain("THREAD_LIST_SYNC", audience, data));
+        }
+        Ok(Value::Null)
+    }
+}

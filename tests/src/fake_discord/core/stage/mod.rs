@@ -1,0 +1,190 @@
+//! Orders of tests, carried out: the ground, what people do, what goes wrong, and what there is to see.
+
+mod ground;
+mod order;
+mod people;
+
+pub use order::{Order, PersonFile, SocketAct};
+
+use super::Machine;
+use super::error::{ApiError, form_error};
+use super::gateway::ToSocket;
+use super::model::{Channel, Id, Message, Ms};
+use super::settings::Settings;
+use serde_json::{Value, json};
+
+/// What an order gives, or why it was refused.
+pub type Outcome = Result<Value, ApiError>;
+
+fn id(id: Id) -> Value {
+    json!(id)
+}
+
+fn as_json<T: serde::Serialize>(value: T) -> Outcome {
+    serde_json::to_value(value).map_err(|_| ApiError::server_error())
+}
+
+impl Machine {
+    /// Carries an order out.
+    ///
+    /// # Errors
+    /// What the service would say to a person, or what is wrong with the order.
+    pub fn order(&mut self, now: Ms, order: Order) -> Outcome {
+        match order {
+            Order::Configure { settings } => self.configure(settings),
+            Order::Settings => as_json(&self.settings),
+            Order::Advance { ms } => {
+                self.settings.clock_ahead_ms += ms;
+                let later = now + ms;
+                self.tick(later);
+                Ok(json!(later))
+            }
+            Order::Now => Ok(json!(now)),
+            Order::RestFault { fault } => {
+                self.faults.rest.push(fault);
+                Ok(Value::Null)
+            }
+            Order::EventFault { fault } => {
+                self.faults.events.push(fault);
+                Ok(Value::Null)
+            }
+            Order::ClearFaults => {
+                let dice = self.faults.dice.clone();
+                self.faults = super::faults::Faults { dice, ..super::faults::Faults::new(0) };
+                Ok(Value::Null)
+            }
+            Order::WithholdAcks { on } => {
+                self.faults.acks_withheld = on;
+                Ok(Value::Null)
+            }
+            Order::Away { on } => {
+                self.faults.away = on;
+                if on {
+                    self.act_on_sockets(None, SocketAct::Reset);
+                }
+                Ok(Value::Null)
+            }
+            Order::InvalidSessions { count } => {
+                self.faults.invalid_sessions = count;
+                Ok(Value::Null)
+            }
+            Order::Sockets { bot, act } => Ok(json!(self.act_on_sockets(bot, act))),
+            Order::ForgetSessions { bot } => {
+                self.gateway.forget_sessions(bot);
+                Ok(Value::Null)
+            }
+            Order::Transcript { .. }
+            | Order::Channels
+            | Order::Interactions
+            | Order::Commands
+            | Order::Webhooks
+            | Order::Bots
+            | Order::Tally => self.look(order),
+            other => self.order_of_people(now, other),
+        }
+    }
+
+    fn configure(&mut self, change: Value) -> Outcome {
+        let mut settings = as_json(&self.settings)?;
+        let seed = self.settings.seed;
+        if let (Some(all), Value::Object(change)) = (settings.as_object_mut(), change) {
+            // Members of `buckets` are added to those that are there.
+            for (key, value) in change {
+                match (all.get_mut(&key).and_then(Value::as_object_mut), value) {
+                    (Some(inner), Value::Object(more)) if key == "buckets" => inner.extend(more),
+                    (_, value) => {
+                        all.insert(key, value);
+                    }
+                }
+            }
+        }
+        let settings: Settings = serde_json::from_value(settings)
+            .map_err(|error| form_error("settings", "UNKNOWN_SETTING", &error.to_string()))?;
+        if settings.seed != seed {
+            self.faults.dice = crate::seed::Seed::from_number(settings.seed);
+        }
+        self.settings = settings;
+        Ok(Value::Null)
+    }
+
+    fn act_on_sockets(&mut self, bot: Option<Id>, act: SocketAct) -> usize {
+        let sockets = match bot {
+            None => self.gateway.all_sockets(),
+            Some(_) => self.gateway.sockets_of(bot),
+        };
+        let orders = match act {
+            SocketAct::Reset => vec![ToSocket::Reset],
+            SocketAct::Close(code) => vec![ToSocket::Close(code, "A test wants it.")],
+            SocketAct::Reconnect => {
+                vec![ToSocket::Text(json!({"op": 7, "d": null, "s": null, "t": null}).to_string())]
+            }
+            SocketAct::InvalidSession { resumable } => {
+                if !resumable {
+                    self.gateway.forget_sessions(bot);
+                }
+                vec![ToSocket::Text(json!({"op": 9, "d": resumable, "s": null, "t": null}).to_string())]
+            }
+        };
+        for order in &orders {
+            self.gateway.order(&sockets, order);
+        }
+        sockets.len()
+    }
+
+    fn look(&self, order: Order) -> Outcome {
+        match order {
+            Order::Transcript { channel } => {
+                let of = |message: &&Message| channel.is_none_or(|channel| message.channel_id == channel);
+                as_json(self.world.messages.iter().filter(of).collect::<Vec<_>>())
+            }
+            Order::Channels => as_json(self.world.channels.iter().collect::<Vec<_>>()),
+            Order::Interactions => as_json(self.world.interactions.iter().collect::<Vec<_>>()),
+            Order::Commands => as_json(self.world.commands.iter().collect::<Vec<_>>()),
+            Order::Webhooks => as_json(self.world.webhooks.iter().collect::<Vec<_>>()),
+            Order::Bots => {
+                let bots = self.world.bots.iter().map(|bot| {
+                    let connected = self.gateway.connected(bot.user_id);
+                    Ok(json!({"bot": as_json(bot)?, "connected": connected}))
+                });
+                Ok(Value::Array(bots.collect::<Result<_, ApiError>>()?))
+            }
+            _ => as_json(&self.tally),
+        }
+    }
+
+    fn order_of_people(&mut self, now: Ms, order: Order) -> Outcome {
+        match order {
+            Order::Post { .. }
+            | Order::Edit { .. }
+            | Order::Delete { .. }
+            | Order::React { .. }
+            | Order::Type { .. } => self.person_writes(now, order),
+            Order::Click { .. } | Order::Use { .. } | Order::Submit { .. } => self.person_acts(now, order),
+            Order::MakeThread { user, channel, name, message } => {
+                let thread: Channel = self.make_thread_by_force(now, channel, user, &name, message)?;
+                Ok(id(thread.id))
+            }
+            Order::Membership { channel, user, inside } => {
+                if inside {
+                    self.join(now, channel, user);
+                } else {
+                    self.leave(now, channel, user);
+                }
+                Ok(Value::Null)
+            }
+            Order::Change { channel, form } => {
+                self.change_thread_by_force(now, channel, &form)?;
+                Ok(Value::Null)
+            }
+            Order::DeleteChannel { channel } => {
+                self.delete_by_force(now, channel);
+                Ok(Value::Null)
+            }
+            Order::DeleteWebhook { webhook } => {
+                self.delete_webhook_by_force(webhook);
+                Ok(Value::Null)
+            }
+            other => self.set_up(now, other),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What happened how often.
+
+use super::faults::{EventFate, RestFate};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Counts since the process began.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tally {
+    /// Requests by `ROUTE STATUS`, as `POST /channels/{}/messages 200`. Those without an answer count with 0.
+    pub requests: BTreeMap<String, u64>,
+    /// 429s.
+    pub rate_limited: u64,
+    /// Requests that count as invalid.
+    pub invalid: u64,
+    /// Faults of requests that struck, by name.
+    pub rest_faults: BTreeMap<String, u64>,
+    /// Faults of events that struck, by name.
+    pub event_faults: BTreeMap<String, u64>,
+    /// Connections to the gateway.
+    pub sockets: u64,
+    /// IDENTIFYs.
+    pub identifies: u64,
+    /// RESUMEs.
+    pub resumes: u64,
+    /// Connections that were closed for silence.
+    pub silent_clients: u64,
+    /// Closes for a client's mistake, by code.
+    pub closes: BTreeMap<u16, u64>,
+    /// Messages that notified anybody.
+    pub pings: u64,
+    /// Messages that notified everybody.
+    pub pings_everyone: u64,
+    /// Creates that an enforced nonce answered with an earlier message.
+    pub deduplicated: u64,
+    /// Creates with content that this author had sent to this channel under another nonce.
+    pub repeated_content: u64,
+    /// By channel, how often a bot was said to type.
+    pub typing: BTreeMap<String, u64>,
+    /// First responses that came too late.
+    pub late_responses: u64,
+    /// Milliseconds from each interaction to its first response.
+    pub response_ms: Vec<u64>,
+}
+
+impl Tally {
+    /// Notes an answer; 0 for none.
+    pub fn request(&mut self, route: &str, status: u16) {
+        *self.requests.entry(format!("{route} {status}")).or_default() += 1;
+        if status == 429 {
+            self.rate_limited += 1;
+        }
+    }
+
+    /// Notes a fault of a request.
+    pub fn rest_fate(&mut self, route: &str, fate: &RestFate) {
+        let fate = serde_json::to_value(fate).unwrap_or_default();
+        let name = fate.get("fate").and_then(serde_json::Value::as_str).unwrap_or("unknown");
+        *self.rest_faults.entry(name.to_owned()).or_default() += 1;
+        if matches!(name, "lost_before" | "error_before") {
+            self.request(route, 0);
+        }
+    }
+
+    /// Notes a fault of an event.
+    pub fn event_fate(&mut self, fate: EventFate) {
+        let name = serde_json::to_value(fate).ok();
+        let name = name.as_ref().and_then(serde_json::Value::as_str).unwrap_or("unknown").to_owned();
+        *self.event_faults.entry(name).or_default() += 1;
+    }
+
+    /// Requests to a route, whatever the answer.
+    #[must_use]
+    pub fn requests_to(&self, route: &str) -> u64 {
+        let of = |(key, count): (&String, &u64)| {
+            key.rsplit_once(' ').filter(|(name, _)| *name == route).map_or(0, |_| *count)
+        };
+        self.requests.iter().map(of).sum()
+    }
+
+    /// All requests.
+    #[must_use]
+    pub fn all_requests(&self) -> u64 {
+        self.requests.values().sum()
+    }
+}

@@ -1,0 +1,581 @@
+//! Channels and threads: made, changed, archived, deleted; who is in them.
+//!
+//! Of the documentation's page on threads: posting wakes an archived one unless it is locked; nothing else happens
+//! in an archived one; a thread made from a message has that message's id.
+
+use super::Machine;
+use super::check;
+use super::error::{ApiError, FormErrors};
+use super::gateway::{Audience, Event};
+use super::model::{Bot, Channel, Id, Message, Ms, Thread, channel_kind, message_flag, message_kind};
+use super::permissions as may;
+use super::render;
+use super::rest::{Ctx, Reply};
+use super::settings::Rule;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const NAME_MAX: usize = 100;
+const TOPIC_MAX: usize = 1024;
+/// What auto-archive can be, in minutes.
+const AUTO_ARCHIVE: [u64; 4] = [60, 1440, 4320, 10080];
+const AUTO_ARCHIVE_DEFAULT: u64 = 1440;
+const MINUTE_MS: Ms = 60_000;
+
+/// What a form says of a thread.
+#[derive(Debug, Default)]
+struct ThreadForm {
+    name: Option<String>,
+    auto_archive_minutes: Option<u64>,
+    archived: Option<bool>,
+    locked: Option<bool>,
+    invitable: Option<bool>,
+    slowmode_s: Option<u64>,
+    topic: Option<String>,
+}
+
+impl Machine {
+    fn thread_form(&self, object: &Value, name_required: bool) -> Result<ThreadForm, ApiError> {
+        let mut errors = FormErrors::default();
+        let name = check::text(object, "name", "name", &mut errors).map(str::to_owned);
+        if self.holds(Rule::ThreadName) {
+            match &name {
+                None if name_required => errors.required("name"),
+                Some(name) if !(1..=NAME_MAX).contains(&check::chars(name.trim())) => {
+                    errors.length("name", 1, NAME_MAX);
+                }
+                _ => {}
+            }
+        }
+        let minutes = object.get("auto_archive_duration").filter(|minutes| !minutes.is_null());
+        let auto_archive_minutes = minutes.and_then(Value::as_u64);
+        let fits = auto_archive_minutes.is_some_and(|minutes| AUTO_ARCHIVE.contains(&minutes));
+        if minutes.is_some() && !fits && self.holds(Rule::AutoArchive) {
+            errors.choice("auto_archive_duration", "(60, 1440, 4320, 10080)");
+        }
+        let topic = check::text(object, "topic", "topic", &mut errors).map(str::to_owned);
+        if topic.as_ref().is_some_and(|topic| check::chars(topic) > TOPIC_MAX) {
+            errors.too_long("topic", TOPIC_MAX);
+        }
+        let slowmode_s = object.get("rate_limit_per_user").and_then(Value::as_u64);
+        if slowmode_s.is_some_and(|seconds| seconds > 21600) {
+            errors.add(
+                "rate_limit_per_user",
+                "NUMBER_TYPE_MAX",
+                "int value should be less than or equal to 21600.",
+            );
+        }
+        errors.finish()?;
+        let flag = |key: &str| object.get(key).and_then(Value::as_bool);
+        Ok(ThreadForm {
+            name: name.map(|name| name.trim().to_owned()),
+            auto_archive_minutes,
+            archived: flag("archived"),
+            locked: flag("locked"),
+            invitable: flag("invitable"),
+            slowmode_s,
+            topic,
+        })
+    }
+
+    /// `GET /channels/{}`.
+    pub(super) fn get_channel(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        Ok(Reply::Ok(self.render_channel(&channel, bot.user_id)))
+    }
+
+    /// `PATCH /channels/{}`.
+    pub(super) fn patch_channel(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let form = self.thread_form(&ctx.object()?, false)?;
+        let Some(thread) = channel.thread.clone() else {
+            self.demand(bot, &channel, may::MANAGE_CHANNELS)?;
+            let id = channel.id;
+            self.change_channel(ctx.now, id, form.name, form.topic);
+            let channel = self.world.channel(id)?;
+            return Ok(Reply::Ok(self.render_channel(channel, bot.user_id)));
+        };
+        self.demand_thread_change(bot, &channel, &thread, &form)?;
+        self.change_thread(ctx.now, channel.id, &form)?;
+        let channel = self.world.channel(channel.id)?;
+        Ok(Reply::Ok(self.render_channel(channel, bot.user_id)))
+    }
+
+    fn demand_thread_change(
+        &self,
+        bot: &Bot,
+        channel: &Channel,
+        thread: &Thread,
+        form: &ThreadForm,
+    ) -> Result<(), ApiError> {
+        let own = thread.owner_id == bot.user_id;
+        let other = form.name.is_some() || form.auto_archive_minutes.is_some() || form.slowmode_s.is_some();
+        // Who may post may unarchive, unless it is locked; the owner archives and renames; locking is for moderators.
+        let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
+        if only_wakes && !thread.locked {
+            return self.demand(bot, channel, may::SEND_MESSAGES_IN_THREADS);
+        }
+        if !own || form.locked.is_some() || thread.locked || form.slowmode_s.is_some() {
+            self.demand(bot, channel, may::MANAGE_THREADS)?;
+        }
+        if thread.archived && form.archived != Some(false) && (other || form.locked.is_some()) {
+            return self.demand_awake(channel);
+        }
+        Ok(())
+    }
+
+    fn change_thread(&mut self, now: Ms, id: Id, form: &ThreadForm) -> Result<(), ApiError> {
+        if form.archived == Some(false) {
+            let guild_id = self.world.channel(id)?.guild_id;
+            let archived = self.world.channel(id)?.thread.as_ref().is_some_and(|thread| thread.archived);
+            if archived {
+                self.demand_room(guild_id)?;
+            }
+        }
+        let Some(channel) = self.world.channels.edit(id) else { return Ok(()) };
+        if let Some(name) = &form.name {
+            channel.name.clone_from(name);
+        }
+        if let Some(seconds) = form.slowmode_s {
+            channel.slowmode_s = seconds;
+        }
+        let Some(thread) = channel.thread.as_mut() else { return Ok(()) };
+        if let Some(minutes) = form.auto_archive_minutes {
+            thread.auto_archive_minutes = minutes;
+        }
+        if let Some(invitable) = form.invitable {
+            thread.invitable = invitable;
+        }
+        thread.locked = form.locked.unwrap_or(thread.locked);
+        let woken = thread.archived && form.archived == Some(false);
+        if form.archived.is_some_and(|archived| archived != thread.archived) {
+            thread.archived = !thread.archived;
+            thread.archive_ms = now;
+            thread.active_ms = now;
+        }
+        self.tell_of_thread(now, id, woken);
+        Ok(())
+    }
+
+    /// THREAD_UPDATE; for one that woke up, a THREAD_MEMBER_UPDATE to each bot in it after that.
+    fn tell_of_thread(&mut self, now: Ms, id: Id, woken: bool) {
+        self.emit(now, &Event::plain("THREAD_UPDATE", Audience::Channel(id), Value::Null));
+        let Some(channel) = self.world.channels.get(id).filter(|_| woken) else { return };
+        let guild_id = channel.guild_id;
+        let members: Vec<(Id, Ms)> = channel
+            .thread
+            .iter()
+            .flat_map(|thread| &thread.members)
+            .filter(|(user_id, _)| self.world.bots.get(**user_id).is_some())
+            .map(|(user_id, joined)| (*user_id, *joined))
+            .collect();
+        for (bot_id, joined) in members {
+            let mut data = render::thread_member(id, bot_id, joined);
+            data["guild_id"] = render::id(guild_id);
+            self.emit(now, &Event::plain("THREAD_MEMBER_UPDATE", Audience::Bot { bot_id, guild_id }, data));
+        }
+    }
+
+    /// Changes a channel, and tells everybody.
+    pub fn change_channel(&mut self, now: Ms, id: Id, name: Option<String>, topic: Option<String>) {
+        let Some(channel) = self.world.channels.edit(id) else { return };
+        if let Some(name) = name {
+            channel.name = name;
+        }
+        channel.topic = topic.or_else(|| channel.topic.take());
+        let channel = channel.clone();
+        let data = self.render_channel(&channel, 0);
+        self.emit(now, &Event::plain("CHANNEL_UPDATE", Audience::Guild(channel.guild_id), data));
+    }
+
+    /// What a person or a test changes at a thread: no permission is asked.
+    ///
+    /// # Errors
+    /// 10003, 50035, 160006.
+    pub fn change_thread_by_force(&mut self, now: Ms, id: Id, form: &Value) -> Result<(), ApiError> {
+        let form = self.thread_form(form, false)?;
+        if self.world.channel(id)?.thread.is_none() {
+            self.change_channel(now, id, form.name, form.topic);
+            return Ok(());
+        }
+        self.change_thread(now, id, &form)
+    }
+
+    /// `DELETE /channels/{}`.
+    pub(super) fn delete_channel(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let channel = self.seen_channel(bot, ctx.id(0)?)?;
+        let needed = if channel.thread.is_some() { may::MANAGE_THREADS } else { may::MANAGE_CHANNELS };
+        self.demand(bot, &channel, needed)?;
+        let rendered = self.render_channel(&channel, bot.user_id);
+        self.delete_by_force(ctx.now, channel.id);
+        Ok(Reply::Ok(rendered))
+    }
+
+    /// Deletes a channel with its threads, or a thread, and tells everybody.
+    pub fn delete_by_force(&mut self, now: Ms, id: Id) {
+        let Some(channel) = self.world.channels.get(id).filter(|channel| channel.alive).cloned() else {
+            return;
+        };
+        let inside: Vec<Id> = self
+            .world
+            .channels
+            .iter()
+            .filter(|thread| thread.alive && thread.thread.is_some() && thread.parent_id == Some(id))
+            .map(|thread| thread.id)
+            .collect();
+        let (name, data) = if channel.thread.is_some() {
+            let data = json!({
+                "id": render::id(id), "guild_id": render::id(channel.guild_id),
+                "parent_id": channel.parent_id.map(render::id), "type": channel.kind,
+            });
+            ("THREAD_DELETE", data)
+        } else {
+            ("CHANNEL_DELETE", self.render_channel(&channel, 0))
+        };
+        self.emit(now, &Event::plain(name, Audience::Channel(id), data));
+        if let Some(channel) = self.world.channels.edit(id) {
+            channel.alive = false;
+        }
+        // The threads of a channel go with it; their deletion is not told one by one.
+        for thread in inside {
+            if let Some(thread) = self.world.channels.edit(thread) {
+                thread.alive = false;
+            }
+        }
+    }
+
+    /// `POST /channels/{}/messages/{}/threads`.
+    pub(super) fn post_message_thread(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let parent = self.seen_channel(bot, ctx.id(0)?)?;
+        if parent.kind != channel_kind::TEXT {
+            return Err(ApiError::wrong_channel_type());
+        }
+        let message = self.world.message(parent.id, ctx.id(1)?)?.id;
+        self.demand(bot, &parent, may::CREATE_PUBLIC_THREADS)?;
+        let form = self.thread_form(&ctx.object()?, true)?;
+        if self.world.channels.get(message).is_some() && self.holds(Rule::OneThreadPerMessage) {
+            return Err(ApiError::thread_exists());
+        }
+        let channel = self.make_thread(
+            ctx.now,
+            &parent,
+            bot.user_id,
+            &form,
+            Some(message),
+            channel_kind::PUBLIC_THREAD,
+        )?;
+        Ok(Reply::Created(self.render_channel(&channel, bot.user_id)))
+    }
+
+    /// `POST /channels/{}/threads`.
+    pub(super) fn post_thread(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let parent = self.seen_channel(bot, ctx.id(0)?)?;
+        if parent.kind != channel_kind::TEXT {
+            return Err(ApiError::wrong_channel_type());
+        }
+        let object = ctx.object()?;
+        let form = self.thread_form(&object, true)?;
+        // Of the documentation: private, where nothing is said.
+        let kind =
+            object.get("type").and_then(Value::as_u64).unwrap_or(u64::from(channel_kind::PRIVATE_THREAD));
+        let (kind, needed) = match kind {
+            11 => (channel_kind::PUBLIC_THREAD, may::CREATE_PUBLIC_THREADS),
+            12 => (channel_kind::PRIVATE_THREAD, may::CREATE_PRIVATE_THREADS),
+            _ => return Err(ApiError::wrong_channel_type()),
+        };
+        self.demand(bot, &parent, needed)?;
+        let channel = self.make_thread(ctx.now, &parent, bot.user_id, &form, None, kind)?;
+        Ok(Reply::Created(self.render_channel(&channel, bot.user_id)))
+    }
+
+    fn demand_room(&self, guild_id: Id) -> Result<(), ApiError> {
+        let full = self.world.active_threads(guild_id).count() >= self.settings.active_threads_max;
+        if full && self.holds(Rule::ActiveThreads) { Err(ApiError::max_active_threads()) } else { Ok(()) }
+    }
+
+    /// A thread that a person makes.
+    ///
+    /// # Errors
+    /// 10003, 50035, 160004, 160006.
+    pub fn make_thread_by_force(
+        &mut self,
+        now: Ms,
+        parent_id: Id,
+        owner_id: Id,
+        name: &str,
+        message: Option<Id>,
+    ) -> Result<Channel, ApiError> {
+        let parent = self.world.channel(parent_id)?.clone();
+        let form = self.thread_form(&json!({"name": name}), true)?;
+        if message.is_some_and(|id| self.world.channels.get(id).is_some()) {
+            return Err(ApiError::thread_exists());
+        }
+        self.make_thread(now, &parent, owner_id, &form, message, channel_kind::PUBLIC_THREAD)
+    }
+
+    fn make_thread(
+        &mut self,
+        now: Ms,
+        parent: &Channel,
+        owner_id: Id,
+        form: &ThreadForm,
+        message: Option<Id>,
+        kind: u8,
+    ) -> Result<Channel, ApiError> {
+        self.demand_room(parent.guild_id)?;
+        let id = match message {
+            Some(id) => id,
+            None => self.world.mint(now),
+        };
+        let thread = Thread {
+            owner_id,
+            archived: false,
+            locked: false,
+            auto_archive_minutes: form.auto_archive_minutes.unwrap_or(AUTO_ARCHIVE_DEFAULT),
+            archive_ms: now,
+            active_ms: now,
+            invitable: form.invitable.unwrap_or(true),
+            total_sent: 0,
+            message_count: 0,
+            members: BTreeMap::from([(owner_id, now)]),
+        };
+        let channel = Channel {
+            id,
+            guild_id: parent.guild_id,
+            kind,
+            name: form.name.clone().unwrap_or_default(),
+            topic: None,
+            parent_id: Some(parent.id),
+            position: 0,
+            slowmode_s: form.slowmode_s.unwrap_or(0),
+            last_message_id: None,
+            thread: Some(thread),
+            alive: true,
+        };
+        self.world.channels.put(id, channel.clone());
+        self.emit(now, &Event::plain("THREAD_CREATE", Audience::Channel(id), json!({"newly_created": true})));
+        self.tell_of_joining(now, id, owner_id);
+        self.announce(now, &channel, parent, owner_id, message);
+        Ok(self.world.channel(id)?.clone())
+    }
+
+    /// What a new thread leaves behind: in the parent a mark or a notice, in the thread its first message.
+    fn announce(&mut self, now: Ms, channel: &Channel, parent: &Channel, owner_id: Id, message: Option<Id>) {
+        let (at, kind, content, refers) = match message {
+            Some(id) => {
+                if let Some(message) = self.world.messages.edit(id) {
+                    message.flags |= message_flag::HAS_THREAD;
+                    let message: Message = message.clone();
+                    self.tell_of_message(now, "MESSAGE_UPDATE", &message);
+                }
+                (channel.id, message_kind::THREAD_STARTER, String::new(), id)
+            }
+            None if channel.kind == channel_kind::PUBLIC_THREAD => {
+                (parent.id, message_kind::THREAD_CREATED, channel.name.clone(), channel.id)
+            }
+            None => return,
+        };
+        let id = self.world.mint(now);
+        let message = Message {
+            id,
+            channel_id: at,
+            author_id: owner_id,
+            content,
+            kind,
+            replied_to: Some(refers),
+            created_ms: now,
+            ..Message::default()
+        };
+        self.world.add_message(message.clone());
+        if let Some(thread) = self.world.channels.edit(at).and_then(|channel| channel.thread.as_mut()) {
+            // The first message of a thread does not count.
+            thread.total_sent = 0;
+            thread.message_count = 0;
+        }
+        self.tell_of_message(now, "MESSAGE_CREATE", &message);
+    }
+
+    /// Refuses what does not happen in an archived thread.
+    ///
+    /// # Errors
+    /// 50083.
+    pub fn demand_awake(&self, channel: &Channel) -> Result<(), ApiError> {
+        let archived = channel.thread.as_ref().is_some_and(|thread| thread.archived);
+        if archived && self.holds(Rule::ArchivedThread) { Err(ApiError::archived()) } else { Ok(()) }
+    }
+
+    /// A post wakes an archived thread, unless it is locked.
+    pub(super) fn wake_for_post(&mut self, now: Ms, channel: &Channel) -> Result<(), ApiError> {
+        let Some(thread) = &channel.thread else { return Ok(()) };
+        if thread.archived {
+            if thread.locked && self.holds(Rule::LockedThread) {
+                return Err(ApiError::locked());
+            }
+            if !self.holds(Rule::PostUnarchives) {
+                return Err(ApiError::archived());
+            }
+            self.change_thread(
+                now,
+                channel.id,
+                &ThreadForm { archived: Some(false), ..ThreadForm::default() },
+            )?;
+        }
+        if let Some(thread) = self.world.channels.edit(channel.id).and_then(|channel| channel.thread.as_mut())
+        {
+            thread.active_ms = now;
+        }
+        Ok(())
+    }
+
+    /// Who posts in a thread is in it from then on.
+    pub(super) fn join_by_post(&mut self, now: Ms, id: Id, user_id: Id) {
+        if self.world.users.get(user_id).is_some() {
+            self.join(now, id, user_id);
+        }
+    }
+
+    /// Adds somebody to a thread.
+    pub fn join(&mut self, now: Ms, id: Id, user_id: Id) {
+        let thread = self.world.channels.get(id).and_then(|channel| channel.thread.as_ref());
+        if thread.is_none_or(|thread| thread.members.contains_key(&user_id)) {
+            return;
+        }
+        let edited = self.world.channels.edit(id);
+        if let Some(thread) = edited.and_then(|channel| channel.thread.as_mut()) {
+            thread.members.insert(user_id, now);
+        }
+        // A bot that is added hears of the thread as if it were new, but for `newly_created`.
+        if let Some(bot) = self.world.bots.get(user_id)
+            && let Some(channel) = self.world.channels.get(id)
+        {
+            let (bot_id, guild_id) = (bot.user_id, channel.guild_id);
+            let data = self.render_channel(channel, bot_id);
+            self.emit(now, &Event::plain("THREAD_CREATE", Audience::Bot { bot_id, guild_id }, data));
+        }
+        self.tell_of_joining(now, id, user_id);
+    }
+
+    /// Without the intent for members a bot hears only of itself.
+    fn tell_of_joining(&mut self, now: Ms, id: Id, user_id: Id) {
+        let Some(channel) = self.world.channels.get(id) else { return };
+        let Some(guild) = self.world.guilds.get(channel.guild_id) else { return };
+        let Some(bot) = self.world.bots.get(user_id) else { return };
+        let joined = channel.thread.as_ref().and_then(|thread| thread.members.get(&user_id));
+        let mut member = render::thread_member(id, user_id, joined.copied().unwrap_or(now));
+        member["member"] = self.render_member(guild, user_id).unwrap_or(Value::Null);
+        member["presence"] = Value::Null;
+        let count = channel.thread.as_ref().map_or(0, |thread| thread.members.len().min(50));
+        let data = json!({
+            "id": render::id(id), "guild_id": render::id(guild.id), "member_count": count,
+            "added_members": [member], "removed_member_ids": [],
+        });
+        let audience = Audience::Bot { bot_id: bot.user_id, guild_id: guild.id };
+        self.emit(now, &Event::plain("THREAD_MEMBERS_UPDATE", audience, data));
+    }
+
+    /// Takes somebody out of a thread.
+    pub fn leave(&mut self, now: Ms, id: Id, user_id: Id) {
+        let Some(channel) = self.world.channels.edit(id) else { return };
+        let guild_id = channel.guild_id;
+        let Some(thread) = channel.thread.as_mut() else { return };
+        if thread.members.remove(&user_id).is_none() {
+            return;
+        }
+        let data = json!({
+            "id": render::id(id), "guild_id": render::id(guild_id), "member_count": thread.members.len().min(50),
+            "added_members": [], "removed_member_ids": [render::id(user_id)],
+        });
+        if self.world.bots.get(user_id).is_some() {
+            let audience = Audience::Bot { bot_id: user_id, guild_id };
+            self.emit(now, &Event::plain("THREAD_MEMBERS_UPDATE", audience, data));
+        }
+    }
+
+    fn thread_of(&self, ctx: &Ctx<'_>) -> Result<(Channel, Thread), ApiError> {
+        let channel = self.seen_channel(ctx.bot()?, ctx.id(0)?)?;
+        let thread = channel.thread.clone().ok_or_else(ApiError::wrong_channel_type)?;
+        Ok((channel, thread))
+    }
+
+    fn member_arg(ctx: &Ctx<'_>) -> Result<Id, ApiError> {
+        if ctx.text(1) == "@me" { Ok(ctx.bot()?.user_id) } else { ctx.id(1) }
+    }
+
+    /// `GET /channels/{}/thread-members`.
+    pub(super) fn get_thread_members(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (channel, thread) = self.thread_of(ctx)?;
+        let members = thread.members.iter();
+        Ok(Reply::Ok(
+            members.map(|(user_id, joined)| render::thread_member(channel.id, *user_id, *joined)).collect(),
+        ))
+    }
+
+    /// `PUT /channels/{}/thread-members/{}`.
+    pub(super) fn put_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (channel, _) = self.thread_of(ctx)?;
+        self.demand_awake(&channel)?;
+        let user_id = Self::member_arg(ctx)?;
+        self.world.users.get(user_id).ok_or_else(ApiError::unknown_user)?;
+        self.join(ctx.now, channel.id, user_id);
+        Ok(Reply::Nothing)
+    }
+
+    /// `DELETE /channels/{}/thread-members/{}`.
+    pub(super) fn delete_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let (channel, thread) = self.thread_of(ctx)?;
+        self.demand_awake(&channel)?;
+        let (user_id, bot) = (Self::member_arg(ctx)?, ctx.bot()?);
+        if user_id != bot.user_id && thread.owner_id != bot.user_id {
+            self.demand(bot, &channel, may::MANAGE_THREADS)?;
+        }
+        self.leave(ctx.now, channel.id, user_id);
+        Ok(Reply::Nothing)
+    }
+
+    /// `GET /guilds/{}/threads/active`.
+    pub(super) fn get_active_threads(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let guild = self.guild_of(ctx)?;
+        let seen: Vec<&Channel> =
+            self.world.active_threads(guild.id).filter(|thread| self.sees(bot, thread)).collect();
+        let threads: Vec<Value> =
+            seen.iter().rev().map(|thread| self.render_channel(thread, bot.user_id)).collect();
+        let members: Vec<Value> = seen
+            .iter()
+            .filter_map(|thread| {
+                let joined = thread.thread.as_ref()?.members.get(&bot.user_id)?;
+                Some(render::thread_member(thread.id, bot.user_id, *joined))
+            })
+            .collect();
+        Ok(Reply::Ok(json!({"threads": threads, "members": members})))
+    }
+
+    /// Threads that nobody used for their time are archived.
+    pub fn archive_idle_threads(&mut self, now: Ms) {
+        if !self.holds(Rule::AutoArchiving) {
+            return;
+        }
+        let idle: Vec<Id> = self
+            .world
+            .channels
+            .iter()
+            .filter(|channel| channel.alive)
+            .filter_map(|channel| Some((channel.id, channel.thread.as_ref()?)))
+            .filter(|(_, thread)| !thread.archived)
+            .filter(|(_, thread)| {
+                now.saturating_sub(thread.active_ms) >= thread.auto_archive_minutes * MINUTE_MS
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in idle {
+            let form = ThreadForm { archived: Some(true), ..ThreadForm::default() };
+            // Archiving needs no room: it cannot fail.
+            let _ = self.change_thread(now, id, &form);
+        }
+    }
+}

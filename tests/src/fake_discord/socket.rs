@@ -1,0 +1,81 @@
+//! A connection to the gateway: texts in both directions, and its end.
+
+use super::app::App;
+use super::core::gateway::ToSocket;
+use futures_util::{SinkExt as _, StreamExt as _};
+use rustix::net::sockopt::set_socket_linger;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::unbounded_channel;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
+
+/// How long a client may take to answer a close.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+
+/// How a connection ended.
+enum End {
+    /// The client closed it, with a code or without.
+    Client(Option<u16>),
+    /// We closed it.
+    Ours(u16, &'static str),
+    /// We break it off.
+    Reset,
+}
+
+/// Serves a connection to its end. `begun` is what the client sent along with its request.
+pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Option<String>) {
+    let mut stream = WebSocketStream::from_partially_read(stream, begun, Role::Server, None).await;
+    if version.as_deref() != Some("10") {
+        close(&mut stream, 4012, "Invalid API version.").await;
+        return;
+    }
+    let (sender, mut orders) = unbounded_channel();
+    let id = app.open_socket(sender);
+    let end = loop {
+        tokio::select! {
+            order = orders.recv() => match order {
+                Some(ToSocket::Text(text)) => {
+                    if stream.send(Message::Text(text)).await.is_err() {
+                        break End::Client(None);
+                    }
+                }
+                Some(ToSocket::Close(code, reason)) => break End::Ours(code, reason),
+                Some(ToSocket::Reset) | None => break End::Reset,
+            },
+            message = stream.next() => match message {
+                Some(Ok(Message::Text(text))) => app.act(|machine, now| machine.socket_text(now, id, &text)),
+                Some(Ok(Message::Binary(bytes))) => {
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    app.act(|machine, now| machine.socket_text(now, id, &text));
+                }
+                Some(Ok(Message::Close(frame))) => break End::Client(frame.map(|frame| u16::from(frame.code))),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => break End::Client(None),
+            },
+        }
+    };
+    match end {
+        End::Client(code) => app.close_socket(id, code),
+        End::Ours(code, reason) => {
+            app.close_socket(id, None);
+            close(&mut stream, code, reason).await;
+        }
+        End::Reset => {
+            app.close_socket(id, None);
+            // With no time to linger, the kernel sends a reset; where that fails it is an end without a close frame.
+            let _ = set_socket_linger(stream.get_ref(), Some(Duration::ZERO));
+        }
+    }
+}
+
+async fn close(stream: &mut WebSocketStream<TcpStream>, code: u16, reason: &'static str) {
+    let frame = CloseFrame { code: CloseCode::from(code), reason: Cow::Borrowed(reason) };
+    // A client that is gone needs no close.
+    let _ = stream.close(Some(frame)).await;
+    let _ = tokio::time::timeout(CLOSE_WAIT, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+}
