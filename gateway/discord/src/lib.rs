@@ -10,4 +10,5 @@
 //! Both talk to one base URL. With another one than Discord's own, nothing can reach the real service.
 
 pub mod core;
+pub mod rest;
 pub mod session;

@@ -1,13 +1,26 @@
 //! What is decided, and what things are: no socket, no clock, no task.
 
 pub mod base;
+pub mod buckets;
+pub mod budget;
 pub mod closes;
 pub mod commands;
+pub mod component;
 pub mod custom_id;
+pub mod echo;
+pub mod embed;
+pub mod errors;
 pub mod event;
+pub mod gate;
+pub mod headers;
 pub mod ids;
 pub mod intake;
+pub mod message;
 pub mod overheard;
 pub mod pace;
 pub mod queue;
 pub mod read;
+pub mod readback;
+pub mod route;
+pub mod schedule;
+pub mod units;

@@ -1,0 +1,276 @@
+use super::{Buckets, Major, Permit, Ready};
+use crate::core::budget::Global;
+use crate::core::headers::Budget;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn budget(limit: u32, remaining: u32, reset_ms: u64) -> Budget {
+    Budget { bucket: "b".to_owned(), limit, remaining, reset_after: ms(reset_ms) }
+}
+
+fn take(buckets: &mut Buckets, now: u64, route: &'static str, channel: u64) -> Permit {
+    let major = Major::Channel(channel);
+    assert_eq!(buckets.ready(ms(now), route, &major), Ready::Now, "{route} {channel} at {now}");
+    buckets.take(ms(now), route, &major)
+}
+
+#[test]
+fn before_the_first_answer_requests_go_one_at_a_time() {
+    let mut buckets = Buckets::default();
+    let at = |channel| Major::Channel(channel);
+    let first = take(&mut buckets, 0, "post", 1);
+    assert_eq!(buckets.ready(ms(1), "post", &at(1)), Ready::AfterAnswer);
+    assert_eq!(buckets.ready(ms(1), "post", &at(2)), Ready::Now);
+    buckets.answered(ms(50), &first, Some(&budget(5, 4, 5000)), true);
+    let permits: Vec<Permit> = (0..4).map(|_| take(&mut buckets, 60, "post", 1)).collect();
+    assert_eq!(buckets.ready(ms(60), "post", &at(1)), Ready::At(ms(5050)));
+    // Another channel has a bucket of its own, of which nothing is known yet.
+    take(&mut buckets, 60, "post", 2);
+    assert_eq!(buckets.ready(ms(60), "post", &at(2)), Ready::AfterAnswer);
+    for (left, permit) in permits.iter().enumerate() {
+        buckets.answered(ms(70), permit, Some(&budget(5, u32::try_from(left).unwrap_or(0), 4990)), true);
+    }
+    // The answers that came later moved the end of the window by their delay.
+    assert_eq!(buckets.ready(ms(5059), "post", &at(1)), Ready::At(ms(5060)));
+    assert_eq!(buckets.ready(ms(5060), "post", &at(1)), Ready::Now);
+}
+
+#[test]
+fn kinds_that_share_a_bucket_share_what_is_left() {
+    let mut buckets = Buckets::default();
+    let first = take(&mut buckets, 0, "edit", 1);
+    buckets.answered(ms(10), &first, Some(&budget(2, 1, 1000)), true);
+    let other = take(&mut buckets, 20, "delete", 1);
+    buckets.answered(ms(30), &other, Some(&budget(2, 0, 980)), true);
+    for route in ["edit", "delete"] {
+        assert_eq!(buckets.ready(ms(40), route, &Major::Channel(1)), Ready::At(ms(1010)), "{route}");
+    }
+    assert_eq!(buckets.len(), 1);
+}
+
+#[test]
+fn kinds_without_a_budget_go_as_they_come() {
+    let mut buckets = Buckets::default();
+    let failed = take(&mut buckets, 0, "callback", 1);
+    // An error without a budget says nothing.
+    buckets.answered(ms(10), &failed, None, false);
+    let first = take(&mut buckets, 10, "callback", 1);
+    assert_eq!(buckets.ready(ms(10), "callback", &Major::Channel(1)), Ready::AfterAnswer);
+    buckets.answered(ms(20), &first, None, true);
+    let permits = [take(&mut buckets, 20, "callback", 1), take(&mut buckets, 20, "callback", 1)];
+    // One that is refused has a budget all the same.
+    buckets.refused(ms(30), &permits[0], None, ms(500));
+    assert_eq!(buckets.ready(ms(40), "callback", &Major::Channel(1)), Ready::At(ms(530)));
+    assert_eq!(buckets.ready(ms(530), "callback", &Major::Channel(1)), Ready::Now);
+}
+
+#[test]
+fn a_refusal_closes_the_bucket_for_as_long_as_it_says() {
+    let mut buckets = Buckets::default();
+    let first = take(&mut buckets, 0, "post", 1);
+    buckets.answered(ms(10), &first, Some(&budget(5, 4, 1000)), true);
+    let second = take(&mut buckets, 20, "post", 1);
+    buckets.refused(ms(30), &second, Some(&budget(5, 0, 970)), ms(60_000));
+    assert_eq!(buckets.ready(ms(5000), "post", &Major::Channel(1)), Ready::At(ms(60_030)));
+    assert_eq!(buckets.ready(ms(5000), "post", &Major::Channel(2)), Ready::Now);
+}
+
+#[test]
+fn what_nobody_answered_counts_and_stops_nothing_for_ever() {
+    let mut buckets = Buckets::default();
+    let first = take(&mut buckets, 0, "post", 1);
+    buckets.lost(ms(10), &first);
+    let first = take(&mut buckets, 10, "post", 1);
+    buckets.answered(ms(20), &first, Some(&budget(2, 1, 1000)), true);
+    let second = take(&mut buckets, 30, "post", 1);
+    buckets.lost(ms(900), &second);
+    assert_eq!(buckets.ready(ms(900), "post", &Major::Channel(1)), Ready::At(ms(1900)));
+    let third = take(&mut buckets, 1900, "post", 1);
+    buckets.unused(&third);
+    take(&mut buckets, 1900, "post", 1);
+    take(&mut buckets, 1900, "post", 1);
+    assert_eq!(buckets.ready(ms(1900), "post", &Major::Channel(1)), Ready::AfterAnswer);
+}
+
+#[test]
+fn idle_buckets_are_forgotten() {
+    let mut buckets = Buckets::default();
+    for channel in 0..20_000 {
+        let permit = take(&mut buckets, channel * 10, "post", channel);
+        buckets.answered(ms(channel * 10 + 5), &permit, Some(&budget(5, 4, 100)), true);
+    }
+    assert!(buckets.len() <= super::BUCKETS_MAX + 1, "{}", buckets.len());
+}
+
+/// The bucket of a service: a window begins with the first request after the last one's end.
+struct Server {
+    limit: u32,
+    window: u64,
+    used: u32,
+    ends: u64,
+}
+
+impl Server {
+    /// What is left after this request, and for how long the window lasts; none: it was one too many.
+    fn count(&mut self, now: u64) -> Option<Budget> {
+        if now >= self.ends {
+            self.used = 0;
+            self.ends = now + self.window;
+        }
+        self.used += 1;
+        let left = self.limit.checked_sub(self.used)?;
+        Some(budget(self.limit, left, self.ends - now))
+    }
+}
+
+/// One request on its way: when it reaches the service, and when its answer is here.
+#[derive(Debug)]
+struct Flight {
+    reaches: u64,
+    answers: u64,
+    lost: bool,
+    permit: Permit,
+    budget: Option<Budget>,
+    counted: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Try {
+    pause: u64,
+    there: u64,
+    back: u64,
+    lost: bool,
+}
+
+fn tries() -> impl Strategy<Value = Vec<Try>> {
+    let one = (
+        prop_oneof![Just(0), 0..50_u64, 0..1500_u64],
+        prop_oneof![1..5_u64, 1..400_u64, 1..3000_u64],
+        prop_oneof![1..5_u64, 1..400_u64, 1..3000_u64],
+        prop::bool::weighted(0.1),
+    );
+    let one = one.prop_map(|(pause, there, back, lost)| Try { pause, there, back, lost });
+    prop::collection::vec(one, 1..120)
+}
+
+/// Lets time go on to `until`: requests reach the service and answers come, each at its time.
+fn pass_time(
+    flights: &mut Vec<Flight>,
+    server: &mut Server,
+    buckets: &mut Buckets,
+    until: u64,
+) -> Result<(), String> {
+    loop {
+        let next = |flight: &Flight| if flight.counted { flight.answers } else { flight.reaches };
+        let Some(at) = (0..flights.len()).min_by_key(|at| next(&flights[*at])) else { return Ok(()) };
+        let now = next(&flights[at]);
+        if now > until {
+            return Ok(());
+        }
+        if !flights[at].counted {
+            let left = server.count(now).ok_or(format!("one too many at {now}"))?;
+            flights[at].budget = Some(left);
+            flights[at].counted = true;
+            continue;
+        }
+        let flight = flights.remove(at);
+        if flight.lost {
+            buckets.lost(ms(now), &flight.permit);
+        } else {
+            buckets.answered(ms(now), &flight.permit, flight.budget.as_ref(), true);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    /// Whatever the order and the delay of requests and answers, and whatever is lost: none is one too many, and
+    /// all get through in the end.
+    #[test]
+    fn no_request_is_one_too_many(limit in 1_u32..8, window in 100_u64..6000, tries in tries()) {
+        let mut server = Server { limit, window, used: 0, ends: 0 };
+        let mut buckets = Buckets::default();
+        let mut flights = Vec::new();
+        let (mut now, major) = (0, Major::Channel(1));
+        // Of a window that nobody described nothing can be known: the first request is answered.
+        for (number, try_) in tries.iter().enumerate() {
+            now += try_.pause;
+            let mut waits = 0;
+            loop {
+                pass_time(&mut flights, &mut server, &mut buckets, now).map_err(TestCaseError::fail)?;
+                now = match buckets.ready(ms(now), "post", &major) {
+                    Ready::Now => break,
+                    Ready::At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
+                    Ready::AfterAnswer => {
+                        let next = flights.iter().map(|f| f.answers).min();
+                        next.ok_or_else(|| TestCaseError::fail("waits for an answer that is not on its way"))?
+                    }
+                };
+                waits += 1;
+                prop_assert!(waits < 1000, "never gets through");
+            }
+            let permit = buckets.take(ms(now), "post", &major);
+            let (reaches, answers) = (now + try_.there, now + try_.there + try_.back);
+            let lost = try_.lost && number > 0;
+            flights.push(Flight { reaches, answers, lost, permit, budget: None, counted: false });
+        }
+        pass_time(&mut flights, &mut server, &mut buckets, u64::MAX).map_err(TestCaseError::fail)?;
+    }
+
+    /// One request after another uses the budget in full: no window is left half used by somebody in a hurry.
+    #[test]
+    fn a_budget_is_used_in_full(limit in 1_u32..8, window in 1000_u64..6000, delay in 1_u64..40) {
+        let mut server = Server { limit, window, used: 0, ends: 0 };
+        let mut buckets = Buckets::default();
+        let (mut now, mut sent, major) = (0, 0, Major::Channel(1));
+        while now < 20 * window {
+            match buckets.ready(ms(now), "post", &major) {
+                Ready::Now => {}
+                Ready::At(until) => now = u64::try_from(until.as_millis()).unwrap_or(now),
+                Ready::AfterAnswer => prop_assert!(false, "nothing is on its way"),
+            }
+            let permit = buckets.take(ms(now), "post", &major);
+            let left = server.count(now + delay);
+            prop_assert!(left.is_some());
+            now += 2 * delay;
+            buckets.answered(ms(now), &permit, left.as_ref(), true);
+            sent += 1;
+        }
+        // In each window of the service, but for the way there and back.
+        prop_assert!(sent >= 17 * limit, "{sent} of {}", 20 * limit);
+    }
+
+    /// However late requests reach the service: in no second of its own are there more than the budget.
+    #[test]
+    fn the_global_budget_holds_in_any_second(places in 1_u32..10, tries in tries()) {
+        let mut global = Global::new(places, ms(1000));
+        let (mut now, mut reached, mut answers) = (0, Vec::new(), Vec::new());
+        for try_ in &tries {
+            now += try_.pause;
+            loop {
+                answers.sort_unstable();
+                while answers.first().is_some_and(|at| *at <= now) {
+                    global.landed(ms(answers.remove(0)));
+                }
+                now = match global.ready(ms(now)) {
+                    None => break,
+                    Some(Some(until)) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
+                    Some(None) => answers.first().copied().unwrap_or(now),
+                };
+            }
+            global.take();
+            reached.push(now + try_.there);
+            answers.push(now + try_.there + try_.back);
+        }
+        reached.sort_unstable();
+        let most = usize::try_from(places).unwrap_or(0);
+        for pair in reached.windows(most + 1) {
+            prop_assert!(pair[most] - pair[0] >= 1000, "{pair:?}");
+        }
+    }
+}

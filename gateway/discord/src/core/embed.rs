@@ -1,0 +1,133 @@
+//! Embeds: boxes with a coloured edge below a message.
+
+use crate::core::units::{Limit, Refused, utf16};
+use serde::Serialize;
+
+/// One embed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Embed {
+    /// Its title.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// Its text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Where its title leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The colour of its edge, as 0xRRGGBB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub color: Option<u32>,
+    /// Its fields.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<Field>,
+    /// Its last line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub footer: Option<Footer>,
+    /// Its first line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub author: Option<Author>,
+}
+
+/// A field of an embed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Whether others may stand beside it.
+    pub inline: bool,
+}
+
+/// The last line of an embed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Footer {
+    /// What it says.
+    pub text: String,
+}
+
+/// The first line of an embed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Author {
+    /// What it says.
+    pub name: String,
+}
+
+impl Embed {
+    /// What it counts for among all embeds of a message.
+    fn texts(&self) -> usize {
+        let fields = self.fields.iter().map(|field| utf16(&field.name) + utf16(&field.value));
+        let lines =
+            self.footer.iter().map(|f| utf16(&f.text)).chain(self.author.iter().map(|a| utf16(&a.name)));
+        utf16(&self.title) + utf16(&self.description) + fields.sum::<usize>() + lines.sum::<usize>()
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        Limit::EmbedTitle.text(&self.title)?;
+        Limit::EmbedDescription.text(&self.description)?;
+        Limit::EmbedFields.number(self.fields.len())?;
+        for field in &self.fields {
+            Limit::FieldName.text(&field.name)?;
+            Limit::FieldValue.text(&field.value)?;
+        }
+        if let Some(footer) = &self.footer {
+            Limit::EmbedFooter.text(&footer.text)?;
+        }
+        if let Some(author) = &self.author {
+            Limit::EmbedAuthor.text(&author.name)?;
+        }
+        if self.color.is_some_and(|color| color > 0xff_ffff) {
+            return Err(Refused::Form("a colour is at most 0xffffff"));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the embeds of a message.
+///
+/// # Errors
+/// Discord would refuse them.
+pub fn check(embeds: &[Embed]) -> Result<(), Refused> {
+    Limit::Embeds.number(embeds.len())?;
+    embeds.iter().try_for_each(Embed::check)?;
+    Limit::EmbedTexts.number(embeds.iter().map(Embed::texts).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Author, Embed, Field, Footer, check};
+    use serde_json::json;
+
+    #[test]
+    fn embeds_have_bounds() {
+        let text = |n: usize| "x".repeat(n);
+        let field = |name: usize, value: usize| Field { name: text(name), value: text(value), inline: true };
+        let with = |change: &dyn Fn(&mut Embed)| {
+            let mut embed = Embed { title: "t".to_owned(), ..Embed::default() };
+            change(&mut embed);
+            embed
+        };
+        for (row, embeds, fits) in [
+            ("ten", vec![Embed::default(); 10], true),
+            ("eleven", vec![Embed::default(); 11], false),
+            ("title", vec![with(&|e| e.title = text(256))], true),
+            ("title", vec![with(&|e| e.title = text(257))], false),
+            ("description", vec![with(&|e| e.description = text(4096))], true),
+            ("description", vec![with(&|e| e.description = text(4097))], false),
+            ("fields", vec![with(&|e| e.fields = vec![field(1, 1); 25])], true),
+            ("fields", vec![with(&|e| e.fields = vec![field(1, 1); 26])], false),
+            ("field", vec![with(&|e| e.fields = vec![field(0, 1)])], false),
+            ("field", vec![with(&|e| e.fields = vec![field(1, 1025)])], false),
+            ("footer", vec![with(&|e| e.footer = Some(Footer { text: text(2049) }))], false),
+            ("author", vec![with(&|e| e.author = Some(Author { name: text(257) }))], false),
+            ("colour", vec![with(&|e| e.color = Some(0x100_0000))], false),
+            ("all texts", vec![with(&|e| e.description = text(3000)); 2], false),
+        ] {
+            assert_eq!(check(&embeds).is_ok(), fits, "{row}");
+        }
+        let embed = with(&|e| e.fields = vec![field(1, 2)]);
+        let expected = json!({"title": "t", "fields": [{"name": "x", "value": "xx", "inline": true}]});
+        assert_eq!(serde_json::to_value(embed).ok(), Some(expected));
+    }
+}

@@ -1,0 +1,124 @@
+use super::{Body, Callback, File, NewMessage, Persona, SILENT};
+use crate::core::embed::Embed;
+use crate::core::ids::Snowflake;
+use crate::core::units::{Limit, OutOf, Refused};
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn file(name: &str, bytes: usize) -> File {
+    File {
+        name: name.to_owned(),
+        content_type: "text/plain".to_owned(),
+        description: String::new(),
+        bytes: Bytes::from(vec![b'x'; bytes]),
+    }
+}
+
+fn new(body: Body) -> NewMessage {
+    NewMessage { nonce: "n".to_owned(), body, reply_to: None }
+}
+
+#[test]
+fn a_new_message_is_as_discord_takes_it() {
+    let body = Body { files: vec![file("a.md", 3)], flags: SILENT, ..Body::text("hello @everyone") };
+    let message = NewMessage { reply_to: Some(Snowflake(9)), ..new(body) };
+    let expected = json!({
+        "content": "hello @everyone",
+        "embeds": [],
+        "components": [],
+        "allowed_mentions": {"parse": [], "replied_user": false},
+        "flags": 4096,
+        "attachments": [{"id": "0", "filename": "a.md"}],
+        "nonce": "n",
+        "enforce_nonce": true,
+        "message_reference": {"message_id": "9", "fail_if_not_exists": false},
+    });
+    assert_eq!(message.payload().map(|payload| payload.json), Ok(expected));
+}
+
+#[test]
+fn an_edit_says_all_that_the_message_shows() {
+    let expected = json!({
+        "content": "x",
+        "embeds": [],
+        "components": [],
+        "allowed_mentions": {"parse": [], "replied_user": false},
+    });
+    assert_eq!(Body::text("x").edit().map(|payload| payload.json), Ok(expected));
+}
+
+#[test]
+fn what_discord_refuses_is_not_asked() {
+    let over = |limit, has| Err(Refused::Bounds(OutOf { limit, has }));
+    let with = |files: Vec<File>| Body { files, ..Body::text("x") };
+    let mib = 1024 * 1024;
+    for (row, body, expected) in [
+        ("text", Body::text("x".repeat(2000)), Ok(())),
+        ("long", Body::text("x".repeat(2001)), over(Limit::Content, 2001)),
+        ("empty", Body::text(" \n"), Err(Refused::Empty)),
+        ("embed only", Body { embeds: vec![Embed::default()], ..Body::default() }, Ok(())),
+        ("file only", Body { files: vec![file("a", 1)], ..Body::default() }, Ok(())),
+        ("files", with(vec![file("a", 1); 11]), over(Limit::Files, 11)),
+        ("large", with(vec![file("a", 10 * mib)]), Ok(())),
+        ("too large", with(vec![file("a", 10 * mib + 1)]), over(Limit::FileBytes, 10 * mib + 1)),
+        ("no name", with(vec![file("", 1)]), over(Limit::FileName, 0)),
+        (
+            "a path",
+            with(vec![file("../a", 1)]),
+            Err(Refused::Form("a file's name has no path and no control characters")),
+        ),
+    ] {
+        assert_eq!(new(body.clone()).payload().map(|_| ()), expected, "{row}");
+        assert_eq!(body.edit().map(|_| ()), expected, "{row}");
+        assert_eq!(body.webhook(&Persona::default()).map(|_| ()), expected, "{row}");
+    }
+    assert!(with(vec![file("a", 9 * mib); 3]).edit().is_err());
+    for nonce in ["", &"n".repeat(26)] {
+        assert!(NewMessage { nonce: nonce.to_owned(), ..new(Body::text("x")) }.payload().is_err());
+    }
+    for name in ["", "Clyde", "my discord bot", &"n".repeat(81)] {
+        let persona = Persona { name: Some(name.to_owned()), avatar_url: None };
+        assert!(Body::text("x").webhook(&persona).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn first_answers_are_as_discord_takes_them() {
+    let text = Body::text("x").edit().map(|payload| payload.json).unwrap_or_default();
+    let choice = |name: &str| (name.to_owned(), "v".to_owned());
+    for (callback, expected) in [
+        (Callback::Message(Body::text("x")), json!({"type": 4, "data": text})),
+        (Callback::Later { flags: 64 }, json!({"type": 5, "data": {"flags": 64}})),
+        (Callback::UpdateLater, json!({"type": 6})),
+        (Callback::Update(Body::text("x")), json!({"type": 7, "data": text})),
+        (
+            Callback::Choices(vec![choice("a")]),
+            json!({"type": 8, "data": {"choices": [{"name": "a", "value": "v"}]}}),
+        ),
+    ] {
+        assert_eq!(callback.payload().map(|payload| payload.json), Ok(expected));
+    }
+    assert!(Callback::Choices(vec![choice("a"); 26]).payload().is_err());
+    assert!(Callback::Choices(vec![choice(&"a".repeat(101))]).payload().is_err());
+}
+
+proptest! {
+    /// Nobody is ever notified, whatever a message says and whichever way it goes.
+    #[test]
+    fn nobody_is_notified(content in "\\PC{1,60}", flags in 0_u64..8192) {
+        let body = Body { flags, ..Body::text(format!("@everyone {content}")) };
+        let persona = Persona::default();
+        let callback = Callback::Message(body.clone()).payload().map(|payload| payload.json["data"].clone());
+        let bodies = [
+            new(body.clone()).payload().map(|payload| payload.json),
+            body.edit().map(|payload| payload.json),
+            body.webhook(&persona).map(|payload| payload.json),
+            callback,
+        ];
+        for body in bodies {
+            let mentions = body.map(|body| body["allowed_mentions"].clone());
+            prop_assert_eq!(mentions, Ok(json!({"parse": [], "replied_user": false})));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Recognises a message of ours in what a channel shows, when nobody knows whether it was sent (H12).
+
+use crate::core::event::Message;
+use crate::core::ids::Snowflake;
+use std::collections::HashSet;
+
+/// A message of ours that is looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Who we are.
+    pub me: Snowflake,
+    /// Its nonce.
+    pub nonce: String,
+    /// What it says.
+    pub content: String,
+    /// The sizes of its attachments, in bytes.
+    pub attachments: Vec<u64>,
+    /// Messages that are known to be others of ours.
+    pub known: HashSet<Snowflake>,
+}
+
+/// What Discord makes of a text before it keeps it, as far as it is known: white space around it is gone, and lines
+/// end with a line feed. Both sides of a comparison go through this, so that it need not be the whole truth.
+#[must_use]
+pub fn normalised(text: &str) -> String {
+    let text = text.replace("\r\n", "\n").replace('\r', "\n").replace('\0', "");
+    text.trim().to_owned()
+}
+
+impl Wanted {
+    /// Whether this is it. A nonce decides where there is one; else author, text and attachments do.
+    #[must_use]
+    pub fn is(&self, shown: &Message) -> bool {
+        if shown.author.user.id != self.me || self.known.contains(&shown.id) {
+            return false;
+        }
+        match &shown.nonce {
+            Some(nonce) => *nonce == self.nonce,
+            None => {
+                let files = shown.attachments.iter().map(|file| file.size);
+                normalised(&shown.text) == normalised(&self.content)
+                    && files.eq(self.attachments.iter().copied())
+            }
+        }
+    }
+
+    /// The first of these messages that is it.
+    #[must_use]
+    pub fn find(&self, page: &[Message]) -> Option<Snowflake> {
+        page.iter().filter(|shown| self.is(shown)).map(|shown| shown.id).min()
+    }
+}
+
+/// A message that is older than anything sent since `first_attempt_ms` (milliseconds since 1970), though our clock may
+/// be ahead of Discord's by `skew_ms`.
+#[must_use]
+pub const fn anchor(first_attempt_ms: u64, skew_ms: u64) -> Snowflake {
+    Snowflake::from_ms(first_attempt_ms.saturating_sub(skew_ms))
+}
+
+/// Where the next page begins: after the newest message of this one, if it was full.
+#[must_use]
+pub fn next_page(page: &[Message], asked_for: usize) -> Option<Snowflake> {
+    if page.len() < asked_for { None } else { page.iter().map(|shown| shown.id).max() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Wanted, anchor, next_page, normalised};
+    use crate::core::event::{Attachment, Member, Message, User};
+    use crate::core::ids::Snowflake;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn shown(id: u64, author: u64, text: &str, nonce: Option<&str>) -> Message {
+        let user = User { id: Snowflake(author), name: String::new(), shown: None, bot: true };
+        Message {
+            id: Snowflake(id),
+            channel: Snowflake(1),
+            guild: None,
+            author: Member { user, roles: Vec::new(), permissions: None },
+            webhook: None,
+            application: None,
+            kind: 0,
+            text: text.to_owned(),
+            attachments: Vec::new(),
+            mentions: Vec::new(),
+            mention_roles: Vec::new(),
+            reference: None,
+            nonce: nonce.map(str::to_owned),
+            flags: 0,
+        }
+    }
+
+    fn with_files(sizes: &[u64], shown: Message) -> Message {
+        let file = |size: &u64| Attachment {
+            id: Snowflake(1),
+            name: String::new(),
+            url: String::new(),
+            size: *size,
+            mime: None,
+        };
+        Message { attachments: sizes.iter().map(file).collect(), ..shown }
+    }
+
+    fn wanted(content: &str) -> Wanted {
+        Wanted {
+            me: Snowflake(7),
+            nonce: "n1".to_owned(),
+            content: content.to_owned(),
+            attachments: Vec::new(),
+            known: HashSet::from([Snowflake(11)]),
+        }
+    }
+
+    #[test]
+    fn a_message_is_recognised_by_nonce_or_by_what_it_says() {
+        for (row, message, is) in [
+            ("the same", shown(12, 7, "hello", None), true),
+            ("somebody else said it", shown(12, 8, "hello", None), false),
+            ("another part of ours", shown(11, 7, "hello", None), false),
+            ("another text", shown(12, 7, "hello.", None), false),
+            ("trimmed by Discord", shown(12, 7, "hello", None), true),
+            ("its nonce", shown(12, 7, "whatever", Some("n1")), true),
+            ("another one with the same text", shown(12, 7, "hello", Some("n2")), false),
+            ("its nonce, of somebody else", shown(12, 8, "hello", Some("n1")), false),
+            ("a file that is not ours", with_files(&[3], shown(12, 7, "hello", None)), false),
+        ] {
+            assert_eq!(wanted("  hello\r\n").is(&message), is, "{row}");
+        }
+        let with_file = Wanted { attachments: vec![3, 4], ..wanted("") };
+        assert!(with_file.is(&with_files(&[3, 4], shown(12, 7, "", None))));
+        assert!(!with_file.is(&shown(12, 7, "", None)));
+    }
+
+    #[test]
+    fn the_first_that_fits_is_taken_and_pages_go_upward() {
+        let page = [shown(15, 7, "a", None), shown(13, 7, "a", None), shown(11, 7, "a", None)];
+        assert_eq!(wanted("a").find(&page), Some(Snowflake(13)));
+        assert_eq!(wanted("b").find(&page), None);
+        assert_eq!(next_page(&page, 3), Some(Snowflake(15)));
+        assert_eq!(next_page(&page, 4), None);
+        assert_eq!(next_page(&[], 100), None);
+    }
+
+    #[test]
+    fn the_anchor_is_before_the_first_attempt() {
+        let at = 1_790_000_000_000;
+        assert!(anchor(at, 60_000).made_at_ms() == at - 60_000);
+        assert!(anchor(at, 0) <= Snowflake::from_ms(at));
+        assert_eq!(anchor(0, 1000), Snowflake(0));
+    }
+
+    proptest! {
+        /// What Discord trims is found again, and never what is excluded.
+        #[test]
+        fn what_was_sent_is_found(text in "\\PC{0,40}", before in "[ \n\t\r]{0,3}", after in "[ \n\r]{0,3}") {
+            let kept = text.trim();
+            let wanted = wanted(&format!("{before}{text}{after}"));
+            prop_assert!(wanted.is(&shown(20, 7, kept, None)));
+            prop_assert!(!wanted.is(&shown(11, 7, kept, None)));
+            let once = normalised(&wanted.content);
+            prop_assert_eq!(normalised(&once), once);
+        }
+    }
+}

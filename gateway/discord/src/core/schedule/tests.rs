@@ -1,0 +1,298 @@
+use super::{Fate, Job, Priority, Schedule, Sequence, Step, Ticket, Turn};
+use crate::core::ids::Snowflake;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use Priority::{Card, Final, Notice, Permission, Reaction, Typing};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn job(channel: u64, priority: Priority, sequence: Option<Sequence>) -> Job<u8> {
+    Job { lane: Some(Snowflake(channel)), priority, sequence, give_up_at: ms(10_000), counted: 0 }
+}
+
+fn add(schedule: &mut Schedule<u8>, job: Job<u8>) -> (Ticket, Option<Ticket>) {
+    schedule.add(job).unwrap_or_else(|full| panic!("{full:?}"))
+}
+
+fn edit(message: u64) -> Option<Sequence> {
+    Some(Sequence::Edit(Snowflake(message)))
+}
+
+/// Who starts when everything may.
+fn starts(schedule: &mut Schedule<u8>) -> Vec<Ticket> {
+    let step = schedule.step(ms(0), |_| Turn::Go(()));
+    step.fates.into_iter().filter(|(_, fate)| *fate == Fate::Start(())).map(|(ticket, _)| ticket).collect()
+}
+
+#[test]
+fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
+    let mut schedule = Schedule::new(100);
+    let kinds = [Typing, Card, Final, Notice, Permission, Final];
+    let tickets = kinds.map(|priority| add(&mut schedule, job(1, priority, None)).0);
+    let mut order = Vec::new();
+    loop {
+        let started = starts(&mut schedule);
+        let Some(ticket) = started.first() else { break };
+        order.push(tickets.iter().position(|t| t == ticket).unwrap_or(99));
+        // What is best effort goes beside the last that is owed.
+        order.extend(
+            started.iter().skip(1).map(|beside| tickets.iter().position(|t| t == beside).unwrap_or(99)),
+        );
+        assert_eq!(started.len(), if order.len() == 5 { 2 } else { 1 }, "{order:?}");
+        started.iter().for_each(|ticket| schedule.done(*ticket));
+    }
+    // Permission, both finals as they came, notice; then what is best effort.
+    assert_eq!(order, [4, 2, 5, 3, 1, 0]);
+}
+
+#[test]
+fn a_final_does_not_wait_for_a_card_that_is_under_way() {
+    let mut schedule = Schedule::new(100);
+    let card = add(&mut schedule, job(1, Card, edit(7))).0;
+    assert_eq!(starts(&mut schedule), [card]);
+    let last = add(&mut schedule, job(1, Final, None)).0;
+    let typing = add(&mut schedule, job(1, Typing, None)).0;
+    let elsewhere = add(&mut schedule, job(2, Final, None)).0;
+    assert_eq!(starts(&mut schedule), [last, elsewhere]);
+    schedule.done(card);
+    assert_eq!(starts(&mut schedule), [typing]);
+}
+
+#[test]
+fn nothing_best_effort_uses_up_what_is_owed_something() {
+    let mut schedule = Schedule::new(100);
+    let last = add(&mut schedule, job(1, Final, None)).0;
+    let card = add(&mut schedule, Job { counted: 1, ..job(1, Card, None) }).0;
+    let other = add(&mut schedule, Job { counted: 1, ..job(2, Card, None) }).0;
+    let step =
+        schedule.step(ms(0), |counted| if *counted == 0 { Turn::Wait(Some(ms(500))) } else { Turn::Go(()) });
+    assert_eq!(step, Step { fates: vec![(other, Fate::Start(()))], wake_at: Some(ms(500)) });
+    let step = schedule.step(ms(500), |_| Turn::Go(()));
+    assert_eq!(step.fates, [(last, Fate::Start(())), (card, Fate::Start(()))]);
+}
+
+#[test]
+fn a_newer_edit_takes_the_place_of_one_that_waits() {
+    let mut schedule = Schedule::new(3);
+    let first = add(&mut schedule, job(1, Card, edit(7))).0;
+    assert_eq!(starts(&mut schedule), [first]);
+    let second = add(&mut schedule, job(1, Card, edit(7))).0;
+    let other = add(&mut schedule, job(1, Card, edit(8))).0;
+    let (third, gone) = add(&mut schedule, job(1, Card, edit(7)));
+    assert_eq!(gone, Some(second));
+    // It has the best priority that was asked for, and its predecessor's place.
+    let (fourth, gone) = add(&mut schedule, job(1, Reaction, edit(7)));
+    assert_eq!(gone, Some(third));
+    schedule.done(first);
+    assert_eq!(starts(&mut schedule), [fourth]);
+    schedule.done(fourth);
+    assert_eq!(starts(&mut schedule), [other]);
+    // Reactions are no edits: each of them counts, in its order.
+    let reactions = Some(Sequence::Reactions(Snowflake(7)));
+    let [add_one, remove] = [0, 1].map(|_| add(&mut schedule, job(1, Reaction, reactions)));
+    assert_eq!((add_one.1, remove.1), (None, None));
+    schedule.done(other);
+    assert_eq!(starts(&mut schedule), [add_one.0]);
+    schedule.done(add_one.0);
+    assert_eq!(starts(&mut schedule), [remove.0]);
+}
+
+#[test]
+fn who_would_wait_too_long_is_told_so_at_once() {
+    let mut schedule = Schedule::new(2);
+    let patient = add(&mut schedule, Job { counted: 1, ..job(1, Final, None) }).0;
+    let hasty = add(&mut schedule, Job { give_up_at: ms(400), counted: 1, ..job(2, Card, None) }).0;
+    assert!(schedule.add(job(3, Final, None)).is_err());
+    let ask = |_: &u8| Turn::<()>::Wait(Some(ms(5000)));
+    let gave_up = (hasty, Fate::GiveUp { retry_after: ms(5000) });
+    assert_eq!(schedule.step(ms(0), ask), Step { fates: vec![gave_up], wake_at: Some(ms(5000)) });
+    // Nobody knows when an answer comes: then patience decides.
+    let step = schedule.step(ms(5000), |_| Turn::<()>::Wait(None));
+    assert_eq!(step, Step { fates: vec![], wake_at: Some(ms(10_000)) });
+    let step = schedule.step(ms(10_000), |_| Turn::<()>::Wait(None));
+    assert_eq!(step.fates, [(patient, Fate::GiveUp { retry_after: super::WAIT_UNKNOWN })]);
+    assert_eq!((schedule.waiting(), schedule.under_way()), (0, 0));
+    let never = add(&mut schedule, job(1, Final, None)).0;
+    assert_eq!(schedule.step(ms(0), |_| Turn::<()>::Never).fates, [(never, Fate::Never)]);
+}
+
+#[test]
+fn one_that_was_refused_waits_where_it_stood() {
+    let mut schedule = Schedule::new(100);
+    let first = add(&mut schedule, job(1, Final, None)).0;
+    assert_eq!(starts(&mut schedule), [first]);
+    let second = add(&mut schedule, job(1, Final, None)).0;
+    assert!(schedule.again(first, ms(10_000)));
+    assert_eq!(starts(&mut schedule), [first]);
+    schedule.done(first);
+    assert_eq!(starts(&mut schedule), [second]);
+    schedule.done(second);
+    // An edit that was refused is pointless once a newer one waits.
+    let old = add(&mut schedule, job(1, Card, edit(7))).0;
+    assert_eq!(starts(&mut schedule), [old]);
+    let new = add(&mut schedule, job(1, Card, edit(7))).0;
+    assert!(!schedule.again(old, ms(10_000)));
+    assert_eq!(starts(&mut schedule), [new]);
+}
+
+/// What may happen to a schedule.
+#[derive(Debug, Clone)]
+enum Act {
+    Add {
+        channel: u64,
+        priority: Priority,
+        message: Option<u64>,
+        bucket: u8,
+    },
+    /// One that is under way ends, by its number among them.
+    End {
+        which: usize,
+        again: bool,
+    },
+    /// Nobody wants one that waits any more.
+    Drop {
+        which: usize,
+    },
+    /// A budget opens or closes.
+    Bucket {
+        bucket: u8,
+        open: bool,
+    },
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let priority =
+        prop_oneof![Just(Permission), Just(Final), Just(Notice), Just(Card), Just(Reaction), Just(Typing)];
+    let add = (0..3_u64, priority, prop::option::of(0..3_u64), 0..4_u8);
+    let act = prop_oneof![
+        5 => add.prop_map(|(channel, priority, message, bucket)| Act::Add { channel, priority, message, bucket }),
+        3 => (0..10_usize, prop::bool::weighted(0.2)).prop_map(|(which, again)| Act::End { which, again }),
+        1 => (0..10_usize).prop_map(|which| Act::Drop { which }),
+        1 => (0..4_u8, any::<bool>()).prop_map(|(bucket, open)| Act::Bucket { bucket, open }),
+    ];
+    prop::collection::vec(act, 1..80)
+}
+
+/// What is known from outside: who waits and who is under way, with what they asked for.
+#[derive(Default)]
+struct Seen {
+    waiting: BTreeMap<Ticket, Job<u8>>,
+    under_way: BTreeMap<Ticket, Job<u8>>,
+    closed: BTreeSet<u8>,
+}
+
+impl Seen {
+    fn started(&mut self, ticket: Ticket) -> Result<(), TestCaseError> {
+        let job = self.waiting.remove(&ticket);
+        let job = job.ok_or_else(|| TestCaseError::fail("started and did not wait"))?;
+        prop_assert!(!self.closed.contains(&job.counted), "its budget is closed");
+        let durable = job.priority.durable();
+        for other in self.under_way.values() {
+            let two = other.lane == job.lane && other.priority.durable() == durable;
+            prop_assert!(!two, "two writers of a kind: {job:?} {other:?}");
+            prop_assert!(other.sequence.is_none() || other.sequence != job.sequence, "overtakes {other:?}");
+        }
+        let owed = |other: &Job<u8>| other.lane == job.lane && other.priority.durable();
+        for (place, other) in &self.waiting {
+            prop_assert!(durable || !owed(other), "{job:?} goes before {other:?}, which is owed");
+            let earlier = *place < ticket && other.priority == job.priority && durable && owed(other);
+            // One that took the place of another has an earlier place than its number says.
+            prop_assert!(!earlier || job.sequence.is_some(), "{job:?} overtakes {other:?}");
+        }
+        self.under_way.insert(ticket, job);
+        Ok(())
+    }
+
+    fn nth(of: &BTreeMap<Ticket, Job<u8>>, which: usize) -> Option<Ticket> {
+        of.keys().nth(which.checked_rem(of.len())?).copied()
+    }
+}
+
+fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
+    let mut schedule = Schedule::new(1000);
+    let mut seen = Seen::default();
+    for act in acts {
+        match act {
+            Act::Add { channel, priority, message, bucket } => {
+                let sequence = match priority {
+                    Reaction => message.map(|message| Sequence::Reactions(Snowflake(message))),
+                    Typing => Some(Sequence::Typing(Snowflake(channel))),
+                    _ => message.and_then(edit),
+                };
+                let job = Job { counted: bucket, ..job(channel, priority, sequence) };
+                let (ticket, gone) = add(&mut schedule, job.clone());
+                let older = gone.and_then(|gone| seen.waiting.remove(&gone));
+                prop_assert_eq!(older.is_some(), gone.is_some());
+                let priority = older.map_or(priority, |older| older.priority.min(priority));
+                seen.waiting.insert(ticket, Job { priority, ..job });
+            }
+            Act::End { which, again } => {
+                let Some(ticket) = Seen::nth(&seen.under_way, which) else { continue };
+                let job = seen.under_way.remove(&ticket);
+                if again && schedule.again(ticket, ms(10_000)) {
+                    seen.waiting.extend(job.map(|job| (ticket, job)));
+                } else if !again {
+                    schedule.done(ticket);
+                }
+            }
+            Act::Drop { which } => {
+                let Some(ticket) = Seen::nth(&seen.waiting, which) else { continue };
+                seen.waiting.remove(&ticket);
+                schedule.done(ticket);
+            }
+            Act::Bucket { bucket, open } => {
+                if open {
+                    seen.closed.remove(&bucket)
+                } else {
+                    seen.closed.insert(bucket)
+                };
+            }
+        }
+        let closed = seen.closed.clone();
+        let ask = |bucket: &u8| if closed.contains(bucket) { Turn::Wait(None) } else { Turn::Go(()) };
+        for (ticket, fate) in schedule.step(ms(0), ask).fates {
+            prop_assert_eq!(fate, Fate::Start(()));
+            seen.started(ticket)?;
+        }
+        prop_assert_eq!(
+            (schedule.waiting(), schedule.under_way()),
+            (seen.waiting.len(), seen.under_way.len())
+        );
+        for (message, channel) in (0..3).flat_map(|m| (0..3).map(move |c| (m, c))) {
+            for sequence in [Sequence::Edit(Snowflake(message)), Sequence::Typing(Snowflake(channel))] {
+                let waits = seen.waiting.values().filter(|job| job.sequence == Some(sequence)).count();
+                prop_assert!(waits <= 1, "{waits} wait as {sequence:?}");
+            }
+        }
+    }
+    // With open budgets everything gets through.
+    loop {
+        for ticket in std::mem::take(&mut seen.under_way).into_keys() {
+            schedule.done(ticket);
+        }
+        seen.closed.clear();
+        let fates = schedule.step(ms(0), |_| Turn::Go(())).fates;
+        if fates.is_empty() {
+            break;
+        }
+        for (ticket, _) in fates {
+            seen.started(ticket)?;
+        }
+    }
+    prop_assert!(seen.waiting.is_empty(), "never started: {:?}", seen.waiting);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    /// The laws at the top of the module, for any order of events.
+    #[test]
+    fn the_laws_hold(acts in acts()) {
+        run(acts)?;
+    }
+}

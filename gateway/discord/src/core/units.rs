@@ -1,0 +1,249 @@
+//! Discord's limits, in one table, and the checks that refuse what Discord would refuse. Source: Discord's reference,
+//! "Message", "Components", "Application Commands", "Webhook".
+
+use std::fmt;
+
+/// How Discord counts is not said; UTF-16 counts no less than characters do, for every text.
+#[must_use]
+pub fn utf16(text: &str) -> usize {
+    text.encode_utf16().count()
+}
+
+/// A limit of Discord's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// The text of a message.
+    Content,
+    /// A nonce.
+    Nonce,
+    /// Embeds of a message.
+    Embeds,
+    /// All texts of all embeds of a message.
+    EmbedTexts,
+    /// The title of an embed.
+    EmbedTitle,
+    /// The text of an embed.
+    EmbedDescription,
+    /// Fields of an embed.
+    EmbedFields,
+    /// The name of a field.
+    FieldName,
+    /// The value of a field.
+    FieldValue,
+    /// The footer of an embed.
+    EmbedFooter,
+    /// The author of an embed.
+    EmbedAuthor,
+    /// Files of a message.
+    Files,
+    /// Bytes of a file.
+    FileBytes,
+    /// The name of a file.
+    FileName,
+    /// The description of a file.
+    FileDescription,
+    /// Bytes of a request.
+    RequestBytes,
+    /// Rows of components.
+    Rows,
+    /// Buttons of a row.
+    Buttons,
+    /// The text of a button.
+    ButtonLabel,
+    /// What a component or a form carries.
+    CustomId,
+    /// The address of a button.
+    ButtonUrl,
+    /// Options of a menu.
+    Options,
+    /// The text of an option of a menu.
+    OptionLabel,
+    /// The value of an option of a menu.
+    OptionValue,
+    /// The description of an option of a menu.
+    OptionDescription,
+    /// The text of a menu without a choice.
+    Placeholder,
+    /// The title of a form.
+    ModalTitle,
+    /// The inputs of a form.
+    ModalInputs,
+    /// The label of an input.
+    InputLabel,
+    /// The text of an empty input.
+    InputPlaceholder,
+    /// The text of an input.
+    InputValue,
+    /// The name of a thread.
+    ThreadName,
+    /// The name of a webhook.
+    WebhookName,
+    /// Suggestions while somebody types a command.
+    Choices,
+    /// The name of a suggestion.
+    ChoiceName,
+    /// The value of a suggestion.
+    ChoiceValue,
+    /// Slash commands of an application in one place.
+    Commands,
+    /// Everything that one slash command says.
+    CommandTexts,
+}
+
+impl Limit {
+    /// The least and the most. Texts are counted in UTF-16.
+    #[must_use]
+    pub const fn bounds(self) -> (usize, usize) {
+        match self {
+            Self::Content => (0, 2000),
+            Self::Nonce => (1, 25),
+            Self::Embeds => (0, 10),
+            Self::EmbedTexts => (0, 6000),
+            Self::EmbedTitle | Self::EmbedAuthor => (0, 256),
+            Self::EmbedDescription => (0, 4096),
+            Self::EmbedFields => (0, 25),
+            Self::FieldName => (1, 256),
+            Self::FieldValue => (1, 1024),
+            Self::EmbedFooter => (0, 2048),
+            Self::Files => (0, 10),
+            Self::FileBytes => (0, 10 * 1024 * 1024),
+            Self::FileName => (1, 255),
+            Self::FileDescription => (0, 1024),
+            Self::RequestBytes => (0, 25 * 1024 * 1024),
+            Self::Rows => (0, 5),
+            Self::Buttons => (1, 5),
+            Self::ButtonLabel => (1, 80),
+            Self::CustomId => (1, 100),
+            Self::ButtonUrl => (1, 512),
+            Self::Options => (1, 25),
+            Self::OptionLabel | Self::OptionValue => (1, 100),
+            Self::OptionDescription => (0, 100),
+            Self::Placeholder => (0, 150),
+            Self::ModalTitle | Self::InputLabel => (1, 45),
+            Self::ModalInputs => (1, 5),
+            Self::InputPlaceholder => (0, 100),
+            Self::InputValue => (0, 4000),
+            Self::ThreadName => (1, 100),
+            Self::WebhookName => (1, 80),
+            Self::Choices => (0, 25),
+            Self::ChoiceName | Self::ChoiceValue => (1, 100),
+            Self::Commands => (0, 100),
+            Self::CommandTexts => (0, 8000),
+        }
+    }
+}
+
+/// Why a request is not made: Discord would refuse it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Something is too long, too short, too many or too few.
+    #[error("{0}")]
+    Bounds(OutOf),
+    /// The message would show nothing.
+    #[error("the message has neither text nor embed nor file")]
+    Empty,
+    /// Two components carry the same.
+    #[error("two components of one message carry {0:?}")]
+    SameCustomId(String),
+    /// Something is not of its form.
+    #[error("{0}")]
+    Form(&'static str),
+}
+
+/// Something that is out of its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOf {
+    /// Which bounds.
+    pub limit: Limit,
+    /// How much there is.
+    pub has: usize,
+}
+
+impl fmt::Display for OutOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, most) = self.limit.bounds();
+        write!(f, "{:?} has {} where Discord takes {least} to {most}", self.limit, self.has)
+    }
+}
+
+impl Limit {
+    /// Checks a number.
+    ///
+    /// # Errors
+    /// It is out of bounds.
+    pub fn number(self, has: usize) -> Result<(), Refused> {
+        let (least, most) = self.bounds();
+        if (least..=most).contains(&has) { Ok(()) } else { Err(Refused::Bounds(OutOf { limit: self, has })) }
+    }
+
+    /// Checks a text.
+    ///
+    /// # Errors
+    /// It is out of bounds; one of spaces only counts as empty.
+    pub fn text(self, text: &str) -> Result<(), Refused> {
+        let has = if text.trim().is_empty() { 0 } else { utf16(text) };
+        self.number(has)
+    }
+}
+
+/// Checks the slash commands of an application, as they are sent.
+///
+/// # Errors
+/// Discord would refuse all of them for the one that is wrong.
+pub fn commands(commands: &[serde_json::Value]) -> Result<(), Refused> {
+    Limit::Commands.number(commands.len())?;
+    for command in commands {
+        Limit::CommandTexts.number(command_texts(command))?;
+        let name = command.get("name").and_then(|name| name.as_str()).unwrap_or_default();
+        let slash = command.get("type").and_then(serde_json::Value::as_u64).is_none_or(|kind| kind == 1);
+        let fits = |c: char| c == '-' || c == '_' || c.is_alphanumeric();
+        let form = name.chars().all(fits) && name.to_lowercase() == name && !name.is_empty();
+        if slash && !(form && utf16(name) <= 32) {
+            return Err(Refused::Form("a command's name has 1 to 32 lower-case letters, digits, - and _"));
+        }
+    }
+    Ok(())
+}
+
+/// Names, descriptions and values, those of options and choices included.
+fn command_texts(value: &serde_json::Value) -> usize {
+    let own = ["name", "description", "value"].iter().filter_map(|key| value.get(key)?.as_str()).map(utf16);
+    let inner = ["options", "choices"].iter().filter_map(|key| value.get(key)?.as_array()).flatten();
+    own.sum::<usize>() + inner.map(command_texts).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limit, OutOf, Refused, commands, utf16};
+    use serde_json::json;
+
+    #[test]
+    fn texts_are_counted_in_utf16() {
+        for (text, units) in [("", 0), ("abc", 3), ("äö", 2), ("😀", 2), ("👩‍💻", 5)] {
+            assert_eq!(utf16(text), units, "{text}");
+        }
+        assert_eq!(Limit::Content.text(&"😀".repeat(1000)), Ok(()));
+        let has = 2002;
+        let over = Refused::Bounds(OutOf { limit: Limit::Content, has });
+        assert_eq!(Limit::Content.text(&"😀".repeat(1001)), Err(over.clone()));
+        assert_eq!(over.to_string(), "Content has 2002 where Discord takes 0 to 2000");
+        assert_eq!(Limit::ButtonLabel.text("  "), Limit::ButtonLabel.number(0));
+        assert!(Limit::ButtonLabel.text("  ").is_err());
+    }
+
+    #[test]
+    fn one_wrong_command_is_refused_before_all_are() {
+        let command = |name: &str| json!({"name": name, "description": "d", "type": 1});
+        assert_eq!(commands(&[command("acp"), command("acp-2_x"), command("über")]), Ok(()));
+        for name in ["", "Acp", "a b", "a/b", &"a".repeat(33)] {
+            assert!(commands(&[command("acp"), command(name)]).is_err(), "{name}");
+        }
+        // Commands in a menu have any name.
+        assert_eq!(commands(&[json!({"name": "Send to agent", "type": 3})]), Ok(()));
+        assert!(commands(&vec![command("acp"); 101]).is_err());
+        let choices: Vec<_> =
+            (0..25).map(|_| json!({"name": "n".repeat(100), "value": "v".repeat(100)})).collect();
+        let wide = json!({"name": "acp", "options": [{"name": "o", "choices": choices}, {"name": "p", "choices": choices}]});
+        assert!(commands(&[wide]).is_err());
+    }
+}

@@ -1,0 +1,182 @@
+//! Channels and threads, servers and who is in them.
+
+use super::model::{self, Channel, Guild, Member, Role, Started, Threads, parse};
+use super::{Call, Fault, Rest, Turn};
+use crate::core::errors::Meaning;
+use crate::core::event::Thread;
+use crate::core::ids::Snowflake;
+use crate::core::route::{Nature, Route};
+use crate::core::units::{Limit, Refused};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// After how many minutes of silence a thread may be archived.
+pub const ARCHIVE_MINUTES: [u64; 4] = [60, 1440, 4320, 10080];
+/// Threads that everybody sees.
+const PUBLIC_THREAD: u64 = 11;
+/// Threads that only those see who were added.
+const PRIVATE_THREAD: u64 = 12;
+
+/// What is changed of a channel or a thread. What is none stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Put away or taken out again. Everything else can be changed only of a thread that is not put away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived: Option<bool>,
+    /// Whether only moderators can take it out of the archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locked: Option<bool>,
+    /// After how many minutes of silence it is archived: one of [`ARCHIVE_MINUTES`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_archive_duration: Option<u64>,
+}
+
+fn check(name: Option<&str>, minutes: Option<u64>) -> Result<(), Refused> {
+    if let Some(name) = name {
+        Limit::ThreadName.text(name)?;
+    }
+    match minutes {
+        Some(minutes) if !ARCHIVE_MINUTES.contains(&minutes) => {
+            Err(Refused::Form("a thread is archived after 60, 1440, 4320 or 10080 minutes"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Rest {
+    async fn get<T: DeserializeOwned>(&self, route: Route) -> Result<T, Fault> {
+        let name = route.name;
+        parse(name, Nature::Read, self.json(Call::read(route)).await?)
+    }
+
+    /// Starts a thread at a message. Its id is that of the message, so that a repetition finds it: a thread that is
+    /// there already is one that was started.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn thread_from_message(
+        &self,
+        channel: Snowflake,
+        message: Snowflake,
+        name: &str,
+        archive_minutes: u64,
+        turn: Turn,
+    ) -> Result<Started, Fault> {
+        let route = Route::thread_from_message(channel, message);
+        let kind = route.name;
+        check(Some(name), Some(archive_minutes)).map_err(|refused| Fault::invalid(kind, &refused))?;
+        let body = json!({"name": name, "auto_archive_duration": archive_minutes});
+        match self.json(Call::new(route, turn).lane(channel).json(body)).await {
+            Ok(answer) => {
+                let thread = model::thread(kind, Nature::Same, &answer)?;
+                Ok(Started { id: thread.id, thread: Some(thread) })
+            }
+            Err(fault) if fault.meaning() == Some(Meaning::AlreadyThere) => {
+                Ok(Started { id: message, thread: None })
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Starts a thread that belongs to no message. Nothing finds it again when the answer is lost.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn thread(
+        &self,
+        channel: Snowflake,
+        name: &str,
+        archive_minutes: u64,
+        private: bool,
+        turn: Turn,
+    ) -> Result<Thread, Fault> {
+        let route = Route::thread(channel);
+        let kind = route.name;
+        check(Some(name), Some(archive_minutes)).map_err(|refused| Fault::invalid(kind, &refused))?;
+        let of = if private { PRIVATE_THREAD } else { PUBLIC_THREAD };
+        let body = json!({"name": name, "auto_archive_duration": archive_minutes, "type": of});
+        let answer = self.json(Call::new(route, turn).lane(channel).json(body)).await?;
+        model::thread(kind, Nature::Create, &answer)
+    }
+
+    /// Joins a thread.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn join_thread(&self, thread: Snowflake, turn: Turn) -> Result<(), Fault> {
+        self.call(Call::new(Route::join_thread(thread), turn).lane(thread)).await.map(|_| ())
+    }
+
+    /// Reads a channel or a thread.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn channel(&self, channel: Snowflake) -> Result<Channel, Fault> {
+        self.get(Route::get_channel(channel)).await
+    }
+
+    /// Changes a channel or a thread.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn modify_channel(
+        &self,
+        channel: Snowflake,
+        change: &Change,
+        turn: Turn,
+    ) -> Result<Channel, Fault> {
+        let route = Route::modify_channel(channel);
+        let kind = route.name;
+        check(change.name.as_deref(), change.auto_archive_duration)
+            .map_err(|refused| Fault::invalid(kind, &refused))?;
+        let answer = self.json(Call::new(route, turn).lane(channel).json(json!(change))).await?;
+        parse(kind, Nature::Same, answer)
+    }
+
+    /// Reads a server and its roles.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn guild(&self, guild: Snowflake) -> Result<Guild, Fault> {
+        self.get(Route::get_guild(guild)).await
+    }
+
+    /// Lists the channels of a server, its threads not among them.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn guild_channels(&self, guild: Snowflake) -> Result<Vec<Channel>, Fault> {
+        self.get(Route::guild_channels(guild)).await
+    }
+
+    /// Reads a member of a server.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn member(&self, guild: Snowflake, user: Snowflake) -> Result<Member, Fault> {
+        self.get(Route::member(guild, user)).await
+    }
+
+    /// Reads the roles of a server.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn roles(&self, guild: Snowflake) -> Result<Vec<Role>, Fault> {
+        self.get(Route::roles(guild)).await
+    }
+
+    /// Lists the threads of a server that are not archived and that the bot can see.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn active_threads(&self, guild: Snowflake) -> Result<Vec<Thread>, Fault> {
+        let route = Route::active_threads(guild);
+        let name = route.name;
+        let Threads { threads } = self.get(route).await?;
+        threads.iter().map(|thread| model::thread(name, Nature::Read, thread)).collect()
+    }
+}

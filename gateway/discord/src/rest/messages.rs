@@ -1,0 +1,194 @@
+//! Messages: made, changed, taken away, read; reactions; the sign of work.
+
+use super::model::{self, parse};
+use super::{Call, Fault, Rest, Turn};
+use crate::core::errors::{Meaning, What};
+use crate::core::event::Message;
+use crate::core::gate::OLD_MS;
+use crate::core::ids::Snowflake;
+use crate::core::message::{Body, NewMessage};
+use crate::core::route::{Nature, Page, Route};
+use crate::core::schedule::{Priority, Sequence};
+use serde::Deserialize;
+use serde_json::Value;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How it is known that a message is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// Discord said so.
+    Answer,
+    /// It was seen on the websocket; the answer was lost.
+    Echo,
+}
+
+/// A message that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Posted {
+    /// Its id.
+    pub id: Snowflake,
+    /// How that is known.
+    pub proof: Proof,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Id {
+    pub(super) id: Snowflake,
+}
+
+/// The time of the day, in milliseconds since 1970: only to tell old messages from young ones.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a sign of work may wait: it lasts for ten seconds.
+const TYPING_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Rest {
+    /// Makes a message. One with a nonce that was used within some minutes is not made again: the first one comes
+    /// back.
+    ///
+    /// # Errors
+    /// [`Fault::Uncertain`] when the answer was lost and no echo was seen: ask again with the same nonce within some
+    /// minutes, and look for it later ([`Rest::lookup`]). [`Meaning::SentAndDeleted`]: it was sent, and is gone.
+    pub async fn create_message(
+        &self,
+        channel: Snowflake,
+        message: &NewMessage,
+        turn: Turn,
+    ) -> Result<Posted, Fault> {
+        let route = Route::create_message(channel);
+        let payload = message.payload().map_err(|refused| Fault::invalid(route.name, &refused))?;
+        match self.post(Call::new(route, turn).lane(channel).payload(payload)).await {
+            Err(Fault::Uncertain { why }) => match self.echoed(&message.nonce) {
+                Some(id) => Ok(Posted { id, proof: Proof::Echo }),
+                None => Err(Fault::Uncertain { why }),
+            },
+            result => result,
+        }
+    }
+
+    /// Makes a message in any way, and reads its id.
+    pub(super) async fn post(&self, call: Call) -> Result<Posted, Fault> {
+        let name = call.route.name;
+        let answer = self.json(call).await?;
+        let Id { id } = parse(name, Nature::Create, answer)?;
+        Ok(Posted { id, proof: Proof::Answer })
+    }
+
+    /// Gives a message of ours all that it shows anew. One that waits for its turn gives way to a newer one.
+    ///
+    /// # Errors
+    /// What is known of it; [`Fault::Superseded`] when a newer one took its place.
+    pub async fn edit_message(
+        &self,
+        channel: Snowflake,
+        message: Snowflake,
+        body: &Body,
+        turn: Turn,
+    ) -> Result<(), Fault> {
+        let route = Route::edit_message(channel, message);
+        let payload = body.edit().map_err(|refused| Fault::invalid(route.name, &refused))?;
+        let mut call =
+            Call::new(route, turn).lane(channel).sequence(Sequence::Edit(message)).payload(payload);
+        call.old_edit = message.made_at_ms().saturating_add(OLD_MS) <= unix_ms();
+        self.call(call).await.map(|_| ())
+    }
+
+    /// Takes a message away. One that is gone already is taken away.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn delete_message(
+        &self,
+        channel: Snowflake,
+        message: Snowflake,
+        turn: Turn,
+    ) -> Result<(), Fault> {
+        let route = Route::delete_message(channel, message);
+        let call = Call::new(route, turn).lane(channel).sequence(Sequence::Edit(message));
+        gone_is_done(self.call(call).await, What::Message)
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn message(&self, channel: Snowflake, message: Snowflake) -> Result<Message, Fault> {
+        let route = Route::get_message(channel, message);
+        let name = route.name;
+        model::message(name, Nature::Read, &self.json(Call::read(route)).await?)
+    }
+
+    /// Reads a page of at most 100 messages, the newest first. None at all may mean that the bot may not read what
+    /// was said before.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn messages(&self, channel: Snowflake, page: Page, limit: u8) -> Result<Vec<Message>, Fault> {
+        let route = Route::get_messages(channel, page, limit);
+        let name = route.name;
+        let answer: Vec<Value> = parse(name, Nature::Read, self.json(Call::read(route)).await?)?;
+        answer.iter().map(|one| model::message(name, Nature::Read, one)).collect()
+    }
+
+    /// Adds a reaction of ours: an emoji itself, or `name:id` of a server's own.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn add_reaction(
+        &self,
+        channel: Snowflake,
+        message: Snowflake,
+        emoji: &str,
+        patience: Duration,
+    ) -> Result<(), Fault> {
+        self.react(Route::add_reaction(channel, message, emoji), (channel, message), patience).await
+    }
+
+    /// Takes a reaction of ours away. One that is gone already is taken away.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn remove_reaction(
+        &self,
+        channel: Snowflake,
+        message: Snowflake,
+        emoji: &str,
+        patience: Duration,
+    ) -> Result<(), Fault> {
+        let route = Route::remove_reaction(channel, message, emoji);
+        match self.react(route, (channel, message), patience).await {
+            Err(fault) if matches!(fault.meaning(), Some(Meaning::Gone(What::Message | What::Emoji))) => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    async fn react(&self, route: Route, at: (Snowflake, Snowflake), patience: Duration) -> Result<(), Fault> {
+        let (channel, message) = at;
+        let turn = Turn::new(Priority::Reaction, patience);
+        let call = Call::new(route, turn).lane(channel).sequence(Sequence::Reactions(message));
+        self.call(call).await.map(|_| ())
+    }
+
+    /// Shows the sign of work for ten seconds.
+    ///
+    /// # Errors
+    /// What is known of it; nothing needs to be done about it.
+    pub async fn typing(&self, channel: Snowflake) -> Result<(), Fault> {
+        let turn = Turn::new(Priority::Typing, TYPING_PATIENCE);
+        let call = Call::new(Route::typing(channel), turn).lane(channel).sequence(Sequence::Typing(channel));
+        self.call(call).await.map(|_| ())
+    }
+}
+
+/// What was to be taken away is not there: that is what was wanted.
+pub(super) fn gone_is_done<T>(result: Result<T, Fault>, what: What) -> Result<(), Fault> {
+    match result {
+        Err(fault) if fault.meaning() == Some(Meaning::Gone(what)) => Ok(()),
+        result => result.map(|_| ()),
+    }
+}

@@ -1,0 +1,180 @@
+//! One request and its answer, over HTTP. Says what is known of the request, and decides nothing.
+
+use super::settings::Settings;
+use crate::core::headers::{self, Said};
+use crate::core::message::{File, Payload};
+use crate::core::route::{Route, Verb};
+use acp_shared::redact::Secret;
+use bytes::Bytes;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::multipart::{Form, Part};
+use reqwest::{Client, Method, RequestBuilder, Response};
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+/// Why no request can be made at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotStart {
+    /// The token cannot stand in a header.
+    #[error(
+        "the bot's token is empty, or holds characters that no token has: take it anew from the developer portal"
+    )]
+    Token,
+    /// The name of the program cannot stand in a header.
+    #[error("the user agent holds characters that a header cannot have")]
+    UserAgent,
+    /// The HTTP client could not be made, for this reason.
+    #[error("no HTTP client: {0}")]
+    Client(String),
+}
+
+/// What is known of a request that was made.
+#[derive(Debug)]
+pub(super) enum Exchange {
+    /// It was answered.
+    Answer { said: Said, body: Bytes },
+    /// It provably never reached Discord.
+    NotSent { why: String },
+    /// Nobody knows.
+    Lost { why: String },
+}
+
+/// The way to Discord.
+pub(super) struct Wire {
+    client: Client,
+    api: String,
+    token: RwLock<HeaderValue>,
+    answer_bytes: usize,
+}
+
+fn authorization(token: &Secret) -> Result<HeaderValue, CannotStart> {
+    let text = token.expose().trim();
+    let fits = |byte: u8| byte.is_ascii_graphic();
+    if text.is_empty() || !text.bytes().all(fits) {
+        return Err(CannotStart::Token);
+    }
+    let mut value = HeaderValue::try_from(format!("Bot {text}")).map_err(|_| CannotStart::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+impl Wire {
+    pub(super) fn new(settings: &Settings) -> Result<Self, CannotStart> {
+        let token = authorization(&settings.token)?;
+        let agent = HeaderValue::try_from(&settings.user_agent).map_err(|_| CannotStart::UserAgent)?;
+        // No proxy from the environment: the base address is the only way that a request can take. Nothing is
+        // repeated or followed behind our back, since only what is seen here can be counted.
+        let client = Client::builder()
+            .user_agent(agent)
+            .connect_timeout(settings.connect)
+            .timeout(settings.whole)
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .no_proxy()
+            .build()
+            .map_err(|error| CannotStart::Client(cause(error)))?;
+        let api = settings.base.at("/api/v10");
+        Ok(Self { client, api, token: RwLock::new(token), answer_bytes: settings.answer_bytes })
+    }
+
+    pub(super) fn set_token(&self, token: &Secret) -> Result<(), CannotStart> {
+        let value = authorization(token)?;
+        *self.token.write().unwrap_or_else(PoisonError::into_inner) = value;
+        Ok(())
+    }
+
+    fn request(&self, route: &Route, payload: Option<&Payload>) -> Result<RequestBuilder, String> {
+        let method = match route.verb {
+            Verb::Get => Method::GET,
+            Verb::Post => Method::POST,
+            Verb::Put => Method::PUT,
+            Verb::Patch => Method::PATCH,
+            Verb::Delete => Method::DELETE,
+        };
+        let mut request = self.client.request(method, format!("{}{}", self.api, route.path));
+        if route.is_bot() {
+            let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
+            request = request.header(AUTHORIZATION, token);
+        }
+        Ok(match payload {
+            // Discord wants a length where there could be a body.
+            None if route.verb == Verb::Get || route.verb == Verb::Delete => request,
+            None => request.body(Bytes::new()),
+            Some(payload) if payload.files.is_empty() => request.json(&payload.json),
+            Some(payload) => request.multipart(form(payload)?),
+        })
+    }
+
+    /// Makes a request, and waits for its answer for no longer than this.
+    pub(super) async fn exchange(
+        &self,
+        route: &Route,
+        payload: Option<&Payload>,
+        within: Duration,
+    ) -> Exchange {
+        let request = match self.request(route, payload) {
+            Ok(request) => request.timeout(within),
+            Err(why) => return Exchange::NotSent { why },
+        };
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() || error.is_builder() => {
+                return Exchange::NotSent { why: cause(error) };
+            }
+            Err(error) => return Exchange::Lost { why: cause(error) },
+        };
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        match self.body(response).await {
+            Ok(body) => Exchange::Answer { said: read(status, &headers, &body), body },
+            // A refusal is one whatever became of its words; of a success nobody knows what it said.
+            Err(_) if (400..500).contains(&status) => {
+                Exchange::Answer { said: read(status, &headers, b""), body: Bytes::new() }
+            }
+            Err(why) => Exchange::Lost { why: format!("status {status}, and then {why}") },
+        }
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Bytes, String> {
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() > self.answer_bytes => {
+                    return Err(format!("the answer has more than {} bytes", self.answer_bytes));
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => return Ok(body.into()),
+                Err(error) => return Err(cause(error)),
+            }
+        }
+    }
+}
+
+fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> Said {
+    headers::read(status, |name| headers.get(name).and_then(|value| value.to_str().ok()), body)
+}
+
+fn form(payload: &Payload) -> Result<Form, String> {
+    let json = Part::text(payload.json.to_string()).mime_str("application/json").map_err(cause)?;
+    let part = |file: &File| {
+        let length = u64::try_from(file.bytes.len()).unwrap_or(u64::MAX);
+        let part = Part::stream_with_length(file.bytes.clone(), length).file_name(file.name.clone());
+        part.mime_str(&file.content_type).map_err(cause)
+    };
+    let mut form = Form::new().part("payload_json", json);
+    for (id, file) in payload.files.iter().enumerate() {
+        form = form.part(format!("files[{id}]"), part(file)?);
+    }
+    Ok(form)
+}
+
+/// What went wrong, and why: without the address, which may hold a token.
+fn cause(error: reqwest::Error) -> String {
+    let timed_out = error.is_timeout();
+    let error = error.without_url();
+    let mut last: &dyn std::error::Error = &error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    if timed_out { format!("no answer in time ({last})") } else { last.to_string() }
+}

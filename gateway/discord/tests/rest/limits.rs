@@ -1,0 +1,187 @@
+//! Budgets of Discord's, over real time.
+
+use crate::server::{CARD, FINAL, Reply, Server, new_message};
+use acp_discord::core::errors::Meaning;
+use acp_discord::core::headers::Scope;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::Body;
+use acp_discord::core::schedule::Priority;
+use acp_discord::rest::{Fault, Rest, Turn};
+use std::time::{Duration, Instant};
+
+const HERE: Snowflake = Snowflake(1);
+
+#[tokio::test]
+async fn the_headers_are_believed() {
+    let server = Server::start(|number, _| {
+        let remaining = if number == 1 { 0 } else { 1 };
+        Reply::message(10).bucket("b", 2, remaining, 0.5)
+    })
+    .await;
+    let rest = server.rest();
+    for n in 0..3 {
+        let sent = rest.create_message(HERE, &new_message(&format!("n{n}"), "x"), FINAL).await;
+        assert!(sent.is_ok(), "{sent:?}");
+    }
+    let asked = server.asked();
+    let gap = asked[2].at - asked[1].at;
+    assert!(gap >= Duration::from_millis(480), "{gap:?}");
+    assert!(rest.counts().limited.is_empty());
+    assert!(
+        rest.counts().waits.get(&Priority::Final).is_some_and(|w| w.longest >= Duration::from_millis(400))
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_for_now_is_waited_out() {
+    let server = Server::list(vec![Reply::limited(0.3, false), Reply::message(10)]).await;
+    let rest = server.rest();
+    let begin = Instant::now();
+    assert!(rest.create_message(HERE, &new_message("n", "x"), FINAL).await.is_ok());
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    let bodies: Vec<_> = server.asked().iter().map(|asked| asked.json()["nonce"].clone()).collect();
+    assert_eq!(bodies, ["n", "n"]);
+    let counts = rest.counts();
+    assert_eq!(
+        (counts.limited.get(&Scope::User), counts.retries.get("create_message")),
+        (Some(&1), Some(&1))
+    );
+    assert_eq!(counts.requests.get(&("create_message", "done")), Some(&1));
+}
+
+#[tokio::test]
+async fn who_would_wait_too_long_is_told_how_long() {
+    let server = Server::list(vec![Reply::limited(30.0, false)]).await;
+    let rest = server.rest();
+    let hasty = Turn::new(Priority::Card, Duration::from_secs(2));
+    let begin = Instant::now();
+    let limited = rest.create_message(HERE, &new_message("n", "x"), hasty).await;
+    let Err(Fault::Limited { retry_after }) = limited else { panic!("{limited:?}") };
+    assert!(
+        retry_after > Duration::from_secs(25) && retry_after <= Duration::from_secs(30),
+        "{retry_after:?}"
+    );
+    assert!(begin.elapsed() < Duration::from_secs(20));
+    // The next one knows without asking.
+    let limited = rest.create_message(HERE, &new_message("n", "x"), hasty).await;
+    assert!(matches!(limited, Err(Fault::Limited { .. })), "{limited:?}");
+    assert_eq!(server.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn a_global_limit_holds_everything_back_but_answers_to_interactions() {
+    let server = Server::start(|number, asked| match number {
+        0 => Reply::limited(0.4, true),
+        _ if asked.path.contains("interactions") => Reply::text(204, ""),
+        _ => Reply::message(10),
+    })
+    .await;
+    let rest = server.rest();
+    let first = new_message("a", "x");
+    let second = new_message("b", "x");
+    let callback = async {
+        server.reached(1).await;
+        let token = acp_shared::redact::Secret::new("open".to_owned());
+        rest.callback(Snowflake(9), &token, &acp_discord::core::message::Callback::UpdateLater).await
+    };
+    let other = async {
+        server.reached(2).await;
+        rest.create_message(Snowflake(2), &second, FINAL).await
+    };
+    let begin = Instant::now();
+    let (one, answered, two) = tokio::join!(rest.create_message(HERE, &first, FINAL), callback, other);
+    assert!(one.is_ok() && two.is_ok() && answered == Ok(()), "{one:?} {two:?} {answered:?}");
+    let asked = server.asked();
+    let early: Vec<_> = asked.iter().filter(|a| a.at - begin < Duration::from_millis(380)).collect();
+    assert!(early.iter().skip(1).all(|a| a.path.contains("interactions")), "{early:?}");
+    assert_eq!(asked.len(), 4);
+}
+
+#[tokio::test]
+async fn edits_of_old_messages_wait_by_themselves() {
+    let old = Snowflake(1 << 30);
+    let young = Snowflake::from_ms(u64::MAX >> 22);
+    let limit =
+        serde_json::json!({"message": "max edits", "retry_after": 60.0, "global": false, "code": 30046});
+    let server = Server::start(move |_, asked| {
+        if asked.path.ends_with(&format!("/{old}")) {
+            Reply::json(429, limit.clone()).with("x-ratelimit-scope", "user")
+        } else {
+            Reply::message(10)
+        }
+    })
+    .await;
+    let rest = server.rest();
+    let card = Turn::new(Priority::Card, Duration::from_secs(5));
+    for _ in 0..2 {
+        let edited = rest.edit_message(HERE, old, &Body::text("x"), card).await;
+        assert!(
+            matches!(edited, Err(Fault::Limited { retry_after }) if retry_after > card.patience),
+            "{edited:?}"
+        );
+        assert_eq!(rest.edit_message(HERE, young, &Body::text("x"), card).await, Ok(()));
+    }
+    let of_old = server.lines().iter().filter(|line| line.ends_with(&format!("/{old}"))).count();
+    assert_eq!(of_old, 1, "{:?}", server.lines());
+}
+
+#[tokio::test]
+async fn a_second_has_no_more_requests_than_it_may() {
+    let server = Server::start(|_, _| Reply::message(10)).await;
+    let mut settings = server.settings();
+    settings.per_second = 10;
+    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let sends = (0..30_u64).map(|n| {
+        let rest = rest.clone();
+        tokio::spawn(
+            async move { rest.create_message(Snowflake(n), &new_message("n", "x"), FINAL).await.is_ok() },
+        )
+    });
+    for send in sends.collect::<Vec<_>>() {
+        assert_eq!(send.await.ok(), Some(true));
+    }
+    let mut times: Vec<Instant> = server.asked().iter().map(|asked| asked.at).collect();
+    times.sort_unstable();
+    for pair in times.windows(11) {
+        // The server stamps what it reads a moment after it came.
+        assert!(pair[10] - pair[0] >= Duration::from_millis(900), "{:?}", pair[10] - pair[0]);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_token_stops_everything_until_there_is_another() {
+    let server = Server::start(|_, asked| match asked.header("authorization") {
+        Some("Bot other-token") => Reply::message(10),
+        _ => Reply::json(401, serde_json::json!({"message": "401: Unauthorized", "code": 0})),
+    })
+    .await;
+    let rest = server.rest();
+    for _ in 0..3 {
+        let fault = rest.create_message(HERE, &new_message("n", "x"), FINAL).await.err();
+        assert_eq!(fault.and_then(|fault| fault.meaning()), Some(Meaning::Unauthorized));
+    }
+    assert_eq!(server.lines().len(), 1);
+    assert!(rest.counts().unauthorized);
+    let other = acp_shared::redact::Secret::new("other-token".to_owned());
+    assert_eq!(rest.set_token(&other), Ok(()));
+    assert!(rest.create_message(HERE, &new_message("n", "x"), FINAL).await.is_ok());
+    assert!(!rest.counts().unauthorized);
+}
+
+#[tokio::test]
+async fn too_many_refusals_stop_requests_before_discord_does() {
+    let server = Server::start(|_, _| Reply::error(403, 50013)).await;
+    let mut settings = server.settings();
+    settings.refusals = 3;
+    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    for n in 0..3 {
+        let fault = rest.edit_message(Snowflake(n), Snowflake(5), &Body::text("x"), CARD).await.err();
+        assert_eq!(fault.and_then(|fault| fault.meaning()), Some(Meaning::Forbidden));
+    }
+    let limited = rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await;
+    assert!(
+        matches!(limited, Err(Fault::Limited { retry_after }) if retry_after > Duration::from_secs(500)),
+        "{limited:?}"
+    );
+    assert_eq!(server.lines().len(), 3);
+}

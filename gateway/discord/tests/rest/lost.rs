@@ -1,0 +1,142 @@
+//! Answers that do not come, and what is known then.
+
+use crate::server::{CARD, FINAL, PATIENT, Reply, Server, message, new_message};
+use acp_discord::core::base::Base;
+use acp_discord::core::errors::Meaning;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Body, Callback};
+use acp_discord::rest::{Fault, Posted, Proof, Rest};
+use acp_shared::redact::Secret;
+use std::time::{Duration, Instant};
+
+const HERE: Snowflake = Snowflake(1);
+
+fn uncertain<T: std::fmt::Debug>(result: Result<T, Fault>) -> String {
+    match result {
+        Err(Fault::Uncertain { why }) => why,
+        other => panic!("not uncertain: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_message_whose_answer_is_lost_is_uncertain_and_sent_once() {
+    for (row, reply) in [
+        ("no answer", Reply::Never),
+        ("the connection ends", Reply::Cut),
+        ("5xx", Reply::text(502, "<html>bad gateway")),
+        ("no JSON", Reply::text(200, "<html>")),
+        ("no id", Reply::text(200, "{}")),
+        ("a body that does not end", Reply::message(5).with("content-length", 100_000)),
+    ] {
+        let server = Server::list(vec![reply]).await;
+        let mut settings = server.settings();
+        settings.whole = Duration::from_millis(400);
+        let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+        uncertain(rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await);
+        assert_eq!(server.lines(), ["POST /api/v10/channels/1/messages"], "{row}");
+        assert_eq!(
+            rest.counts().requests.get(&("create_message", "uncertain")),
+            Some(&1).filter(|_| !row.starts_with("no JSON") && !row.starts_with("no id")),
+            "{row}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_echo_is_proof() {
+    let server = Server::list(vec![Reply::Gated(Box::new(Reply::Cut))]).await;
+    let rest = server.rest();
+    let sending = {
+        let rest = rest.clone();
+        tokio::spawn(async move { rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await })
+    };
+    server.reached(1).await;
+    rest.echo("n1", Snowflake(77));
+    server.open();
+    let posted = Posted { id: Snowflake(77), proof: Proof::Echo };
+    assert_eq!(sending.await.ok(), Some(Ok(posted)));
+}
+
+#[tokio::test]
+async fn what_never_left_is_known_not_to_have_been_sent() {
+    // A port on which nobody listens any more.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
+    let port = listener.local_addr().map(|a| a.port()).unwrap_or_default();
+    drop(listener);
+    let server = Server::list(Vec::new()).await;
+    let mut settings = server.settings();
+    settings.base = Base::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
+    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    match rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await {
+        Err(Fault::Rejected(rejection)) => {
+            assert_eq!((rejection.meaning, rejection.status), (Meaning::NotSent, None));
+            assert!(rejection.again(), "{rejection}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_does_no_harm_is_asked_once_more() {
+    for lost in [Reply::Cut, Reply::text(500, ""), Reply::text(503, "{}")] {
+        let server = Server::list(vec![lost.clone(), Reply::message(5)]).await;
+        let rest = server.rest();
+        assert_eq!(rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await, Ok(()));
+        assert_eq!(server.lines().len(), 2);
+        let server = Server::list(vec![lost.clone(), Reply::message(5)]).await;
+        assert!(server.rest().message(HERE, Snowflake(5)).await.is_ok());
+        let server = Server::list(vec![lost.clone()]).await;
+        let rest = server.rest();
+        uncertain(rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await);
+        assert_eq!(server.lines().len(), 2);
+        assert_eq!(rest.counts().retries.get("edit_message"), Some(&1));
+        // Nothing is uncertain about what only reads.
+        let read = rest.message(HERE, Snowflake(5)).await;
+        assert!(matches!(read, Err(Fault::Rejected(ref r)) if r.again()), "{read:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_first_answer_to_an_interaction_is_in_time_or_given_up() {
+    let server = Server::list(vec![Reply::Never]).await;
+    let mut settings = server.settings();
+    settings.callback = Duration::from_millis(300);
+    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let begin = Instant::now();
+    let token = Secret::new("open".to_owned());
+    uncertain(rest.callback(Snowflake(9), &token, &Callback::UpdateLater).await);
+    assert!(begin.elapsed() < PATIENT, "{:?}", begin.elapsed());
+    assert_eq!(server.lines(), ["POST /api/v10/interactions/9/open/callback"]);
+}
+
+#[tokio::test]
+async fn who_drops_a_request_leaves_no_trace() {
+    let server = Server::start(|number, _| match number {
+        0 => Reply::Never,
+        _ => Reply::message(6),
+    })
+    .await;
+    let rest = server.rest();
+    let message = new_message("n1", "one");
+    tokio::select! {
+        result = rest.create_message(HERE, &message, FINAL) => panic!("{result:?}"),
+        () = server.reached(1) => {}
+    }
+    // The next one is the writer of the channel.
+    let sent = rest.create_message(HERE, &new_message("n2", "two"), FINAL).await;
+    assert_eq!(sent, Ok(Posted { id: Snowflake(6), proof: Proof::Answer }));
+    let counts = rest.counts();
+    assert_eq!((counts.waiting, counts.under_way), (0, 0));
+}
+
+#[tokio::test]
+async fn answers_beyond_all_measure_are_not_read() {
+    let page = serde_json::Value::Array(vec![message(5, 7, "hello"); 50]);
+    let server = Server::list(vec![Reply::json(200, page)]).await;
+    let mut settings = server.settings();
+    settings.answer_bytes = 1000;
+    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let page = acp_discord::core::route::Page::Newest;
+    let fault = rest.messages(HERE, page, 100).await.err();
+    assert!(fault.is_some_and(|fault| fault.to_string().contains("1000 bytes")));
+}

@@ -1,0 +1,117 @@
+//! Who goes first, over real sockets.
+
+use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::Body;
+use acp_discord::core::schedule::Priority;
+use acp_discord::rest::{Fault, Rest, Turn};
+use std::time::Duration;
+
+const HERE: Snowflake = Snowflake(1);
+
+fn edit(rest: &Rest, text: &'static str) -> tokio::task::JoinHandle<Result<(), Fault>> {
+    let rest = rest.clone();
+    tokio::spawn(async move { rest.edit_message(HERE, Snowflake(5), &Body::text(text), CARD).await })
+}
+
+/// Waits until so many requests wait in the queue.
+async fn waiting(rest: &Rest, count: usize) {
+    let wait = async {
+        while rest.counts().waiting != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENT, wait).await.is_ok(), "{:?}", rest.counts());
+}
+
+#[tokio::test]
+async fn an_edit_that_waits_gives_way_and_a_final_waits_for_no_card() {
+    let server = Server::start(|_, asked| match asked.method.as_str() {
+        "PATCH" => Reply::Gated(Box::new(Reply::message(5))),
+        _ => Reply::message(6),
+    })
+    .await;
+    let rest = server.rest();
+    let first = edit(&rest, "1");
+    server.reached(1).await;
+    let second = edit(&rest, "2");
+    waiting(&rest, 1).await;
+    let third = edit(&rest, "3");
+    assert_eq!(second.await.ok(), Some(Err(Fault::Superseded)));
+    // The card is not answered, and the final is sent all the same.
+    assert!(rest.create_message(HERE, &new_message("n", "final"), FINAL).await.is_ok());
+    server.open();
+    assert_eq!(first.await.ok(), Some(Ok(())));
+    server.reached(3).await;
+    server.open();
+    assert_eq!(third.await.ok(), Some(Ok(())));
+    let bodies: Vec<_> = server.asked().iter().map(|asked| asked.json()["content"].clone()).collect();
+    assert_eq!(bodies, ["1", "final", "3"]);
+}
+
+#[tokio::test]
+async fn what_is_owed_to_a_channel_goes_one_by_one() {
+    let server = Server::start(|_, _| Reply::Gated(Box::new(Reply::message(6)))).await;
+    let rest = server.rest();
+    let send = |nonce: &'static str, priority| {
+        let rest = rest.clone();
+        tokio::spawn(async move {
+            rest.create_message(HERE, &new_message(nonce, nonce), Turn::new(priority, PATIENT)).await.is_ok()
+        })
+    };
+    let mut sends = vec![send("first", Priority::Notice)];
+    server.reached(1).await;
+    for (count, (nonce, priority)) in
+        [("notice", Priority::Notice), ("final", Priority::Final), ("ask", Priority::Permission)]
+            .into_iter()
+            .enumerate()
+    {
+        sends.push(send(nonce, priority));
+        waiting(&rest, count + 1).await;
+    }
+    for count in 1..=4 {
+        server.reached(count).await;
+        assert_eq!(server.lines().len(), count);
+        server.open();
+    }
+    for send in sends {
+        assert_eq!(send.await.ok(), Some(true));
+    }
+    let nonces: Vec<_> = server.asked().iter().map(|asked| asked.json()["nonce"].clone()).collect();
+    assert_eq!(nonces, ["first", "ask", "final", "notice"]);
+}
+
+#[tokio::test]
+async fn other_channels_do_not_wait() {
+    let server = Server::start(|number, _| match number {
+        0 => Reply::Never,
+        _ => Reply::message(6),
+    })
+    .await;
+    let rest = server.rest();
+    let stuck = edit(&rest, "1");
+    server.reached(1).await;
+    assert!(rest.create_message(Snowflake(2), &new_message("n", "x"), FINAL).await.is_ok());
+    stuck.abort();
+}
+
+#[tokio::test]
+async fn a_full_queue_says_so() {
+    let server = Server::list(vec![Reply::Never]).await;
+    let mut settings = server.settings();
+    settings.queue = 1;
+    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let stuck = [edit(&rest, "1")];
+    server.reached(1).await;
+    let waits = {
+        let rest = rest.clone();
+        tokio::spawn(async move { rest.typing(HERE).await })
+    };
+    waiting(&rest, 1).await;
+    let limited = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
+    assert_eq!(limited, Err(Fault::Limited { retry_after: Duration::from_secs(1) }));
+    // Whoever leaves makes room.
+    waits.abort();
+    waiting(&rest, 0).await;
+    stuck.into_iter().for_each(|stuck| stuck.abort());
+}

@@ -1,0 +1,246 @@
+//! What Discord refuses, and what that means.
+
+use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
+use acp_discord::core::embed::Embed;
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Body, Callback, EPHEMERAL, File, Persona};
+use acp_discord::core::route::Page;
+use acp_discord::rest::{Change, Fault, Webhook};
+use acp_shared::redact::Secret;
+use bytes::Bytes;
+use serde_json::json;
+
+const HERE: Snowflake = Snowflake(1);
+const IT: Snowflake = Snowflake(5);
+
+fn meaning<T: std::fmt::Debug>(result: Result<T, Fault>) -> Option<Meaning> {
+    result.err().and_then(|fault| fault.meaning())
+}
+
+#[tokio::test]
+async fn codes_mean_what_they_mean() {
+    for (status, code, create, edit) in [
+        (404, 10003, Meaning::Gone(What::Channel), Meaning::Gone(What::Channel)),
+        (404, 10008, Meaning::SentAndDeleted, Meaning::Gone(What::Message)),
+        (403, 50001, Meaning::LostAccess, Meaning::LostAccess),
+        (403, 50013, Meaning::Forbidden, Meaning::Forbidden),
+        (400, 50083, Meaning::Archived, Meaning::Archived),
+        (400, 160_005, Meaning::Locked, Meaning::Locked),
+        (400, 50035, Meaning::Invalid, Meaning::Invalid),
+        (403, 0, Meaning::Forbidden, Meaning::Forbidden),
+    ] {
+        let server = Server::list(vec![Reply::error(status, code)]).await;
+        let rest = server.rest();
+        let created = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
+        assert_eq!(meaning(created), Some(create), "{code}");
+        assert_eq!(meaning(rest.edit_message(HERE, IT, &Body::text("x"), CARD).await), Some(edit), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_gone_already_was_taken_away() {
+    for (code, done) in [(10008, true), (10003, false), (50013, false)] {
+        let server = Server::list(vec![Reply::error(404, code)]).await;
+        let rest = server.rest();
+        assert_eq!(rest.delete_message(HERE, IT, CARD).await.is_ok(), done, "{code}");
+        assert_eq!(rest.remove_reaction(HERE, IT, "👀", PATIENT).await.is_ok(), done, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_thread_that_is_there_was_started() {
+    let thread = json!({"id": "5", "type": 11, "name": "t", "guild_id": "2", "parent_id": "1",
+        "thread_metadata": {"archived": false, "auto_archive_duration": 1440, "locked": false}});
+    let server = Server::list(vec![Reply::json(201, thread), Reply::error(400, 160_004)]).await;
+    let rest = server.rest();
+    let first = rest.thread_from_message(HERE, IT, "t", 1440, FINAL).await;
+    assert!(first.as_ref().is_ok_and(|started| started.id == IT && started.thread.is_some()), "{first:?}");
+    let second = rest.thread_from_message(HERE, IT, "t", 1440, FINAL).await;
+    assert!(second.is_ok_and(|started| started.id == IT && started.thread.is_none()));
+    let body = server.asked().first().map(|asked| asked.json());
+    assert_eq!(body, Some(json!({"name": "t", "auto_archive_duration": 1440})));
+    assert_eq!(meaning(rest.thread_from_message(HERE, IT, "t", 7, FINAL).await), Some(Meaning::Invalid));
+    assert_eq!(meaning(rest.thread(HERE, "", 60, false, FINAL).await), Some(Meaning::Invalid));
+    assert_eq!(server.lines().len(), 2);
+}
+
+#[tokio::test]
+async fn a_dead_webhook_is_never_asked_again() {
+    let hook = |id, token: &str| Webhook { id: Snowflake(id), token: Secret::new(token.to_owned()) };
+    let server = Server::start(|_, asked| {
+        if asked.path.contains("/webhooks/8/") {
+            Reply::error(404, 10015)
+        } else if asked.path.contains("/old") {
+            Reply::error(401, 50027)
+        } else {
+            Reply::message(10)
+        }
+    })
+    .await;
+    let rest = server.rest();
+    let (body, persona) = (Body::text("x"), Persona::default());
+    let gone = Some(Meaning::Gone(What::Webhook));
+    for _ in 0..2 {
+        let sent = rest.execute_webhook(&hook(8, "t"), Some(IT), HERE, &body, &persona, FINAL).await;
+        assert_eq!(meaning(sent), gone);
+        let edited = rest.edit_webhook_message(&hook(8, "t"), None, IT, &body, CARD).await;
+        assert_eq!(meaning(edited), gone);
+        let sent = rest.execute_webhook(&hook(9, "old"), None, HERE, &body, &persona, FINAL).await;
+        assert_eq!(meaning(sent), gone);
+    }
+    assert_eq!(server.lines().len(), 2, "{:?}", server.lines());
+    // The same one with another token is another matter, and no token of ours was refused.
+    let sent = rest.execute_webhook(&hook(9, "new"), None, HERE, &body, &persona, FINAL).await;
+    assert!(sent.is_ok(), "{sent:?}");
+    assert!(!rest.counts().unauthorized);
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| asked.header("authorization").is_none()));
+    assert_eq!(
+        asked.first().map(|a| a.path.clone()),
+        Some("/api/v10/webhooks/8/t?wait=true&thread_id=5".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn what_discord_would_refuse_is_not_asked() {
+    let server = Server::list(vec![Reply::message(10)]).await;
+    let rest = server.rest();
+    let long = Body::text("x".repeat(2001));
+    let many = Body { embeds: vec![Embed::default(); 11], ..Body::text("x") };
+    for body in [&long, &many, &Body::default()] {
+        assert_eq!(meaning(rest.edit_message(HERE, IT, body, CARD).await), Some(Meaning::Invalid));
+        let callback = Callback::Message(body.clone());
+        let token = Secret::new("open".to_owned());
+        assert_eq!(meaning(rest.callback(IT, &token, &callback).await), Some(Meaning::Invalid));
+    }
+    let message = new_message(&"n".repeat(26), "x");
+    assert_eq!(meaning(rest.create_message(HERE, &message, FINAL).await), Some(Meaning::Invalid));
+    assert!(server.lines().is_empty());
+}
+
+#[tokio::test]
+async fn every_body_notifies_nobody() {
+    let server = Server::start(|_, _| Reply::message(10)).await;
+    let rest = server.rest();
+    let (body, token) = (Body::text("@everyone"), Secret::new("open".to_owned()));
+    let hook = Webhook { id: Snowflake(8), token: token.clone() };
+    let persona = Persona { name: Some("Codex".to_owned()), avatar_url: None };
+    let results = [
+        rest.create_message(HERE, &new_message("n", "@everyone"), FINAL).await.map(|_| ()),
+        rest.edit_message(HERE, IT, &body, CARD).await,
+        rest.execute_webhook(&hook, None, HERE, &body, &persona, FINAL).await.map(|_| ()),
+        rest.edit_webhook_message(&hook, None, IT, &body, CARD).await,
+        rest.callback(IT, &token, &Callback::Message(body.clone())).await,
+        rest.callback(IT, &token, &Callback::Update(Body { flags: EPHEMERAL, ..body.clone() })).await,
+        rest.edit_original(IT, &token, &body).await,
+        rest.followup(IT, &token, &body).await.map(|_| ()),
+    ];
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    for asked in server.asked() {
+        let body = asked.json();
+        let message = body.get("data").unwrap_or(&body);
+        let expected = json!({"parse": [], "replied_user": false});
+        assert_eq!(message["allowed_mentions"], expected, "{}", asked.line());
+    }
+}
+
+#[tokio::test]
+async fn files_go_beside_the_message() {
+    let server = Server::list(vec![Reply::limited(0.01, false), Reply::message(10)]).await;
+    let file = File {
+        name: "turn.diff".to_owned(),
+        content_type: "text/x-diff".to_owned(),
+        description: String::new(),
+        bytes: Bytes::from_static(b"-a\n+b\n"),
+    };
+    let mut message = new_message("n", "see");
+    message.body.files.push(file);
+    let rest = server.rest();
+    assert!(rest.create_message(HERE, &message, FINAL).await.is_ok());
+    // The second attempt has all that the first had.
+    let asked = server.asked();
+    assert_eq!(asked.len(), 2);
+    for asked in asked {
+        let text = String::from_utf8_lossy(&asked.body).into_owned();
+        let form = asked.header("content-type").unwrap_or_default();
+        assert!(form.starts_with("multipart/form-data"), "{form}");
+        for part in [
+            "name=\"payload_json\"",
+            "\"enforce_nonce\":true",
+            "\"attachments\":[{\"filename\":\"turn.diff\",\"id\":\"0\"}]",
+            "name=\"files[0]\"; filename=\"turn.diff\"",
+            "text/x-diff",
+            "-a\n+b\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_are_read() {
+    let server = Server::start(|_, asked| {
+        let path = asked.path.trim_start_matches("/api/v10");
+        let here = format!("http://{}", asked.header("host").unwrap_or_default());
+        let thread = json!({"id": "5", "type": 11, "name": "t", "guild_id": "2", "parent_id": "1",
+            "last_message_id": null, "thread_metadata": {"archived": true, "locked": false}});
+        match path {
+            "/gateway/bot" => Reply::json(200, json!({"url": here.replace("http", "ws"), "shards": 1,
+                "session_start_limit": {"total": 1000, "remaining": 999, "reset_after": 1, "max_concurrency": 1}})),
+            "/users/@me" => Reply::json(200, json!({"id": "7", "username": "bot", "bot": true})),
+            "/applications/@me" => Reply::json(200, json!({"id": "3", "name": "Bot", "flags": 1 << 19})),
+            "/channels/5" => Reply::json(200, thread),
+            "/guilds/2" => Reply::json(200, json!({"id": "2", "name": "g", "owner_id": "4",
+                "roles": [{"id": "2", "name": "@everyone", "permissions": "104324673"}]})),
+            "/guilds/2/members/7" => Reply::json(200, json!({"roles": ["2"], "nick": null})),
+            "/guilds/2/threads/active" => Reply::json(200, json!({"threads": [thread], "members": []})),
+            "/channels/1/webhooks" => Reply::json(200, json!([{"id": "8", "token": "hook", "type": 1}])),
+            "/channels/1/messages?limit=2&after=5" => {
+                Reply::json(200, json!([crate::server::message(6, 7, "a")]))
+            }
+            "/applications/3/commands" => Reply::json(200, json!([])),
+            _ => Reply::error(404, 0),
+        }
+    })
+    .await;
+    let rest = server.rest();
+    assert!(rest.gateway().await.is_ok_and(|g| g.url.starts_with("ws://127.0.0.1:") && g.shards == 1));
+    assert!(rest.me().await.is_ok_and(|me| me.bot && me.id == Snowflake(7)));
+    assert!(rest.application().await.is_ok_and(|app| app.reads_messages()));
+    let channel = rest.channel(IT).await;
+    assert!(channel.as_ref().is_ok_and(|c| c.is_thread() && c.last_message_id.is_none()), "{channel:?}");
+    let change = Change { archived: Some(false), ..Change::default() };
+    assert!(rest.modify_channel(IT, &change, FINAL).await.is_ok());
+    assert!(rest.guild(Snowflake(2)).await.is_ok_and(|guild| guild.roles.len() == 1));
+    assert!(rest.member(Snowflake(2), Snowflake(7)).await.is_ok_and(|member| member.roles == [Snowflake(2)]));
+    assert!(rest.active_threads(Snowflake(2)).await.is_ok_and(|threads| threads.len() == 1));
+    let hooks = rest.webhooks(HERE).await;
+    assert!(hooks.is_ok_and(|hooks| hooks.iter().all(|hook| hook.token.is_some())));
+    let page = rest.messages(HERE, Page::After(IT), 2).await;
+    assert!(page.is_ok_and(|page| page.iter().map(|m| m.id).eq([Snowflake(6)])));
+    let command = json!({"name": "acp", "description": "d", "type": 1});
+    assert_eq!(rest.put_commands(Snowflake(3), None, std::slice::from_ref(&command)).await, Ok(()));
+    let asked = server.asked();
+    assert_eq!(asked.last().map(|asked| asked.json()), Some(json!([command])));
+    let patch = asked.iter().find(|asked| asked.method == "PATCH").map(|asked| asked.json());
+    assert_eq!(patch, Some(json!({"archived": false})));
+}
+
+#[tokio::test]
+async fn a_service_that_leads_elsewhere_is_not_followed() {
+    let server = Server::start(|number, _| match number {
+        0 => Reply::json(
+            200,
+            json!({"url": "wss://gateway.discord.gg", "shards": 1,
+            "session_start_limit": {"total": 1, "remaining": 1, "reset_after": 1, "max_concurrency": 1}}),
+        ),
+        _ => Reply::text(302, "").with("location", "https://discord.com/api/v10/users/@me"),
+    })
+    .await;
+    let rest = server.rest();
+    let fault = rest.gateway().await.err();
+    assert!(fault.is_some_and(|fault| fault.to_string().contains("gateway.discord.gg")));
+    assert_eq!(meaning(rest.me().await), Some(Meaning::Invalid));
+    assert_eq!(server.lines().len(), 2);
+}

@@ -1,0 +1,69 @@
+//! No token is in anything that is shown, and none goes where it is not needed.
+
+use crate::server::{CARD, FINAL, Reply, Server, TOKEN, new_message};
+use acp_discord::core::base::Base;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Body, Callback, Persona};
+use acp_discord::rest::{CannotStart, Rest, Settings, Webhook};
+use acp_shared::redact::Secret;
+use std::time::Duration;
+
+#[tokio::test]
+async fn no_fault_shows_a_token() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
+    let port = closed.local_addr().map(|address| address.port()).unwrap_or_default();
+    drop(closed);
+    let replies =
+        [Reply::Never, Reply::Cut, Reply::text(500, ""), Reply::text(200, "x"), Reply::error(404, 10015)];
+    let (hook_token, open_token) = ("hook-secret-token", "open-secret-token");
+    for reply in replies.into_iter().map(Some).chain([None]) {
+        let server = Server::list(reply.clone().into_iter().collect()).await;
+        let mut settings = server.settings();
+        settings.whole = Duration::from_millis(300);
+        settings.callback = Duration::from_millis(300);
+        if reply.is_none() {
+            settings.base =
+                Base::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
+        }
+        let rest = Rest::new(settings.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let hook = Webhook { id: Snowflake(8), token: Secret::new(hook_token.to_owned()) };
+        let open = Secret::new(open_token.to_owned());
+        let (body, at) = (Body::text("x"), Snowflake(1));
+        let persona = Persona::default();
+        let mut shown = format!("{settings:?} {rest:?} {hook:?} {open:?}");
+        let faults = [
+            rest.create_message(at, &new_message("n", "x"), FINAL).await.err(),
+            rest.execute_webhook(&hook, None, at, &body, &persona, FINAL).await.err(),
+            rest.edit_webhook_message(&hook, None, at, &body, CARD).await.err(),
+            rest.callback(at, &open, &Callback::UpdateLater).await.err(),
+            rest.edit_original(at, &open, &body).await.err(),
+            rest.followup(at, &open, &body).await.err(),
+        ];
+        for fault in faults.into_iter().flatten() {
+            shown.push_str(&format!("{fault} {fault:?}"));
+        }
+        for secret in [TOKEN, hook_token, open_token] {
+            assert!(!shown.contains(secret), "{reply:?}: {shown}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_say_who_asks() {
+    let server = Server::list(vec![Reply::message(5)]).await;
+    assert!(server.rest().create_message(Snowflake(1), &new_message("n", "x"), FINAL).await.is_ok());
+    let asked = server.asked();
+    let asked = asked.first().unwrap_or_else(|| panic!("nothing asked"));
+    assert_eq!(asked.header("authorization"), Some(format!("Bot {TOKEN}").as_str()));
+    let agent = asked.header("user-agent").unwrap_or_default();
+    assert!(agent.starts_with("DiscordBot (https://") && agent.ends_with(')'), "{agent}");
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_one_is_refused_at_once() {
+    for text in ["", " ", "two words", "line\nbreak", "t\u{e4}"] {
+        let base = Base::discord().unwrap_or_else(|e| panic!("{e}"));
+        let started = Rest::new(Settings::new(base, Secret::new(text.to_owned())));
+        assert_eq!(started.err(), Some(CannotStart::Token), "{text:?}");
+    }
+}

@@ -1,0 +1,247 @@
+//! A server that answers as it is told, and remembers what it was asked.
+
+use acp_discord::core::base::Base;
+use acp_discord::core::message::{Body, NewMessage};
+use acp_discord::core::schedule::Priority;
+use acp_discord::rest::{Rest, Settings, Turn};
+use acp_shared::redact::Secret;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+pub(crate) const TOKEN: &str = "bot-token.is_secret";
+pub(crate) const PATIENT: Duration = Duration::from_secs(20);
+pub(crate) const FINAL: Turn = Turn::new(Priority::Final, PATIENT);
+pub(crate) const CARD: Turn = Turn::new(Priority::Card, PATIENT);
+
+/// One request as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Bytes,
+    pub(crate) at: Instant,
+}
+
+impl Asked {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+}
+
+/// What is answered.
+#[derive(Debug, Clone)]
+pub(crate) enum Reply {
+    Answer {
+        status: u16,
+        headers: Vec<(&'static str, String)>,
+        body: String,
+    },
+    /// After this time.
+    Late(Duration, Box<Reply>),
+    /// Once the gate is opened.
+    Gated(Box<Reply>),
+    /// Nothing, for ever.
+    Never,
+    /// The connection ends without an answer.
+    Cut,
+}
+
+impl Reply {
+    pub(crate) fn json(status: u16, body: Value) -> Self {
+        Self::Answer { status, headers: Vec::new(), body: body.to_string() }
+    }
+
+    pub(crate) fn text(status: u16, body: &str) -> Self {
+        Self::Answer { status, headers: Vec::new(), body: body.to_owned() }
+    }
+
+    pub(crate) fn message(id: u64) -> Self {
+        Self::json(200, message(id, 7, "hello"))
+    }
+
+    pub(crate) fn error(status: u16, code: u32) -> Self {
+        Self::json(status, json!({"code": code, "message": "No"}))
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        if let Self::Answer { headers, .. } = &mut self {
+            headers.push((name, value.to_string()));
+        }
+        self
+    }
+
+    pub(crate) fn bucket(self, name: &str, limit: u32, remaining: u32, reset_after: f64) -> Self {
+        self.with("x-ratelimit-bucket", name)
+            .with("x-ratelimit-limit", limit)
+            .with("x-ratelimit-remaining", remaining)
+            .with("x-ratelimit-reset-after", reset_after)
+    }
+
+    pub(crate) fn limited(retry_after: f64, global: bool) -> Self {
+        let body = json!({"message": "slow down", "retry_after": retry_after, "global": global});
+        Self::json(429, body).with("x-ratelimit-scope", if global { "global" } else { "user" })
+    }
+}
+
+pub(crate) fn message(id: u64, author: u64, content: &str) -> Value {
+    json!({"id": id.to_string(), "channel_id": "1", "content": content, "attachments": [],
+        "author": {"id": author.to_string(), "username": "bot", "bot": true}, "type": 0})
+}
+
+type Script = dyn FnMut(usize, &Asked) -> Reply + Send;
+
+struct Shared {
+    asked: Mutex<Vec<Asked>>,
+    script: Mutex<Box<Script>>,
+    gate: Notify,
+    news: Notify,
+}
+
+/// A server on a port of its own.
+#[derive(Clone)]
+pub(crate) struct Server {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+impl Server {
+    /// Answers the n-th request, counted from 0, with what the script says.
+    pub(crate) async fn start(script: impl FnMut(usize, &Asked) -> Reply + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap_or_else(|e| panic!("bind: {e}"));
+        let port = listener.local_addr().unwrap_or_else(|e| panic!("address: {e}")).port();
+        let shared = Arc::new(Shared {
+            asked: Mutex::default(),
+            script: Mutex::new(Box::new(script)),
+            gate: Notify::new(),
+            news: Notify::new(),
+        });
+        let here = Arc::clone(&shared);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let shared = Arc::clone(&here);
+                tokio::spawn(async move {
+                    let service = service_fn(|request| answer(Arc::clone(&shared), request));
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self { shared, port }
+    }
+
+    /// Answers one after another; the last one again and again.
+    pub(crate) async fn list(replies: Vec<Reply>) -> Self {
+        Self::start(move |number, _| replies.get(number).or(replies.last()).cloned().unwrap_or(Reply::Never))
+            .await
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        let base = Base::parse(&format!("http://127.0.0.1:{}", self.port)).unwrap_or_else(|e| panic!("{e}"));
+        let mut settings = Settings::new(base, Secret::new(TOKEN.to_owned()));
+        settings.pause = Duration::from_millis(10);
+        settings
+    }
+
+    pub(crate) fn rest(&self) -> Rest {
+        Rest::new(self.settings()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.asked().iter().map(Asked::line).collect()
+    }
+
+    /// Waits until so many requests have come.
+    pub(crate) async fn reached(&self, count: usize) {
+        let wait = async {
+            loop {
+                let news = self.shared.news.notified();
+                if self.asked().len() >= count {
+                    return;
+                }
+                news.await;
+            }
+        };
+        let came = tokio::time::timeout(PATIENT, wait).await;
+        assert!(came.is_ok(), "{count} requests expected: {:?}", self.lines());
+    }
+
+    /// Lets one gated answer go.
+    pub(crate) fn open(&self) {
+        self.shared.gate.notify_one();
+    }
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, &'static str> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| "body")?.to_bytes();
+    let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
+        (name.to_string(), value.to_str().unwrap_or_default().to_owned())
+    };
+    let asked = Asked {
+        method: head.method.to_string(),
+        path: head.uri.to_string(),
+        headers: head.headers.iter().map(header).collect(),
+        body,
+        at: Instant::now(),
+    };
+    let mut reply = {
+        let mut all = shared.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut script = shared.script.lock().unwrap_or_else(PoisonError::into_inner);
+        let reply = script(all.len(), &asked);
+        all.push(asked);
+        reply
+    };
+    shared.news.notify_waiters();
+    loop {
+        reply = match reply {
+            Reply::Late(wait, then) => {
+                tokio::time::sleep(wait).await;
+                *then
+            }
+            Reply::Gated(then) => {
+                shared.gate.notified().await;
+                *then
+            }
+            Reply::Never => std::future::pending::<Result<Reply, Infallible>>().await.map_err(|_| "never")?,
+            Reply::Cut => return Err("cut"),
+            Reply::Answer { status, headers, body } => {
+                let mut builder = Response::builder().status(status);
+                for (name, value) in headers {
+                    builder = builder.header(name, value);
+                }
+                return builder.body(Full::from(body)).map_err(|_| "reply");
+            }
+        };
+    }
+}
+
+pub(crate) fn new_message(nonce: &str, text: &str) -> NewMessage {
+    NewMessage { nonce: nonce.to_owned(), body: Body::text(text), reply_to: None }
+}
