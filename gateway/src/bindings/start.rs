@@ -117,6 +117,8 @@ impl SessionBindingService {
             session_key: Some(session.session_key.clone()),
             run_id: None,
             actions: Vec::new(),
+            not_before_ms: None,
+            others: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
             Opened::Made { conversation_id } => conversation_id,

@@ -5,6 +5,8 @@
 
 pub(crate) mod adapters;
 pub(crate) mod console;
+#[cfg(feature = "discord")]
+pub(crate) mod discord;
 mod inbox;
 
 pub(crate) use adapters::{Channels, NoAdapter};
@@ -46,7 +48,7 @@ pub trait Channel: Send + Sync + 'static {
     /// What can be done about bindings in one of its conversations.
     fn capabilities(&self, at: &ConversationRef) -> Capabilities {
         let _ = at;
-        Capabilities { here: true, child: false }
+        Capabilities { here: true, child: false, child_first: false }
     }
 
     /// Whether what it sends comes back to it under the same message ids. Then the gateway drops what it knows to be
@@ -160,6 +162,10 @@ pub struct Outgoing {
     pub session_key: Option<SessionKey>,
     /// The run that it belongs to.
     pub run_id: Option<RunId>,
+    /// Nothing of it was sent before this, milliseconds since the Unix epoch; `None` where nobody knows.
+    pub not_before_ms: Option<u64>,
+    /// Messages of this conversation that are known to be others: none of them is looked for.
+    pub others: Vec<String>,
     /// Its buttons, in order; a channel without buttons shows the text alone, which says the same.
     pub actions: Vec<Action>,
 }

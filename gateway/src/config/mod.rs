@@ -16,6 +16,8 @@ pub(crate) mod unused;
 
 pub(crate) use agent::{Agent, Backend, Backends};
 pub(crate) use channels::{Channels, Session};
+#[cfg(feature = "discord")]
+pub(crate) use channels::DiscordAccount;
 pub(crate) use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;

@@ -1,7 +1,7 @@
 //! Keys, where their values come from, and which keys there are.
 
-use super::channels::Account;
-use super::{Agent, Channels, Config, unused};
+use super::channels::{Account, DiscordAccount};
+use super::{Agent, Config, unused};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -79,8 +79,9 @@ pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let agent = shape(serde_json::to_value(Agent::default())?);
     let account = shape(serde_json::to_value(Account::default())?);
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
-    for channel in Channels::NAMES {
-        root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account.clone())));
+    let bot = shape(serde_json::to_value(DiscordAccount::default())?);
+    for (channel, account) in [("console", account), ("discord", bot)] {
+        root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account)));
     }
     Ok(root)
 }

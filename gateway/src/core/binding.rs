@@ -30,6 +30,8 @@ pub struct Capabilities {
     pub here: bool,
     /// A conversation can be made below it, and bound.
     pub child: bool,
+    /// That is where a binding goes when nobody says where.
+    pub child_first: bool,
 }
 
 impl Capabilities {
@@ -44,9 +46,10 @@ impl Capabilities {
     /// Where a binding goes when nobody says where: here if that can be, else below. `None` when neither can.
     pub(crate) const fn usual(self) -> Option<Placement> {
         match self {
+            Self { child: true, child_first: true, .. } => Some(Placement::Child),
             Self { here: true, .. } => Some(Placement::Here),
-            Self { here: false, child: true } => Some(Placement::Child),
-            Self { here: false, child: false } => None,
+            Self { here: false, child: true, .. } => Some(Placement::Child),
+            Self { here: false, child: false, .. } => None,
         }
     }
 }

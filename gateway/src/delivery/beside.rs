@@ -30,6 +30,8 @@ impl Pass {
                 session_key: Some(binding.session_key.clone()),
                 run_id: None,
                 actions: Vec::new(),
+                not_before_ms: None,
+                others: Vec::new(),
             };
             let at = &binding.conversation;
             let edit = async {

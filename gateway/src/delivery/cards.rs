@@ -256,6 +256,8 @@ impl<'a> Keeper<'a> {
             session_key: Some(self.binding.session_key.clone()),
             run_id: Some(run_id),
             actions,
+            not_before_ms: None,
+            others: Vec::new(),
         }
     }
 

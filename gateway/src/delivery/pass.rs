@@ -198,12 +198,21 @@ impl Pass {
         row: PartRow,
     ) -> Result<bool, StoreError> {
         let part = row.part;
+        // Only what another process sent is looked for among other messages of ours.
+        let (id, since_ms) = (binding.binding_id, row.created_at_ms);
+        let others = if row.state == PartState::Sending {
+            self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?
+        } else {
+            Vec::new()
+        };
         let message = Outgoing {
             kind: part.kind,
             text: part.text.clone(),
             nonce: part.nonce.clone(),
             session_key: Some(binding.session_key.clone()),
             run_id: part.run_id,
+            not_before_ms: Some(row.created_at_ms),
+            others,
             actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
         };
         let mut is_unknown = row.state == PartState::Sending;

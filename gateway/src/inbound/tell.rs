@@ -60,6 +60,8 @@ impl Inner {
                 session_key: session_key.clone(),
                 run_id: None,
                 actions: asks.map(|asks| asks.actions.clone()).unwrap_or_default(),
+                not_before_ms: None,
+                others: Vec::new(),
             };
             let sent = self.reply(channel.as_ref(), inbound, &message, is_unknown).await?;
             said.extend(sent.map(|message_id| Reply {

@@ -64,6 +64,8 @@ pub(crate) struct PartRow {
     pub(crate) state: PartState,
     /// How often it was tried.
     pub(crate) attempts: u64,
+    /// When it was planned, milliseconds since the Unix epoch: it was not sent before.
+    pub(crate) created_at_ms: u64,
 }
 
 fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
@@ -76,7 +78,7 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
         nonce: row.get("nonce")?,
         asks: json_opt(row, "asks_json")?,
     };
-    Ok(PartRow { part, state: word(row, "state")?, attempts: int(row, "attempts")? })
+    Ok(PartRow { part, state: word(row, "state")?, attempts: int(row, "attempts")?, created_at_ms: int(row, "created_at")? })
 }
 
 /// How far a conversation's journal was delivered; 0 before anything was.
@@ -229,10 +231,20 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
-    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, state, attempts FROM acp_delivery_part \
+    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, state, attempts, created_at FROM acp_delivery_part \
         WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
     all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
+}
+
+/// The channel's ids of what was sent to a conversation since then.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn others(db: &Connection, binding_id: BindingId, since_ms: u64) -> Result<Vec<String>, StoreError> {
+    const SQL: &str = "SELECT message_id FROM acp_delivery_part WHERE binding_key = ?1 AND state = 'sent' \
+        AND updated_at >= ?2 AND message_id IS NOT NULL";
+    all(db, SQL, params![binding_id.to_string(), Int(since_ms)], |row| Ok(row.get("message_id")?))
 }
 
 /// A part is about to be sent.

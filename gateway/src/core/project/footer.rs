@@ -90,7 +90,7 @@ mod tests {
         for (footer, ended, tools, want) in [
             (known("demo", &[]), 73_900, 0, "demo · 1m12s"),
             (known("demo", &[]), 1_999, 1, "demo · <1s · 1 tool"),
-            (known("demo", &[model.clone()]), 3_000, 14, "demo · big · 2s · 14 tools"),
+            (known("demo", &[model]), 3_000, 14, "demo · big · 2s · 14 tools"),
             (known("", &[usage(77, json!(null))]), 3_000, 0, "2s · ctx 38%"),
             (
                 known("a", &[usage(77, usd.clone()), usage(100, json!(null))]),

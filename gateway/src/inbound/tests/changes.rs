@@ -157,10 +157,11 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
     inlet.inner.commit(&said).await.unwrap();
     assert_eq!(super::inlet(&store, &fake).resume().await.unwrap(), 1);
     inlet.accept(said).await.unwrap();
-    let prompts = fake.prompts.lock().unwrap();
-    let kept: Vec<_> = prompts.values().map(|(request, _)| request.files.clone()).collect();
+    let kept: Vec<_> = {
+        let prompts = fake.prompts.lock().unwrap();
+        prompts.values().map(|(request, _)| request.files.clone()).collect()
+    };
     assert_eq!(kept, [files::taken(&attachments)]);
-    drop(prompts);
     let left =
         store.read("files", |db| {
             codec::first(db, "SELECT count(files_json) AS n FROM acp_inbox", [], |row| {
