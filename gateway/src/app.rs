@@ -8,10 +8,10 @@ use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::config::reload::Changes;
 use crate::config::{self, Config, StoreKind, unused};
-use crate::core::policy::Scope;
 use crate::delivery;
 use crate::error::Failure;
 use crate::expiry;
+use crate::forget;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
@@ -26,7 +26,7 @@ use crate::runtime::{Registry, Runtime as _};
 use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
-use crate::store::{Durability, GroupBounds, Store, StoreError, now_ms};
+use crate::store::{Durability, GroupBounds, Store, StoreError};
 use crate::strays;
 use crate::supervisor::{LinkStatus, Supervisor, hello};
 use acp_shared::codes::Code;
@@ -39,9 +39,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How often answers under old idempotency keys are forgotten, in milliseconds, and how many at a time.
-const EXPIRE_MS: u64 = 10 * 60_000;
-const EXPIRE_ROWS: u64 = 1_000;
+/// How often a start that finds the disk full is tried again, in milliseconds.
+const ROOM_MS: u64 = 500;
 
 /// What a gateway is started with.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ pub(crate) async fn serve(
     let stop = CancellationToken::new();
     let live = Live::new(settings.loaded.clone());
     let config = live.at_start();
-    let store = open_store(&settings.state_dir, config).await?;
+    let Some(store) = open_with_room(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = Clock::start();
     let service = Arc::new(start(&settings, &live, &store, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
@@ -145,8 +144,15 @@ pub(crate) async fn serve(
 fn bots(config: &Config) -> Vec<Arc<dyn Channel>> {
     use crate::channel::discord::{Discord, Settings};
     let served = config.channels.discord.accounts.iter().filter_map(|(id, account)| {
+        let of_account = |binding: &&config::Binding| {
+            binding.channel == "discord" && (binding.account == *id || binding.account == "*")
+        };
+        let bound = config.bindings.iter().filter(of_account);
+        let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
         let settings = Settings::of(id, account, |name| std::env::var(name).ok());
-        let bot = settings.and_then(|settings| Discord::new(id.clone(), settings).map_err(|error| error.to_string()));
+        let settings = settings.map(|settings| Settings { configured, ..settings });
+        let bot = settings
+            .and_then(|settings| Discord::new(id.clone(), settings).map_err(|error| error.to_string()));
         match bot {
             Ok(bot) => Some(Arc::new(bot) as Arc<dyn Channel>),
             Err(why) => {
@@ -195,7 +201,8 @@ pub(crate) fn in_background(
     let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
-        ("answers", tokio::spawn(expire(store.clone(), live.clone(), stop.clone()))),
+        ("answers", tokio::spawn(forget::answers(store.clone(), live.clone(), stop.clone()))),
+        ("said", tokio::spawn(forget::said(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
         ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
         ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
@@ -209,6 +216,36 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
         biased;
         () = stop.cancelled() => {}
         () = channel.listen(inbox) => {}
+    }
+}
+
+/// Opens the store; where the disk is full, as soon as there is room: before anything can be served a start writes the
+/// index of the log, and that it is one more start, by which the supervisor tells it from earlier ones. `None` when the
+/// gateway is to end before that.
+async fn open_with_room(
+    state_dir: &Path,
+    config: &Config,
+    signals: &mut Signals,
+) -> Result<Option<Store>, Failure> {
+    let mut waits = false;
+    loop {
+        match open_store(state_dir, config).await {
+            Err(failure) if failure.detail_code.as_deref() == Some("DISK_FULL") => {
+                if !waits {
+                    tracing::error!(
+                        state_dir = %state_dir.display(),
+                        "the disk is full: the gateway starts by itself as soon as there is room there; make some"
+                    );
+                }
+                waits = true;
+            }
+            opened => return opened.map(Some),
+        }
+        tokio::select! {
+            biased;
+            () = signals.next() => return Ok(None),
+            () = tokio::time::sleep(Duration::from_millis(ROOM_MS)) => {}
+        }
     }
 }
 
@@ -291,28 +328,6 @@ fn start(
         live: live.clone(),
         started_at_ms: clock.now_ms(),
     })
-}
-
-/// Forgets answers that nobody will ask for again.
-async fn expire(store: Store, live: Live, stop: CancellationToken) {
-    let mut every = tokio::time::interval(Duration::from_millis(EXPIRE_MS));
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            _ = every.tick() => {}
-        }
-        match store.expire_answers(forget_before(&live, now_ms()), EXPIRE_ROWS).await {
-            Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
-            Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
-        }
-    }
-}
-
-/// Answers that are older are forgotten.
-pub(crate) fn forget_before(live: &Live, now_ms: u64) -> u64 {
-    now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
 }
 
 type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;

@@ -20,11 +20,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 /// How long commits are gathered before the journals are looked at.
 const GATHER_MS: u64 = 20;
+/// How many times as long as a look took nothing is looked at again: each look reads every active binding, and with
+/// thousands of them this is what bounds its share of a processor …
+const REST_TIMES: u32 = 4;
+/// … but for no longer than this, in milliseconds.
+const REST_MS_MAX: u64 = 500;
 /// How often ended bindings are looked for that still owe something.
 const SWEEP_MS: u64 = 60_000;
 /// First pause after a part was not taken; doubled each time.
@@ -64,6 +70,7 @@ pub(crate) async fn run(
     let mut tasks = Tasks::default();
     let mut marks = Marks::new();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
+    let mut gather = Duration::from_millis(GATHER_MS);
     loop {
         tokio::select! {
             biased;
@@ -75,13 +82,16 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(Duration::from_millis(GATHER_MS)) => {}
+            () = tokio::time::sleep(gather) => {}
         }
         while let Some(done) = tasks.set.try_join_next_with_id() {
             tasks.note(done, &mut marks, &stop);
         }
         committed.mark_unchanged();
-        for due in look(&store, &marks).await {
+        let began = Instant::now();
+        let found = look(&store, &marks).await;
+        gather = rest(began.elapsed());
+        for due in found {
             let mark = marks.entry(due.binding.binding_id).or_default();
             let is_behind = mark.cursor.is_none_or(|cursor| cursor < due.end);
             let is_over = due.binding.status == BindingStatus::Ended;
@@ -109,6 +119,12 @@ pub(crate) async fn run(
         }
     }
     while tasks.set.join_next().await.is_some() {}
+}
+
+/// How long commits are gathered after a look that took so long.
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(REST_TIMES)
+        .clamp(Duration::from_millis(GATHER_MS), Duration::from_millis(REST_MS_MAX))
 }
 
 async fn add_owing(store: &Store, marks: &mut Marks) {

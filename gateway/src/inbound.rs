@@ -8,7 +8,7 @@ mod changes;
 mod tell;
 
 use crate::bindings::router::Arrival;
-use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
+use crate::bindings::{BoundDeliveryRouter, ConfiguredBindings, SessionBindingService};
 use crate::channel::Channels;
 use crate::commands::Commands;
 use crate::core::binding::Stale;
@@ -58,6 +58,7 @@ struct Inner {
     metrics: Metrics,
     bindings: SessionBindingService,
     router: BoundDeliveryRouter,
+    configured: ConfiguredBindings,
     commands: Commands,
     /// One message of a conversation at a time, in the order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -77,6 +78,7 @@ impl Inlet {
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
+        let configured = ConfiguredBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
         let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
@@ -87,6 +89,7 @@ impl Inlet {
                 metrics,
                 bindings,
                 router,
+                configured,
                 commands,
                 lanes: std::sync::Mutex::default(),
                 places,
@@ -237,6 +240,11 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A conversation, whether or not its channel names the one around it this time.
+fn lane_of(at: &ConversationRef) -> ConversationRef {
+    ConversationRef { parent_conversation_id: None, ..at.clone() }
+}
+
 /// Everything that follows from a message is keyed by this.
 pub(crate) fn root_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
     IdempotencyKey::parse(&format!("inbox:{}", root_nonce(inbound, "key")))
@@ -261,13 +269,14 @@ impl Inner {
 
     fn lane(&self, at: &ConversationRef) -> Arc<Mutex<()>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(lanes.entry(at.clone()).or_default())
+        Arc::clone(lanes.entry(lane_of(at)).or_default())
     }
 
     fn prune(&self, at: &ConversationRef) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if lanes.get(at).is_some_and(|lane| Arc::strong_count(lane) == 1) {
-            lanes.remove(at);
+        let at = lane_of(at);
+        if lanes.get(&at).is_some_and(|lane| Arc::strong_count(lane) == 1) {
+            lanes.remove(&at);
         }
     }
 
@@ -366,15 +375,29 @@ impl Inner {
     }
 
     async fn prompt(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
-        let at = &inbound.conversation;
         let key = root_key(inbound)?;
         let of = key.clone();
-        let before = self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
-        if let Some(session_key) = before {
-            let text = inbound.text.clone();
-            let said = (RunMode::Prompt, text, files);
-            return submit(self.service.as_ref(), inbound, &session_key, said).await;
-        }
+        let before: Option<SessionKey> =
+            self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
+        let told = self.configured.ensure(inbound, &key, before.is_some()).await?;
+        let outcome = match before {
+            Some(session_key) => {
+                let said = (RunMode::Prompt, inbound.text.clone(), files);
+                submit(self.service.as_ref(), inbound, &session_key, said).await?
+            }
+            None => self.route(inbound, files, key).await?,
+        };
+        Ok(outcome.after(told))
+    }
+
+    /// Gives a message to the session that its conversation is bound to.
+    async fn route(
+        &self,
+        inbound: &Inbound,
+        files: Vec<File>,
+        key: IdempotencyKey,
+    ) -> Result<Outcome, Failure> {
+        let at = &inbound.conversation;
         let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {

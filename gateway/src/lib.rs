@@ -23,6 +23,7 @@ pub(crate) mod delivery;
 pub(crate) mod demo_agent;
 pub(crate) mod error;
 pub(crate) mod expiry;
+pub(crate) mod forget;
 pub(crate) mod http;
 pub(crate) mod inbound;
 pub(crate) mod integrity;

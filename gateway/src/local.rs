@@ -2,6 +2,7 @@
 
 use crate::agents::Agents;
 use crate::api::{AgentView, BackendView, StatusView, StoreView, SupervisorView};
+use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope};
@@ -185,6 +186,10 @@ impl Service for Local {
 
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
         self.live.policy(&Scope::of(Some(at))).may_unbind_stale()
+    }
+
+    fn config(&self) -> Arc<Loaded> {
+        self.live.now()
     }
 
     fn status(&self) -> Reply<'_, StatusView> {

@@ -6,18 +6,21 @@ mod mailbox;
 mod spawn;
 
 use crate::core::actor::{Answered, Command, Keyed};
+use crate::core::configured::Made;
+use crate::core::effect::{AccountCap, Caps};
 use crate::core::options::Setting;
-use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
+use crate::core::policy::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, Policy, SESSIONS_MAX, Scope};
 use crate::core::recovery;
 pub(crate) use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
     SpawnRequest, Spawned,
 };
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
+use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::session_task::{Deps, Patience, replay};
-use crate::store::{AccountCap, StoreError, sessions};
+use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use mailbox::Actor;
@@ -98,14 +101,15 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
         let keyed = keyed("prompt", session, &key, &request);
-        let command = Command::Prompt { run_id: RunId::mint(), request, key };
-        let refused = match self.deps.live.policy(&Scope::default()).may_prompt() {
-            Ok(()) => self.room_to_wake(session).await.err(),
-            Err(refusal) => Some(refusal),
+        let (policy, room) = self.room_to_wake(session).await?;
+        let (caps, refused) = match (self.deps.live.policy(&Scope::default()).may_prompt(), room) {
+            (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
+            (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
+        let command = Command::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {
             Some(refusal) => self.answered_before(&command, keyed.as_ref(), refusal).await,
-            None => self.ask(session, command, keyed).await,
+            None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
         };
         match answered? {
             Answered::Prompt(accepted) => Ok(accepted),
@@ -161,14 +165,29 @@ impl Manager {
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`. Closing a closed session is not an error.
+    ///
+    /// A reset of a session that the configuration binds is done in place (D15): the session and its bindings stay, and
+    /// the agent begins a new conversation.
     pub(crate) async fn close(
         &self,
         session: &SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
+        if request.ending == Ending::Reset && self.is_configured(session).await? {
+            let now = self.new_conversation(session, key).await?;
+            return Ok(SessionNow { discarded: request.discard.then_some(false), ..now });
+        }
         let keyed = keyed("close", session, &key, &(request.ending, request.discard));
         self.ask_now(session, Command::Close(request), keyed).await
+    }
+
+    /// Whether the configuration binds a conversation to the session.
+    async fn is_configured(&self, session: &SessionKey) -> Result<bool, Failure> {
+        let key = session.clone();
+        let found = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await;
+        let bindings = found.map_err(Failure::from)?;
+        Ok(bindings.iter().any(|binding| Made::read(&binding.metadata).is_some()))
     }
 
     /// A window of a session ran out, as it was seen: it ends what it is about, unless that was used since.
@@ -244,15 +263,19 @@ impl Manager {
         replay(command, keyed, &fingerprint, &result)
     }
 
-    /// Whether a prompt may wake the session: one that rests does not count among those in use, and is held to the
-    /// caps when it comes back.
+    /// What holds for a session's account, and the caps that a prompt is held to when it wakes the session: one that
+    /// rests does not count among those in use. The commit decides; that there is no room now is said without it.
     ///
     /// # Errors
-    /// `ACP_LIMIT_REACHED`.
-    async fn room_to_wake(&self, session: &SessionKey) -> Result<(), Failure> {
+    /// The store cannot be read. Inside: `ACP_LIMIT_REACHED`.
+    async fn room_to_wake(
+        &self,
+        session: &SessionKey,
+    ) -> Result<(Policy, Result<Option<Caps>, Failure>), Failure> {
         let key = session.clone();
-        let asleep = self.deps.store.read("asleep", move |db| sessions::asleep(db, &key)).await;
-        let Some(account) = asleep.map_err(Failure::from)? else { return Ok(()) };
+        let rest = self.deps.store.read("rest", move |db| sessions::rest(db, &key)).await;
+        let rest = rest.map_err(Failure::from)?;
+        let account = rest.as_ref().and_then(|rest| rest.account.clone());
         let at = account.map(|(channel, account_id)| ConversationRef {
             channel,
             account_id,
@@ -260,10 +283,18 @@ impl Manager {
             parent_conversation_id: None,
         });
         let policy = self.deps.live.policy(&Scope::of(at.as_ref()));
-        let (sessions_max, cap) = (policy.sessions_max.value, cap_of(&policy, at.as_ref()));
-        let checked =
-            self.deps.store.read("caps", move |db| sessions::check_caps(db, sessions_max, cap.as_ref()));
-        checked.await.map_err(|error| over_cap(error, &policy))
+        let Some(rest) = rest else { return Ok((policy, Ok(None))) };
+        let caps = caps_of(&policy, at.as_ref());
+        if !rest.asleep {
+            return Ok((policy, Ok(Some(caps))));
+        }
+        let asked = caps.clone();
+        let room = match self.deps.store.read("caps", move |db| sessions::check_caps(db, &asked)).await {
+            Ok(()) => Ok(Some(caps)),
+            Err(error @ StoreError::LimitReached { .. }) => Err(over_cap(error, &policy)),
+            Err(error) => return Err(error.into()),
+        };
+        Ok((policy, room))
     }
 
     /// Answers a pending permission with one of the agent's options. The first valid answer wins.
@@ -306,11 +337,22 @@ fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
     }
 }
 
-/// How many sessions of a conversation's account may be in use.
-fn cap_of(policy: &Policy, at: Option<&ConversationRef>) -> Option<AccountCap> {
-    let (at, sessions_max) = at.zip(policy.account_sessions_max.value)?;
-    let (channel, account_id) = (at.channel.clone(), at.account_id.clone());
-    Some(AccountCap { channel, account_id, sessions_max })
+/// How many sessions may be in use, in all and in a conversation's account.
+fn caps_of(policy: &Policy, at: Option<&ConversationRef>) -> Caps {
+    let account = at.zip(policy.account_sessions_max.value).map(|(at, sessions_max)| {
+        let (channel, account_id) = (at.channel.clone(), at.account_id.clone());
+        AccountCap { channel, account_id, sessions_max }
+    });
+    Caps { sessions_max: policy.sessions_max.value, account }
+}
+
+/// A refusal of a commit, said with the key that decides.
+fn at_cap(failure: Failure, policy: &Policy) -> Failure {
+    match failure.detail_code.as_deref() {
+        Some(SESSIONS_MAX) => policy.at_sessions_max(),
+        Some(ACCOUNT_SESSIONS_MAX) => policy.at_account_max(),
+        _ => failure,
+    }
 }
 
 /// A refusal of the store, said with the key that decides.

@@ -6,6 +6,7 @@ use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::binding::Placement;
+use crate::core::request::Configured;
 use crate::core::rows::{RunMode, SessionMode, SessionRow};
 use crate::core::session::SessionState;
 use crate::live::Live;
@@ -84,6 +85,7 @@ fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
         author: "ann".to_owned(),
         interactive: true,
         spawned_by: None,
+        configured: None,
     }
 }
 
@@ -508,4 +510,90 @@ async fn d02_a_window_and_a_prompt_at_the_same_moment() {
         }
     }
     drop(world.end().await);
+}
+
+fn configured(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnRequest {
+    let made = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
+    let session_key = SessionKey::parse(key).unwrap();
+    let backend = backend.map(str::to_owned);
+    let configured = Some(Configured { session_key, metadata: made.to_owned(), backend });
+    SpawnRequest { configured, ..wanted(Some(at), None) }
+}
+
+#[tokio::test]
+async fn d15_a_configured_session_asks_for_its_own_backend() {
+    let world = world("[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n");
+    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", Some("acpx"));
+    let refusal = world.manager.spawn(request, IdempotencyKey::mint()).await;
+    refused(refusal, Code::BackendMissing, &["backend of [[bindings]] = acpx (/g.toml:1)"]);
+    drop(world.end().await);
+}
+
+/// Its key is the configuration's, no window ends it, and who may not spawn has one all the same; a reset keeps both
+/// session and binding, a close does not.
+#[tokio::test]
+async fn d15_a_reset_of_a_configured_session_is_done_in_place() {
+    let world = world("[channels.console.thread_bindings]\nspawn_acp_sessions = false\nidle_hours = 1\n");
+    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", None);
+    let key = world.manager.spawn(request, IdempotencyKey::mint()).await.unwrap().session_key;
+    assert_eq!(key.as_str(), "agent:demo:acp:binding:1");
+    let binding = async || {
+        let of = key.clone();
+        world.store.read("bindings", move |db| bindings::of_session(db, &of)).await.unwrap().pop()
+    };
+    let bound = binding().await.unwrap();
+    assert_eq!((bound.idle_ms, bound.max_age_ms), (None, None));
+    let close = |ending| CloseRequest { ending, ..CloseRequest::new("enough") };
+    let once = IdempotencyKey::mint();
+    for _ in 0..2 {
+        let now = world.manager.close(&key, close(Ending::Reset), once.clone()).await.unwrap();
+        assert_ne!(now.state, SessionState::Closed);
+    }
+    assert_eq!(binding().await.unwrap().binding_id, bound.binding_id);
+    let of = key.clone();
+    let told = world.store.read("told", move |db| {
+        let sql = "SELECT count(*) AS count FROM acp_events WHERE session_key = ?1 AND payload_json LIKE '%new_conversation%'";
+        crate::store::codec::first(db, sql, [of.as_str()], |row| Ok(row.get::<_, i64>("count")?))
+    });
+    assert_eq!(told.await.unwrap(), Some(1), "once under its key");
+    let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
+    assert_eq!((now.state, binding().await), (SessionState::Closed, None));
+    drop(world.end().await);
+}
+
+/// Woken at once, sessions that rest are held to the cap together: what is asked before is asked again in the commit.
+#[tokio::test]
+async fn b09_what_is_woken_at_once_does_not_pass_the_cap() {
+    const THREE: &str =
+        "[acp]\nmax_concurrent_sessions = 3\n[channels.console.accounts.a]\nmax_concurrent_sessions = 2\n";
+    for account in [None, Some("a")] {
+        let world = world(THREE);
+        let mut resting = Vec::new();
+        for number in 0..8 {
+            let key = world.had(&format!("rest-{number}"), SessionState::Idle).await;
+            if let Some(account) = account {
+                let binding = binding_row(&key, &at(account, &format!("room{number}")));
+                world.store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
+            }
+            resting.push(key);
+        }
+        let done = join_all(resting.iter().map(|key| world.prompt(key))).await;
+        let (woken, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+        let (max, detail) = if account.is_some() { (2, "ACCOUNT_SESSIONS_MAX") } else { (3, "SESSIONS_MAX") };
+        assert_eq!(woken.len(), max, "{account:?}");
+        for result in not {
+            assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some(detail));
+            refused(result, Code::LimitReached, &["as many as may be", "(/g.toml:"]);
+        }
+        // Who was refused is as well as before: nothing was made, and there is room when another one goes.
+        let awake = async |key: &SessionKey| {
+            world.store.session(key.clone()).await.unwrap().unwrap().last_session_seq > 0
+        };
+        let mut asleep = Vec::new();
+        for key in resting {
+            if awake(&key).await { world.close(&key).await } else { asleep.push(key) }
+        }
+        world.prompt(&asleep[0]).await.unwrap();
+        drop(world.end().await);
+    }
 }

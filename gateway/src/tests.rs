@@ -97,8 +97,7 @@ pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<Bi
         run: None,
         events: Vec::new(),
         idempotency: None,
-        sessions_max: 1_000,
-        account_cap: None,
+        caps: crate::core::effect::Caps { sessions_max: 1_000, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
 }

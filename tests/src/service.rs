@@ -26,17 +26,13 @@ impl Service {
     /// When it ends or stays silent instead.
     #[must_use]
     pub fn start(command: Command, log: &Path) -> Self {
-        let service = Self::try_start(command, log);
+        let service = Self::first_line(command, log);
         assert_eq!(service.ready["event"], "ready", "{}", service.ready);
         service
     }
 
-    /// The same, whatever that line says.
-    ///
-    /// # Panics
-    /// When it ends or stays silent instead.
-    #[must_use]
-    pub fn try_start(mut command: Command, log: &Path) -> Self {
+    /// Waits for its first line, whatever that says.
+    fn first_line(mut command: Command, log: &Path) -> Self {
         let out = log.with_extension("stdout");
         let log = log.with_extension("stderr");
         let file = |path: &Path| fs::File::create(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -228,16 +228,6 @@ impl World {
         Service::start(command, &self.path(&format!("log/{n:02}")))
     }
 
-    /// The same, where it may be refused: what it said is its ready line.
-    ///
-    /// # Panics
-    /// When it ends without a word, or stays silent.
-    #[must_use]
-    pub fn try_service_of(&self, command: Command) -> Service {
-        let n = self.started.fetch_add(1, Ordering::Relaxed);
-        Service::try_start(command, &self.path(&format!("log/{n:02}")))
-    }
-
     /// A verb of the gateway `name`, as a command.
     #[must_use]
     pub fn gateway_verb(&self, name: &str, args: &[&str]) -> Command {

@@ -9,6 +9,7 @@ use acp_tests::story::check_turn;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::GATEWAY_DB;
 use rusqlite::Connection;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -107,6 +108,74 @@ fn d08_d10_r_a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
     assert_eq!(say(&house, "kept", "2", "say two")["session_key"], kept);
     until(LONG, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "two"));
     assert_eq!(house.prompts_received("say lost"), 0);
+}
+
+/// The configuration with other bindings, read by the running gateway.
+fn reconfigure(house: &House, before: &str, now: &str) {
+    let name = format!("{GATEWAY}.toml");
+    let text = std::fs::read_to_string(house.world.path(&name)).unwrap();
+    assert!(text.contains(before), "{text}");
+    house.world.write(&name, &text.replace(before, now));
+    let reads = || house.gateway_log().matches("these hold from now on").count();
+    let had = reads();
+    assert!(house.gateway().signal(Signal::HUP));
+    until(SOON, "the configuration is read", || reads() > had);
+}
+
+/// A conversation that the configuration binds: the first message begins its session, which is the same after a kill; it
+/// is reset in place, and another takes its place when the configuration has another directory.
+#[test]
+fn d15_r_a_conversation_of_the_configuration_from_its_first_word() {
+    let entry = |cwd: &str| {
+        format!(
+            "[[bindings]]\nchannel = \"console\"\nconversation = \"room\"\nagent = \"{AGENT}\"\ncwd = \"{cwd}\"\n"
+        )
+    };
+    let mut house = Plan::flags(&[]).gateway("[log]\nlevel = \"info\"\n").build();
+    let dirs = ["one", "two"].map(|name| house.world.dir(&format!("work/{name}")).display().to_string());
+    let [one, two] = [entry(&dirs[0]), entry(&dirs[1])];
+    reconfigure(&house, "[log]", &format!("{one}[log]"));
+    let answered = |house: &House, text: &str| {
+        until(LONG, "it is answered", || told(house, "room").last().is_some_and(|it| it == text));
+    };
+    let first = say(&house, "room", "1", "say one");
+    let key = first["session_key"].as_str().unwrap().to_owned();
+    assert!(key.contains(":acp:binding:console:default:"), "{first}");
+    let intro = format!("works here now, in {}: session {key}", dirs[0]);
+    assert!(first["text"].as_str().unwrap().contains(&intro), "{first}");
+    answered(&house, "one");
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(say(&house, "room", "2", "say two")["session_key"], key);
+    answered(&house, "two");
+    assert_eq!(house.received("session/new").len(), 1, "a restart goes on with the conversation");
+
+    let refused = say(&house, "room", "3", "/unfocus");
+    assert_eq!(refused["failure"]["detail_code"], "BOUND_BY_CONFIGURATION", "{refused}");
+    let reset = say(&house, "room", "4", "/acp reset");
+    assert!(reset["text"].as_str().unwrap().contains("begins anew where it is"), "{reset}");
+    assert_eq!(say(&house, "room", "5", "say three")["session_key"], key, "the same session and binding");
+    answered(&house, "three");
+    assert_eq!(house.received("session/new").len(), 2, "and a conversation of its own");
+
+    reconfigure(&house, &one, &two);
+    let next = say(&house, "room", "6", "say four");
+    assert_eq!(next["session_key"], format!("{key}:2"));
+    let over = format!("{key} is over: the configuration of this conversation has another cwd.");
+    assert!(next["text"].as_str().unwrap().starts_with(&over), "{next}");
+    answered(&house, "four");
+    let closed = told(&house, "room").into_iter().filter(|text| text.contains("has another cwd")).count();
+    assert!(closed >= 1, "the conversation hears of it: {:?}", told(&house, "room"));
+    let state = house.verb(&["sessions", "show", &key]);
+    assert_eq!(state["state"], "closed", "{state}");
+
+    reconfigure(&house, &two, "");
+    assert_eq!(say(&house, "room", "7", "say five")["failure"]["code"], "ACP_NOT_BOUND");
+    for text in ["say one", "say two", "say three", "say four"] {
+        assert_eq!(house.prompts_received(text), 1, "{text}");
+    }
+    assert_eq!(house.prompts_received("say five"), 0);
+    house.end();
 }
 
 /// A turn of a bound session is told where it is bound: once, whoever asked for it, however often and around kills.

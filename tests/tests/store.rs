@@ -201,7 +201,17 @@ struct Small {
 
 impl Small {
     fn new() -> Self {
-        let world = World::new();
+        Self::on(World::new(), "")
+    }
+
+    /// A start that finds the disk full; there is room once `room` is there.
+    fn on_a_full_disk(world: World, room: &Path) -> Self {
+        let wait = format!("while [ ! -e '{}' ]; do sleep 0.1; done", room.display());
+        let fill = "dd if=/dev/zero of=\"$1/filler\" bs=512 || :";
+        Self::on(world, &format!("{fill}; ({wait}; rm \"$1/filler\") & "))
+    }
+
+    fn on(world: World, before: &str) -> Self {
         let agent = scripted(&world, &[], "ask");
         world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
         let supervisor = world.supervisor();
@@ -212,8 +222,8 @@ impl Small {
         inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         inside.current_dir(world.path("work"));
         // Room for the long message wherever it stands, in the database and once more in its log.
-        let line = "mount -t tmpfs -o size=16m,mode=700 none \"$1\"; shift; exec \"$@\"";
-        inside.args(["-m", "sh", "-ec", line, "sh", text(&dir)]).arg(program);
+        let line = format!("mount -t tmpfs -o size=16m,mode=700 none \"$1\"; {before}shift; exec \"$@\"");
+        inside.args(["-m", "sh", "-ec", &line, "sh", text(&dir)]).arg(program);
         command.args(["serve", "--json", "--state-dir", text(&dir), "--supervisor-socket"]);
         command.arg(supervisor.socket()).arg("--config").arg(world.path("gateway.toml"));
         inside.args(command.get_args());
@@ -280,6 +290,34 @@ fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
         rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") > 0
     });
     invariants::check(&small.journal());
+    assert_eq!(small.gateway.terminate(LONG), Some(0));
+    assert_eq!(small.supervisor.terminate(LONG), Some(0));
+}
+
+/// A start that finds the disk full says so and waits: nobody has to start it again when there is room.
+#[test]
+fn a_start_that_finds_the_disk_full_waits_for_room() {
+    const SAID: &str = "the disk is full: the gateway starts by itself as soon as there is room";
+    if !can_mount() {
+        return;
+    }
+    let world = World::new();
+    let (room, logs) = (world.path("room"), world.path("log"));
+    let make = room.clone();
+    // It is ready no sooner than there is room, and there is room no sooner than it said that it waits.
+    let making = std::thread::spawn(move || {
+        until(SOON, "the gateway says that it waits", || {
+            let entries = std::fs::read_dir(&logs).into_iter().flatten().flatten();
+            entries.into_iter().any(|it| std::fs::read_to_string(it.path()).is_ok_and(|it| it.contains(SAID)))
+        });
+        std::fs::write(make, "").unwrap();
+    });
+    let small = Small::on_a_full_disk(world, &room);
+    making.join().unwrap();
+    assert_eq!(small.gateway.log().matches(SAID).count(), 1, "said once: {}", small.gateway.log());
+    let cwd = small.world.dir("work/project");
+    let spawned = small.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+    assert_eq!(spawned["outcome"], "command", "{spawned}");
     assert_eq!(small.gateway.terminate(LONG), Some(0));
     assert_eq!(small.supervisor.terminate(LONG), Some(0));
 }

@@ -3,15 +3,18 @@
 //!
 //! Source: seed 003 "Core service contract", design §6 "Bindings and delivery", H13.
 
+pub(crate) mod configured;
 mod error;
 pub(crate) mod router;
 mod start;
 
+pub(crate) use configured::ConfiguredBindings;
 pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
 use crate::core::binding::{Placement, Stale, renewed, unmade};
+use crate::core::configured::Made;
 use crate::core::policy::BindingWindows;
 use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
@@ -36,6 +39,9 @@ pub(crate) struct BindRequest {
     pub(crate) by: String,
     /// How long it lasts; in place of another binding that one's windows stay (D5).
     pub(crate) windows: BindingWindows,
+    /// What the configuration made it from, if it was not a person: then nobody asks the channel whether it can be
+    /// there, and no window of another binding is kept.
+    pub(crate) made: Option<Made>,
     /// Under this key it is done once.
     pub(crate) key: IdempotencyKey,
 }
@@ -97,7 +103,10 @@ impl SessionBindingService {
     /// [`BindingError::SessionClosed`], [`BindingError::Store`]: nothing was made. [`BindingError::NotMade`]: the
     /// conversation could not be made. [`BindingError::NotMadeYet`]: it may be made later, by itself.
     pub(crate) async fn bind(&self, request: BindRequest) -> Result<Bound, BindingError> {
-        let placement = self.placement(&request.at, request.placement)?;
+        let placement = match request.made {
+            Some(_) => Placement::Here,
+            None => self.placement(&request.at, request.placement)?,
+        };
         let now = now_ms();
         let bind = move |tx: &Tx<'_>| bind_once(tx, request, placement, now);
         let bound = self.store.write("bind", bind).await??;
@@ -307,7 +316,7 @@ fn bind(
     placement: Placement,
     now: u64,
 ) -> Result<Result<Bound, BindingError>, StoreError> {
-    let BindRequest { session_key, at, by, windows, .. } = request;
+    let BindRequest { session_key, at, by, windows, made, .. } = request;
     let Some(session) = sessions::get(tx, &session_key)? else {
         return Ok(Err(BindingError::NoSession { session_key }));
     };
@@ -319,6 +328,10 @@ fn bind(
         None => TargetKind::Session,
     };
     let new = BindingRow { target_kind, ..new_binding(at.clone(), &session_key, &by, windows, now) };
+    let new = match &made {
+        Some(made) => BindingRow { metadata: made.metadata(), ..new },
+        None => new,
+    };
     let found = match placement {
         Placement::Here => bindings::of_conversation(tx, &at)?,
         Placement::Child => child_of(&at, bindings::of_session(tx, &session_key)?),
@@ -332,7 +345,7 @@ fn bind(
         }
         (Placement::Here, Some(before)) => {
             bindings::end(tx, before.binding_id, "bound to another session")?;
-            renewed(new, &before)
+            if made.is_some() { new } else { renewed(new, &before) }
         }
         (Placement::Here, None) => new,
         (Placement::Child, None) => to_be_made(new),

@@ -137,6 +137,7 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
         placement: None,
         by: by.to_owned(),
         windows: BindingWindows { idle_ms: Some(1_000), max_age_ms: None },
+        made: None,
         key: IdempotencyKey::mint(),
     }
 }

@@ -5,17 +5,20 @@
 use super::ConfigArgs;
 use crate::agents::Agents;
 use crate::app;
+use crate::bindings;
 use crate::cli::serve::supervisor_of;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
 use crate::core::card::{Came, Card, Pace};
+use crate::core::configured::{Made, find, first_key};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::policy::{Bind, Policy, Scope, effective};
 use crate::core::project::{Digest, RunDigest, Style, project};
-use crate::core::rows::RunMode;
+use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{Limit, Unit};
 use crate::error::Failure;
+use crate::forget;
 use crate::live::Live;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
@@ -42,6 +45,9 @@ use Proof::{Seen, Test, Unused};
 type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
+/// What keys of `[[bindings]]` are changed in.
+const BOUND: &str =
+    "[[bindings]]\nchannel = \"console\"\naccount = \"main\"\nconversation = \"c\"\nagent = \"mine\"\n";
 const MANAGER: &str = "gateway/src/manager_tests.rs";
 const CARDS: &str = "gateway/src/delivery/tests/live.rs";
 const CASES: &str = "gateway/src/core/project/tests/cases.rs";
@@ -91,7 +97,7 @@ fn commits(loaded: &Loaded) -> String {
 }
 
 fn answers(loaded: &Loaded) -> String {
-    app::forget_before(&Live::new(loaded.clone()), 1 << 40).to_string()
+    forget::answers_before(&Live::new(loaded.clone()), 1 << 40).to_string()
 }
 
 fn supervisor(loaded: &Loaded) -> String {
@@ -143,6 +149,20 @@ fn backend(loaded: &Loaded) -> String {
     let policy = policy(loaded, "console");
     let found = registry.require(&policy.backend.value).map(|runtime| runtime.id());
     format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
+}
+
+/// What is made of the first message in a conversation that the configuration binds.
+fn configured(loaded: &Loaded) -> String {
+    let at = ConversationRef {
+        channel: "console".to_owned(),
+        account_id: "main".to_owned(),
+        conversation_id: "c".to_owned(),
+        parent_conversation_id: None,
+    };
+    let Some(found) = find(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
+    let made = Made::of(found.entry).unwrap();
+    let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
+    format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, &made)))
 }
 
 /// A turn with a hidden tool call, lines of a kind that nobody knows, one of them twice, and a long text.
@@ -331,11 +351,7 @@ const ROWS: &[Row] = &[
         "\"http://127.0.0.1:9\"",
         Test(BOTS, "another_service_than_discords_is_named_by_its_address"),
     ),
-    (
-        "channels.discord.accounts.*.guilds",
-        "[\"1\"]",
-        Test(BOTS, "people_and_servers_are_named_by_ids"),
-    ),
+    ("channels.discord.accounts.*.guilds", "[\"1\"]", Test(BOTS, "people_and_servers_are_named_by_ids")),
     (
         "channels.discord.accounts.*.allowed_users",
         "[\"1\"]",
@@ -361,6 +377,22 @@ const ROWS: &[Row] = &[
     ("channels.discord.accounts.*.thread_bindings.max_age_hours", "1", Seen(discord)),
     ("channels.discord.accounts.*.thread_bindings.spawn_acp_sessions", "true", Seen(discord)),
     ("channels.discord.accounts.*.thread_bindings.spawn_subagent_sessions", "true", Unused),
+    ("bindings.*.channel", "\"party\"", Seen(configured)),
+    ("bindings.*.account", "\"second\"", Seen(configured)),
+    ("bindings.*.conversation", "\"d\"", Seen(configured)),
+    ("bindings.*.agent", "\"demo\"", Seen(configured)),
+    ("bindings.*.label", "\"front\"", Seen(configured)),
+    ("bindings.*.mode", "\"oneshot\"", Seen(configured)),
+    ("bindings.*.cwd", "\"/usr\"", Seen(configured)),
+    (
+        "bindings.*.cwd",
+        "\"/usr\"",
+        Test(BINDINGS, "d15_r_a_conversation_of_the_configuration_from_its_first_word"),
+    ),
+    ("bindings.*.backend", "\"acpx\"", Seen(configured)),
+    ("bindings.*.backend", "\"acpx\"", Test(MANAGER, "d15_a_configured_session_asks_for_its_own_backend")),
+    ("bindings.*.permission", "\"deny-all\"", Seen(configured)),
+    ("bindings.*.non_interactive_permissions", "\"fail\"", Seen(configured)),
     ("backends.direct.env_allow", "[\"SEC*\"]", Seen(profile)),
     ("backends.direct.init_ms", "1234", Seen(profile)),
     ("backends.direct.eof_ms", "1234", Seen(profile)),
@@ -406,17 +438,27 @@ fn read(text: &str) -> Loaded {
     load(inputs).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// [`BASE`] with this key at this value.
+/// What a key is changed in.
+fn base(key: &str) -> String {
+    if key.starts_with("bindings.") { format!("{BASE}{BOUND}") } else { BASE.to_owned() }
+}
+
+/// [`base`] with this key at this value.
 fn with(key: &str, value: &str) -> Loaded {
-    let mut root: toml::Table = BASE.parse().unwrap();
+    let mut root: toml::Table = base(key).parse().unwrap();
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();
     let name = if key.starts_with("agents.") { "mine" } else { "main" };
-    let path: Vec<&str> = key.split('.').map(|segment| if segment == "*" { name } else { segment }).collect();
+    let listed = key.starts_with("bindings.");
+    let path = key.split('.').filter(|segment| !(listed && *segment == "*"));
+    let path: Vec<&str> = path.map(|segment| if segment == "*" { name } else { segment }).collect();
     let (last, above) = path.split_last().unwrap();
     let mut table = &mut root;
     for segment in above {
         let entry = table.entry(*segment).or_insert_with(|| toml::Value::Table(toml::Table::new()));
-        table = entry.as_table_mut().unwrap();
+        table = match entry {
+            toml::Value::Array(list) => list[0].as_table_mut().unwrap(),
+            section => section.as_table_mut().unwrap(),
+        };
     }
     table.insert((*last).to_owned(), set.remove("value").unwrap());
     read(&toml::to_string(&root).unwrap())
@@ -431,7 +473,7 @@ fn keys(shape: &Shape, path: &mut Vec<String>, found: &mut BTreeSet<String>) {
     };
     match shape {
         Shape::Section(section) => section.iter().for_each(|(name, shape)| inner(name, shape, found)),
-        Shape::Named(each) => inner("*", each, found),
+        Shape::Named(each) | Shape::List(each) => inner("*", each, found),
         Shape::Leaf(_) => {
             found.insert(path.join("."));
         }
@@ -449,10 +491,9 @@ fn every_key_changes_something_or_says_that_it_does_not() {
     let gone: Vec<&String> = shown.difference(&wanted).collect();
     assert!(gone.is_empty(), "rows in ROWS without a key: {gone:?}");
 
-    let base = read(BASE);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for (key, value, proof) in ROWS {
-        let changed = with(key, value);
+        let (base, changed) = (read(&base(key)), with(key, value));
         assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: in ROWS as in UNUSED");
         match proof {
             Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} is what it was"),

@@ -1,6 +1,7 @@
 //! Which conversation belongs to which session, and for how long.
 
 use super::{Asked, Commands, Meant};
+use crate::bindings::configured::may_unbind;
 use crate::bindings::{BindRequest, Bound, DONE, Unbind};
 use crate::core::binding::{Window, intro};
 use crate::core::command::gate::{Belongs, Who};
@@ -32,6 +33,7 @@ impl Commands {
             at,
             placement: None,
             by: asked.by.name.to_owned(),
+            made: None,
             key: root_key(asked.inbound)?,
         };
         let bound = self.bindings.bind(request).await?;
@@ -55,6 +57,7 @@ impl Commands {
         if let Some(binding) = binding.filter(|_| !is_done) {
             let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by] };
             asked.by.may(Who::Binder, &belongs)?;
+            may_unbind(&self.service.config(), &at, &binding.metadata)?;
         }
         let reason = format!("unbound by {}", asked.name());
         let ended = self.bindings.unbind(Unbind::Conversation(at), &reason, root).await?;

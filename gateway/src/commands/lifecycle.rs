@@ -5,9 +5,10 @@ use super::{Asked, Commands, Meant};
 use crate::bindings::BindingError;
 use crate::core::binding::Placement;
 use crate::core::command::{Place, SpawnArgs};
+use crate::core::configured::find;
 use crate::core::request::{QueuedChange, QueuedNow};
 use crate::core::rows::{RunMode, SessionMode};
-use crate::core::session::Ending;
+use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
 use crate::inbound::{root_key, submit};
 use crate::manager::{CloseRequest, SpawnRequest};
@@ -38,6 +39,7 @@ impl Commands {
             author: asked.by.name.to_owned(),
             interactive: true,
             spawned_by: None,
+            configured: None,
         };
         let spawned = match self.service.spawn(request, root_key(asked.inbound)?).await {
             Ok(spawned) => spawned,
@@ -169,7 +171,17 @@ impl Commands {
             Some(false) => " Its agent cannot be asked to forget it: it does not run, or has no way to.",
             None => "",
         };
-        Ok(format!("{session} is being closed, and no conversation is bound to it any more.{forgets}"))
+        if now.state != SessionState::Closed {
+            return Ok(format!(
+                "{session} is bound by the configuration, and begins anew where it is: the next message starts a new \
+                 conversation in it. Its history stays.{forgets}"
+            ));
+        }
+        let again = match find(&self.service.config().config.bindings, &asked.inbound.conversation) {
+            Some(_) => " The configuration binds this one: the next message begins a new session.",
+            None => "",
+        };
+        Ok(format!("{session} is being closed, and no conversation is bound to it any more.{again}{forgets}"))
     }
 
     /// `/acp new`

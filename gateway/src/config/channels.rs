@@ -56,12 +56,16 @@ impl Channels {
         match name {
             "console" => {
                 let accounts = &self.console.accounts;
-                let all = accounts.iter().map(|(id, it)| (id.as_str(), it.max_concurrent_sessions, &it.thread_bindings));
+                let all = accounts
+                    .iter()
+                    .map(|(id, it)| (id.as_str(), it.max_concurrent_sessions, &it.thread_bindings));
                 Some(Section { thread_bindings: &self.console.thread_bindings, accounts: all.collect() })
             }
             "discord" => {
                 let accounts = &self.discord.accounts;
-                let all = accounts.iter().map(|(id, it)| (id.as_str(), it.max_concurrent_sessions, &it.thread_bindings));
+                let all = accounts
+                    .iter()
+                    .map(|(id, it)| (id.as_str(), it.max_concurrent_sessions, &it.thread_bindings));
                 Some(Section { thread_bindings: &self.discord.thread_bindings, accounts: all.collect() })
             }
             _ => None,

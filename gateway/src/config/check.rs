@@ -1,7 +1,7 @@
 //! What types cannot say: bounds of numbers, and values that must fit each other.
 
 use super::channels::ThreadBindings;
-use super::{Agent, Channels, Config};
+use super::{Agent, Channels, Config, bindings};
 use std::path::Path;
 
 /// Longest time that any setting may name: 7 days.
@@ -17,7 +17,7 @@ const QUEUE_RUNS: (u64, u64) = (1, 1_000);
 /// The variables that name a process as ours; the supervisor sets them.
 pub(crate) const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY_INSTANCE_ID"];
 
-type Found = Vec<(Vec<String>, String)>;
+pub(super) type Found = Vec<(Vec<String>, String)>;
 
 fn key(path: &str) -> Vec<String> {
     path.split('.').map(str::to_owned).collect()
@@ -61,6 +61,7 @@ pub(crate) fn check(config: &Config) -> Found {
     allow_list(&mut found, key("acp.env_allow"), &acp.env_allow);
     check_stream(&mut found, config);
     check_backend(&mut found, config);
+    bindings::check(&mut found, config);
     for name in Channels::NAMES {
         if let Some(channel) = config.channels.get(name) {
             check_bindings(&mut found, &["channels", name], channel.thread_bindings);
@@ -75,7 +76,7 @@ pub(crate) fn check(config: &Config) -> Found {
     found
 }
 
-fn owned(above: &[&str], rest: &[&str]) -> Vec<String> {
+pub(super) fn owned(above: &[&str], rest: &[&str]) -> Vec<String> {
     above.iter().chain(rest).map(|&segment| segment.to_owned()).collect()
 }
 
@@ -175,7 +176,7 @@ fn bounded(found: &mut Found, key: Vec<String>, value: u64, min: u64, max: u64) 
     }
 }
 
-fn absolute(found: &mut Found, key: Vec<String>, path: Option<&Path>) {
+pub(super) fn absolute(found: &mut Found, key: Vec<String>, path: Option<&Path>) {
     if path.is_some_and(|path| !path.is_absolute()) {
         found.push((key, "must be an absolute path".to_owned()));
     }

@@ -5,7 +5,7 @@ use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
 use std::fmt;
 use std::path::Path;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 /// What begins the name of an environment variable that sets a key: `ACP_HOST_ACP__DEFAULT_AGENT` sets
 /// `acp.default_agent`.
@@ -102,8 +102,9 @@ pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
 
 /// The source of a key, of the keys beneath it, or of the sections above it.
 pub(crate) fn nearest_source(key: &[String], sources: &Sources) -> Source {
-    let beneath = sources.iter().find(|(path, _)| path.starts_with(key));
-    let found = sources.get(key).or(beneath.map(|(_, source)| source));
+    let beneath = || sources.iter().find(|(path, _)| path.starts_with(key)).map(|(_, source)| source);
+    let above = || (1..key.len()).rev().find_map(|end| sources.get(&key[..end]));
+    let found = sources.get(key).or_else(beneath).or_else(above);
     found.cloned().unwrap_or(Source::Default)
 }
 
@@ -149,7 +150,7 @@ impl Walk<'_> {
             path.push(key.get_ref().to_string());
             let inner = match shape {
                 Shape::Leaf(_) => None,
-                Shape::Named(each) => Some(each.as_ref()),
+                Shape::Named(each) | Shape::List(each) => Some(each.as_ref()),
                 Shape::Section(keys) => {
                     let known = keys.get(key.get_ref().as_ref());
                     if known.is_none() {
@@ -164,9 +165,22 @@ impl Walk<'_> {
             match (value.get_ref(), inner) {
                 (DeValue::Table(table), Some(shape)) => self.table(path, table, shape),
                 (DeValue::Table(table), None) => self.table(path, table, shape),
+                (DeValue::Array(entries), Some(Shape::List(each))) => self.list(path, entries, each),
                 _ => {
                     self.sources.insert(path.clone(), (self.at)(value.span().start));
                 }
+            }
+            path.pop();
+        }
+    }
+
+    /// Sections without names; what is none of them is judged with the types.
+    fn list(&mut self, path: &mut Vec<String>, entries: &DeArray<'_>, each: &Shape) {
+        for (number, entry) in entries.iter().enumerate() {
+            path.push(number.to_string());
+            self.sources.insert(path.clone(), (self.at)(entry.span().start));
+            if let DeValue::Table(table) = entry.get_ref() {
+                self.table(path, table, each);
             }
             path.pop();
         }

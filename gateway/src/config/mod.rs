@@ -4,6 +4,7 @@
 //! agent is worked out in `core/policy`. Keys that this version does not use are listed in [`unused`].
 
 pub(crate) mod agent;
+pub(crate) mod bindings;
 pub(crate) mod channels;
 pub(crate) mod check;
 pub(crate) mod load;
@@ -15,9 +16,10 @@ mod tests;
 pub(crate) mod unused;
 
 pub(crate) use agent::{Agent, Backend, Backends};
-pub(crate) use channels::{Channels, Session};
+pub(crate) use bindings::{Binding, SessionMode};
 #[cfg(feature = "discord")]
 pub(crate) use channels::DiscordAccount;
+pub(crate) use channels::{Channels, Session};
 pub(crate) use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;
@@ -60,6 +62,8 @@ pub(crate) struct Config {
     pub(crate) session: Session,
     /// `channels.*`: where conversations live.
     pub(crate) channels: Channels,
+    /// `[[bindings]]`: conversations that the configuration binds to sessions. Default: none.
+    pub(crate) bindings: Vec<Binding>,
     /// `backends.*`: what holds for all agents of a runtime backend.
     pub(crate) backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.

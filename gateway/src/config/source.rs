@@ -1,7 +1,7 @@
 //! Keys, where their values come from, and which keys there are.
 
 use super::channels::{Account, DiscordAccount};
-use super::{Agent, Config, unused};
+use super::{Agent, Binding, Config, unused};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -68,6 +68,8 @@ pub(crate) enum Shape {
     Section(BTreeMap<String, Shape>),
     /// A table with free keys, each a section.
     Named(Box<Shape>),
+    /// Sections without names, `[[…]]`; counted from 0.
+    List(Box<Shape>),
 }
 
 /// Every key there is, read from the defaults themselves.
@@ -78,6 +80,8 @@ pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let mut root = shape(serde_json::to_value(Config::default())?);
     let agent = shape(serde_json::to_value(Agent::default())?);
     let account = shape(serde_json::to_value(Account::default())?);
+    let binding = shape(serde_json::to_value(Binding::default())?);
+    root.replace(&["bindings"], Shape::List(Box::new(binding)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
     let bot = shape(serde_json::to_value(DiscordAccount::default())?);
     for (channel, account) in [("console", account), ("discord", bot)] {
@@ -104,7 +108,7 @@ impl Shape {
                     inner.replace(rest, with);
                 }
             }
-            (Self::Leaf(_) | Self::Named(_), _) => {}
+            (Self::Leaf(_) | Self::Named(_) | Self::List(_), _) => {}
         }
     }
 
@@ -118,7 +122,7 @@ impl Shape {
     fn collect<'a>(&'a self, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, &'a Value)>) {
         match self {
             Self::Leaf(value) => found.push((path.clone(), value)),
-            Self::Named(_) => {}
+            Self::Named(_) | Self::List(_) => {}
             Self::Section(keys) => {
                 for (key, shape) in keys {
                     path.push(key.clone());
@@ -169,6 +173,13 @@ fn flatten(
             for (key, value) in map {
                 path.push(key);
                 flatten(path, value, sources, rows);
+                path.pop();
+            }
+        }
+        Value::Array(entries) if entries.iter().any(Value::is_object) => {
+            for (number, entry) in entries.into_iter().enumerate() {
+                path.push(number.to_string());
+                flatten(path, entry, sources, rows);
                 path.pop();
             }
         }

@@ -102,7 +102,9 @@ fn the_example_names_every_key() {
     let of_account = super::Channels::NAMES.into_iter().flat_map(|channel| {
         below.iter().map(move |key| vec![format!("channels.{channel}.accounts.main.{key}")])
     });
-    let keys: Vec<Vec<String>> = keys.into_iter().chain(of_account).collect();
+    let binding = serde_json::to_value(super::Binding::default()).unwrap();
+    let of_binding = binding.as_object().unwrap().keys().map(|key| vec![format!("bindings.0.{key}")]);
+    let keys: Vec<Vec<String>> = keys.into_iter().chain(of_account).chain(of_binding).collect();
     assert!(keys.len() > 75, "{keys:?}");
     for key in keys {
         let key = key.join(".");
@@ -271,4 +273,62 @@ proptest! {
     fn any_file_is_read_or_refused(text in "[a-z_.\\[\\]=\"0-9\n {}]{0,80}") {
         let _ = file(&text);
     }
+}
+
+const BOUND: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
+
+#[test]
+fn d15_mistakes_of_bindings_name_their_line() {
+    let after = |text: &str| format!("{BOUND}\n{BOUND}{text}");
+    let cases = [
+        (
+            BOUND.replace("conversation", "conversaton"),
+            3,
+            "bindings.0.conversaton is no key; did you mean bindings.0.conversation?",
+        ),
+        (format!("{BOUND}cwd = \"work\"\n"), 5, "bindings.0.cwd: must be an absolute path"),
+        (format!("{BOUND}mode = \"forever\"\n"), 5, "unknown variant `forever`"),
+        (format!("{BOUND}label = \"front\"\n"), 5, "bindings.0.label: needs an account by name"),
+        (format!("{BOUND}account = \"\"\n"), 5, "bindings.0.account: is needed"),
+        (format!("{BOUND}backend = \"\"\n"), 5, "bindings.0.backend: must not be empty"),
+        (
+            "[[bindings]]\nchannel = \"console\"\nagent = \"demo\"\n".to_owned(),
+            1,
+            "bindings.0.conversation: is needed",
+        ),
+        (BOUND.replace("agent = \"demo\"\n", ""), 1, "bindings.0.agent: is needed: who works"),
+        (BOUND.replace("\"c\"", "\" c\""), 3, "without blanks"),
+        (after(""), 8, "bindings.1.conversation: bindings.0 speaks for the same conversation"),
+        (after("account = \"main\"\nlabel = \"\"\n"), 11, "bindings.1.label: must not be empty"),
+        (
+            format!("{BOUND}account = \"a\"\nlabel = \"l\"\n{BOUND}account = \"b\"\nlabel = \"l\"\n"),
+            12,
+            "bindings.1.label: bindings.0 has that label already",
+        ),
+        (
+            format!("{BOUND}[acp]\nallowed_agents = [\"other\"]\n"),
+            4,
+            "bindings.0.agent: demo is not in acp.allowed_agents",
+        ),
+        ("[bindings]\nchannel = \"console\"\n".to_owned(), 1, "expected a sequence"),
+        ("bindings = [1]\n".to_owned(), 1, "expected struct Binding"),
+    ];
+    for (text, line, want) in cases {
+        let said = message(file(&text));
+        assert!(said.contains(&format!("{FILE}:{line}: ")) && said.contains(want), "{text}: {said}");
+    }
+    assert_eq!(file(&after("account = \"main\"\n")).unwrap().config.bindings.len(), 2, "one account apart");
+}
+
+#[test]
+fn bindings_are_shown_with_their_lines() {
+    let loaded = file(&format!("\n{BOUND}")).unwrap();
+    let rows = shown(&loaded.config, &loaded.sources).unwrap();
+    let of = |key: &str| rows.iter().find(|row| row.key == key).unwrap();
+    assert_eq!(of("bindings.0.agent").value, json!("demo"));
+    assert_eq!(of("bindings.0.agent").source, Source::File { path: FILE.into(), line: 5 });
+    assert_eq!(
+        (&of("bindings.0.account").value, &of("bindings.0.account").source),
+        (&json!("*"), &Source::Default)
+    );
 }

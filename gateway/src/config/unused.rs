@@ -55,7 +55,9 @@ mod tests {
 
     #[test]
     fn whoever_sets_one_is_told() {
-        let source = Source::Env { name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS".to_owned() };
+        let source = Source::Env {
+            name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS".to_owned(),
+        };
         let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
         let sources = Sources::from([
             (path("channels.discord.thread_bindings.spawn_subagent_sessions"), source),
@@ -63,11 +65,9 @@ mod tests {
         ]);
         assert_eq!(
             set(&sources),
-            [
-                "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS: \
+            ["ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS: \
                  channels.discord.thread_bindings.spawn_subagent_sessions is not used in this version: agents cannot \
-                 spawn sessions yet"
-            ]
+                 spawn sessions yet"]
         );
     }
 

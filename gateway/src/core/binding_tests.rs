@@ -65,7 +65,7 @@ fn a_binding_goes_where_the_channel_can() {
         (false, true, Some(Child)),
         (false, false, None),
     ] {
-        let can = Capabilities { here, child };
+        let can = Capabilities { here, child, child_first: false };
         assert_eq!((can.allow(Here), can.allow(Child), can.usual()), (here, child, usual));
     }
 }

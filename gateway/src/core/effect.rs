@@ -4,6 +4,26 @@ use crate::core::event::EventKind;
 use crate::core::rows::{AgentRequestRow, LeaseRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
 use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
 
+/// How many sessions may be in use once another one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caps {
+    /// In all.
+    pub(crate) sessions_max: u64,
+    /// In the session's account.
+    pub(crate) account: Option<AccountCap>,
+}
+
+/// How many sessions of one account may be in use. A session belongs to the account that it was first bound in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AccountCap {
+    /// The channel.
+    pub(crate) channel: String,
+    /// The account.
+    pub(crate) account_id: String,
+    /// How many.
+    pub(crate) sessions_max: u64,
+}
+
 /// One row to write. A transaction is a `Vec<Write>`, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Write {
@@ -88,6 +108,8 @@ pub(crate) enum Write {
         /// The answer, JSON text.
         result: String,
     },
+    /// The session is used. If it rests, this wakes it, and the transaction fails where as many as may be are in use.
+    Wake(Caps),
     /// End every binding of the session.
     EndBindings {
         /// Why.

@@ -6,6 +6,7 @@ pub(crate) mod argv;
 pub(crate) mod binding;
 pub(crate) mod card;
 pub(crate) mod command;
+pub(crate) mod configured;
 pub(crate) mod effect;
 pub(crate) mod event;
 pub(crate) mod files;

@@ -38,6 +38,20 @@ pub(crate) struct SpawnRequest {
     /// The session that spawns this one, and owns it then; `None` when a person does.
     #[serde(default)]
     pub(crate) spawned_by: Option<SessionKey>,
+    /// What the configuration says beyond that, when it makes the session; nobody else may.
+    #[serde(skip)]
+    pub(crate) configured: Option<Configured>,
+}
+
+/// What the configuration says of a session that it makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Configured {
+    /// Its key, which follows from the conversation.
+    pub(crate) session_key: SessionKey,
+    /// For the row of its binding.
+    pub(crate) metadata: String,
+    /// The backend, instead of `acp.backend`.
+    pub(crate) backend: Option<String>,
 }
 
 /// How a session is to be closed.

@@ -1,6 +1,6 @@
 //! The control plane's rows as values: what the store reads and writes, and what actors hold in memory.
 
-pub(crate) use crate::config::{NonInteractive, PermissionMode};
+pub(crate) use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::core::link::{Ask, Meaning};
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -9,16 +9,6 @@ use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, L
 use acp_shared::protocol::Spawn;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// How long a session is meant to live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SessionMode {
-    /// Until it is closed.
-    Persistent,
-    /// For one run.
-    Oneshot,
-}
 
 /// Settings of one session that a person may change; kept as JSON in its row and applied again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

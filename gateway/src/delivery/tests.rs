@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 mod beside;
 mod live;
+mod rest;
 mod styles;
 
 /// Parts of these tests' conversations are this long.

@@ -2,6 +2,7 @@
 //! is tested over a real socket without either.
 
 use crate::api::{AgentView, StatusView};
+use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy};
@@ -16,6 +17,7 @@ use crate::store::levels::Circumstances;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// An answer on its way.
@@ -112,6 +114,11 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
         let _ = at;
         false
+    }
+
+    /// The configuration that holds now.
+    fn config(&self) -> Arc<Loaded> {
+        Arc::default()
     }
 
     /// How the gateway is.

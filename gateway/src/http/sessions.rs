@@ -81,6 +81,7 @@ pub(crate) async fn spawn(
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
+        configured: None,
     };
     Ok(Json(api.service.spawn(request, once).await?))
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
 use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
-use crate::config::load::{Inputs, load};
+use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope, effective};
@@ -25,6 +25,7 @@ use tokio::sync::watch;
 mod bindings;
 mod changes;
 mod commands;
+mod configured;
 mod diagnostics;
 mod fake;
 

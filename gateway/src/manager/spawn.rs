@@ -1,12 +1,13 @@
 //! Making a session: what is asked before anything is made, and the one transaction that makes it.
 
-use super::{Manager, cap_of, fingerprint, over_cap};
+use super::{Manager, caps_of, fingerprint, over_cap};
 use crate::bindings::{new_binding, to_be_made};
+use crate::config::load::nearest_source;
 use crate::core::actor::Keyed;
 use crate::core::binding::Placement;
 use crate::core::event::EventKind;
 use crate::core::options;
-use crate::core::policy::{Bind, BindingWindows, Policy, Scope};
+use crate::core::policy::{Bind, BindingWindows, Effective, Policy, Scope};
 use crate::core::request::{SpawnRequest, Spawned};
 use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
 use crate::core::run::RunState;
@@ -26,7 +27,12 @@ impl Manager {
     /// `USAGE` (label), `NO_SESSION` (of the spawner),
     /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
-        let policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
+        let mut policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
+        if let Some(backend) = request.configured.as_ref().and_then(|it| it.backend.clone()) {
+            let key = "backend of [[bindings]]".to_owned();
+            let source = nearest_source(&["bindings".to_owned()], &self.deps.live.now().sources);
+            policy.backend = Effective { value: backend, key, source, note: None };
+        }
         let spawned = self.spawn_once(request, key, &policy).await;
         if let Err(failure) = &spawned {
             self.deps.metrics.spawn(&policy.backend.value, failure.code.as_str());
@@ -45,8 +51,12 @@ impl Manager {
             return Ok(spawned);
         }
         policy.may_spawn(request.prompt.is_some())?;
-        let windows =
-            if request.bind.is_some() { policy.may_bind(Bind::Spawn)? } else { BindingWindows::default() };
+        let windows = match (&request.bind, &request.configured) {
+            (None, _) => BindingWindows::default(),
+            (Some(_), None) => policy.may_bind(Bind::Spawn)?,
+            // Who runs the gateway asks for it, so that only the switches hold, and no window does.
+            (Some(_), Some(_)) => policy.may_bind(Bind::Focus).map(|_| BindingWindows::default())?,
+        };
         if let Some(label) = &request.label {
             options::check_label(label)?;
         }
@@ -136,13 +146,17 @@ impl Manager {
         let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
         let binding = request.bind.map(|to| {
             let new = new_binding(to, &session_key, &request.author, windows, now_ms);
-            let new = BindingRow { target_kind: kind, ..new };
+            let metadata = match &request.configured {
+                Some(configured) => configured.metadata.clone(),
+                None => new.metadata.clone(),
+            };
+            let new = BindingRow { target_kind: kind, metadata, ..new };
             match request.placement {
                 Placement::Here => new,
                 Placement::Child => to_be_made(new),
             }
         });
-        let account_cap = cap_of(policy, binding.as_ref().map(|binding| &binding.conversation));
+        let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));
         let run = request.prompt.map(|text| {
             let told = (text, request.author, request.interactive);
             first_run(told, &session_key, key, now_ms)
@@ -151,8 +165,7 @@ impl Manager {
         let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        let sessions_max = policy.sessions_max.value;
-        Ok(SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap })
+        Ok(SpawnTx { session, binding, run, events, idempotency, caps })
     }
 
     fn new_session(
@@ -163,7 +176,10 @@ impl Manager {
         options: SessionOptions,
         now_ms: u64,
     ) -> SessionRow {
-        let session_key = SessionKey::mint(&agent);
+        let session_key = match &request.configured {
+            Some(configured) => configured.session_key.clone(),
+            None => SessionKey::mint(&agent),
+        };
         SessionRow {
             session_key: session_key.clone(),
             backend,

@@ -116,6 +116,11 @@ impl Task {
             self.deps.metrics.actor_restarted("superseded");
             return Ended::Yes;
         }
+        if matches!(error, StoreError::LimitReached { .. }) {
+            // Nothing is wrong: somebody else was woken meanwhile.
+            tracing::info!(session_key = %self.key, %error, "there is no room to wake the session");
+            return self.rebuild().await;
+        }
         tracing::error!(session_key = %self.key, %error, "commit failed; the actor is made again");
         let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
         self.deps.metrics.actor_restarted(&reason);

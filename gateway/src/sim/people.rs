@@ -106,7 +106,7 @@ pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
     let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
     let request = request(&text, false, false);
     let (reply, _) = oneshot::channel();
-    let command = Command::Prompt { run_id: RunId::mint(), request, key };
+    let command = Command::Prompt { run_id: RunId::mint(), request, key, caps: None };
     drop(actor.try_send(Envelope { command, keyed: None, reply }));
 }
 
@@ -176,5 +176,6 @@ fn oneshot(text: String) -> SpawnRequest {
         author: "ann".to_owned(),
         interactive: false,
         spawned_by: None,
+        configured: None,
     }
 }

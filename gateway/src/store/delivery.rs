@@ -78,7 +78,12 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
         nonce: row.get("nonce")?,
         asks: json_opt(row, "asks_json")?,
     };
-    Ok(PartRow { part, state: word(row, "state")?, attempts: int(row, "attempts")?, created_at_ms: int(row, "created_at")? })
+    Ok(PartRow {
+        part,
+        state: word(row, "state")?,
+        attempts: int(row, "attempts")?,
+        created_at_ms: int(row, "created_at")?,
+    })
 }
 
 /// How far a conversation's journal was delivered; 0 before anything was.
@@ -122,7 +127,8 @@ pub(crate) struct Batch {
     pub(crate) through: u64,
 }
 
-/// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles.
+/// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles. At the
+/// end of a journal nothing is read: after a start that is where most conversations are, each with a page of its own.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
@@ -138,7 +144,11 @@ pub(crate) fn batch(
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
         listed(&project::SHOWN)
     );
-    let rows = all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?;
+    let rows = if after < end {
+        all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?
+    } else {
+        Vec::new()
+    };
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == ROWS_MAX);
     let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
     let mut out = Batch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
@@ -241,7 +251,11 @@ pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<Pa
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn others(db: &Connection, binding_id: BindingId, since_ms: u64) -> Result<Vec<String>, StoreError> {
+pub(crate) fn others(
+    db: &Connection,
+    binding_id: BindingId,
+    since_ms: u64,
+) -> Result<Vec<String>, StoreError> {
     const SQL: &str = "SELECT message_id FROM acp_delivery_part WHERE binding_key = ?1 AND state = 'sent' \
         AND updated_at >= ?2 AND message_id IS NOT NULL";
     all(db, SQL, params![binding_id.to_string(), Int(since_ms)], |row| Ok(row.get("message_id")?))

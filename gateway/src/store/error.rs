@@ -1,5 +1,6 @@
 //! What can go wrong with the control plane's database.
 
+use crate::core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -286,8 +287,12 @@ impl From<StoreError> for Failure {
         match &error {
             StoreError::NoSession { .. } => Failure::of(Code::NoSession).origin("gateway"),
             StoreError::KeyTaken { .. } => Failure::of(Code::IdempotencyConflict).origin("gateway"),
-            StoreError::LimitReached { .. } => {
-                Failure::new(Code::LimitReached, error.to_string()).origin("gateway").retryable()
+            StoreError::LimitReached { account, .. } => {
+                let detail = if *account { ACCOUNT_SESSIONS_MAX } else { SESSIONS_MAX };
+                Failure::new(Code::LimitReached, error.to_string())
+                    .detail(detail)
+                    .origin("gateway")
+                    .retryable()
             }
             StoreError::LabelTaken { label } => {
                 let text = format!(

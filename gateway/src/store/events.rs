@@ -2,10 +2,10 @@
 
 use crate::core::event::{EventKind, EventRow};
 use crate::store::Store;
-use crate::store::codec::{Int, id, id_opt, int, int_opt, run};
+use crate::store::codec::{Int, id, id_opt, int, int_opt};
 use crate::store::error::StoreError;
-use acp_shared::ids::SessionKey;
-use rusqlite::{Connection, Row, params};
+use acp_shared::ids::{RunId, SessionKey};
+use rusqlite::{CachedStatement, Connection, Row, params};
 
 const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -33,25 +33,50 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
     })
 }
 
-/// Appends a row. The caller has checked its numbers.
-///
-/// # Errors
-/// What SQLite says.
-pub(crate) fn append(db: &Connection, row: &EventRow) -> Result<(), StoreError> {
-    run(
-        db,
-        INSERT,
-        params![
-            row.session_key.as_str(),
-            Int(row.session_seq),
-            row.run_id.map(|id| id.to_string()),
-            row.seq.map(Int),
-            row.kind.as_str(),
-            row.payload,
-            Int(row.created_at_ms)
-        ],
-    )?;
-    Ok(())
+/// Appends rows to one session's journal. What they have in common is bound once: an agent that streams has hundreds
+/// of rows in a transaction.
+pub(crate) struct Appender<'a> {
+    insert: CachedStatement<'a>,
+    /// The run that is bound.
+    run_id: Option<RunId>,
+}
+
+impl<'a> Appender<'a> {
+    /// For rows of this session that are written at this time.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub(crate) fn new(db: &'a Connection, key: &SessionKey, created_at_ms: u64) -> Result<Self, StoreError> {
+        let mut insert = db.prepare_cached(INSERT)?;
+        insert.raw_bind_parameter(1, key.as_str())?;
+        insert.raw_bind_parameter(3, None::<&str>)?;
+        insert.raw_bind_parameter(7, Int(created_at_ms))?;
+        Ok(Self { insert, run_id: None })
+    }
+
+    /// Appends a row, with its run and its number in that. The caller has checked the numbers.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub(crate) fn append(
+        &mut self,
+        session_seq: u64,
+        run: Option<(RunId, u64)>,
+        kind: EventKind,
+        payload: &str,
+    ) -> Result<(), StoreError> {
+        let run_id = run.map(|(run_id, _)| run_id);
+        if run_id != self.run_id {
+            self.insert.raw_bind_parameter(3, run_id.map(|id| id.to_string()))?;
+            self.run_id = run_id;
+        }
+        self.insert.raw_bind_parameter(2, Int(session_seq))?;
+        self.insert.raw_bind_parameter(4, run.map(|(_, seq)| Int(seq)))?;
+        self.insert.raw_bind_parameter(5, kind.as_str())?;
+        self.insert.raw_bind_parameter(6, payload)?;
+        self.insert.raw_execute()?;
+        Ok(())
+    }
 }
 
 /// Rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of payload

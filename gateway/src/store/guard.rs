@@ -81,6 +81,12 @@ impl Place {
         Ok(Self { files: files.collect::<Result<_, _>>()? })
     }
 
+    /// How long the log's file is; 0 when it cannot be looked at.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        let log = self.files.iter().find(|(path, _)| path.to_string_lossy().ends_with(LOG_SUFFIX));
+        log.and_then(|(path, _)| std::fs::metadata(path).ok()).map_or(0, |meta| meta.len())
+    }
+
     /// The first file that is not where it was; what is written to it would be lost.
     pub(crate) fn left(&self) -> Option<StoreError> {
         let gone = self.files.iter().find(|(path, id)| match file_id(path) {

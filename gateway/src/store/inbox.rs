@@ -16,8 +16,8 @@ use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-const COLUMNS: &str = "channel, account_id, conversation_id, message_id, text, author, context_json, \
-    files_json, state, outcome_json";
+const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, \
+    context_json, files_json, state, outcome_json";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
 /// What a person said in a conversation.
@@ -82,7 +82,6 @@ pub enum Answer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Context {
-    parent: Option<String>,
     author_id: String,
     standing: Option<Standing>,
     approves: Approves,
@@ -157,6 +156,18 @@ impl Outcome {
             Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }
+
+    /// The same, told after something else where the message went to a session.
+    pub(crate) fn after(self, told: Option<String>) -> Self {
+        match (self, told) {
+            (Self::Prompted { session_key, run_id, after_seq, queued_behind, text, asks }, Some(told)) => {
+                let text =
+                    [told, text].into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n");
+                Self::Prompted { session_key, run_id, after_seq, queued_behind, text, asks }
+            }
+            (outcome, _) => outcome,
+        }
+    }
 }
 
 /// A row of `acp_inbox`.
@@ -181,7 +192,7 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
                 channel: row.get("channel")?,
                 account_id: row.get("account_id")?,
                 conversation_id: row.get("conversation_id")?,
-                parent_conversation_id: context.parent,
+                parent_conversation_id: row.get("parent_conversation_id")?,
             },
             message_id: row.get("message_id")?,
             author: row.get("author")?,
@@ -216,12 +227,11 @@ pub(crate) fn get(
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
-    const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, message_id, text, author, \
-        context_json, files_json, state, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'received', ?9) \
-        ON CONFLICT DO NOTHING";
+    const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, parent_conversation_id, \
+        message_id, text, author, context_json, files_json, state, created_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'received', ?10) ON CONFLICT DO NOTHING";
     let at = &new.conversation;
     let context = Context {
-        parent: at.parent_conversation_id.clone(),
         author_id: new.author_id.clone(),
         standing: new.standing,
         approves: new.approves,
@@ -234,6 +244,7 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
             at.channel,
             at.account_id,
             at.conversation_id,
+            at.parent_conversation_id,
             new.message_id,
             new.text,
             new.author,

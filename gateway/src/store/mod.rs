@@ -13,6 +13,7 @@ pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
 pub(crate) mod commands;
+pub(crate) mod configured;
 pub(crate) mod console;
 pub(crate) mod delivery;
 pub(crate) mod error;
@@ -47,7 +48,7 @@ pub(crate) use error::StoreError;
 pub(crate) use health::Health;
 pub(crate) use identity::Identity;
 pub(crate) use schema::Durability;
-pub(crate) use tx::spawn::{AccountCap, SpawnTx};
+pub(crate) use tx::spawn::SpawnTx;
 pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;

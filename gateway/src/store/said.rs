@@ -1,9 +1,11 @@
 //! `acp_said`: the messages that the gateway itself sent into conversations of channels that hear themselves. What is
-//! in here and comes in as a message is an echo, also after an unbind and after a restart.
+//! in here and comes in as a message is an echo, also after an unbind and after a restart. What is so old that no
+//! channel brings it any more is forgotten (`gateway/src/forget.rs`).
 
 use crate::core::rows::ConversationRef;
-use crate::store::codec::{first, run};
+use crate::store::codec::{Int, first, run};
 use crate::store::error::StoreError;
+use crate::store::{Store, now_ms};
 use rusqlite::{Connection, params};
 
 /// Remembers a message that was sent.
@@ -11,9 +13,10 @@ use rusqlite::{Connection, params};
 /// # Errors
 /// What SQLite says.
 pub(crate) fn remember(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id) VALUES (?1, ?2, ?3, ?4) \
-        ON CONFLICT DO NOTHING";
-    run(db, SQL, params![at.channel, at.account_id, at.conversation_id, message_id])?;
+    const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+    let keys = params![at.channel, at.account_id, at.conversation_id, message_id, Int(now_ms())];
+    run(db, SQL, keys)?;
     Ok(())
 }
 
@@ -26,4 +29,17 @@ pub(crate) fn is_own(db: &Connection, at: &ConversationRef, message_id: &str) ->
         AND message_id = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, message_id];
     Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
+}
+
+impl Store {
+    /// Forgets at most `rows_max` messages that were said before `before_ms`, the oldest first, and says how many.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub(crate) async fn forget_said(&self, before_ms: u64, rows_max: u64) -> Result<usize, StoreError> {
+        const SQL: &str = "DELETE FROM acp_said WHERE (channel, account_id, conversation_id, message_id) IN \
+            (SELECT channel, account_id, conversation_id, message_id FROM acp_said WHERE said_at < ?1 \
+            ORDER BY said_at LIMIT ?2)";
+        self.write("forget_said", move |tx| run(tx, SQL, params![Int(before_ms), Int(rows_max)])).await
+    }
 }

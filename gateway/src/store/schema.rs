@@ -22,6 +22,9 @@ const SCHEMA: &str = include_str!("schema.sql");
 const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_control_plane.sql")];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
+/// Pages of the writer that stay in memory, in KiB. What a transaction changes beyond this goes to the log before its
+/// commit, and again with it if it is changed again.
+const WRITER_CACHE_KIB: i64 = 8 * 1024;
 const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// How much of a power cut a commit survives. Both survive the death of the gateway.
@@ -69,6 +72,9 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
     db.pragma_update(None, "synchronous", durability.pragma())?;
     // Checkpoints are the writer thread's, off the path of commits.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    // What a transaction needs to undo a part of itself, a few pages: SQLite would make a file for it each time.
+    db.pragma_update(None, "temp_store", "MEMORY")?;
+    db.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     db.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
     if bytes <= CHECKED_FIRST_BYTES {
         refuse_damaged(&db)?;

@@ -228,6 +228,7 @@ CREATE TABLE acp_inbox (
   channel TEXT NOT NULL,
   account_id TEXT NOT NULL,
   conversation_id TEXT NOT NULL,
+  parent_conversation_id TEXT,
   message_id TEXT NOT NULL,
   text TEXT NOT NULL,
   author TEXT NOT NULL,
@@ -247,8 +248,11 @@ CREATE TABLE acp_said (
   account_id TEXT NOT NULL,
   conversation_id TEXT NOT NULL,
   message_id TEXT NOT NULL,
+  said_at INTEGER NOT NULL,
   PRIMARY KEY (channel, account_id, conversation_id, message_id)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX acp_said_old ON acp_said (said_at);
 
 CREATE TABLE acp_leases (
   lease_id TEXT PRIMARY KEY,

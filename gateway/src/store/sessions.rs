@@ -1,5 +1,6 @@
 //! `acp_sessions`.
 
+use crate::core::effect::{AccountCap, Caps};
 use crate::core::recovery::{Found, Rows};
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
@@ -8,7 +9,7 @@ use crate::store::codec::{
     Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
-use crate::store::{AccountCap, Store, bindings};
+use crate::store::{Store, bindings};
 use acp_shared::ids::{AgentName, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -179,38 +180,41 @@ const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') 
 ///
 /// # Errors
 /// [`StoreError::LimitReached`]; what SQLite says.
-pub(crate) fn check_caps(
-    db: &Connection,
-    sessions_max: u64,
-    account_cap: Option<&AccountCap>,
-) -> Result<(), StoreError> {
+pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps) -> Result<(), StoreError> {
+    let sessions_max = *sessions_max;
     if count_in_use(db)? >= sessions_max {
         return Err(StoreError::LimitReached { sessions_max, account: false });
     }
-    let Some(AccountCap { channel, account_id, sessions_max }) = account_cap else { return Ok(()) };
+    let Some(AccountCap { channel, account_id, sessions_max }) = account else { return Ok(()) };
     if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
         return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
     }
     Ok(())
 }
 
-/// The channel and account that a session was first bound in, when it is open and not in use; the outer `None` when
-/// it is in use, closed, or there is none.
+/// An open session, as the caps see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// Whether it is not in use.
+    pub(crate) asleep: bool,
+    /// The channel and account that it was first bound in.
+    pub(crate) account: Option<(String, String)>,
+}
+
+/// What the caps ask of a session; `None` when it is closed, or there is none.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn asleep(
-    db: &Connection,
-    key: &SessionKey,
-) -> Result<Option<Option<(String, String)>>, StoreError> {
+pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, StoreError> {
     let sql = format!(
-        "SELECT b.channel, b.account_id FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
+        "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
-         WHERE s.session_key = ?1 AND s.state <> 'closed' AND NOT ({IN_USE})"
+         WHERE s.session_key = ?1 AND s.state <> 'closed'"
     );
     first(db, &sql, [key.as_str()], |row| {
         let channel: Option<String> = row.get("channel")?;
-        Ok(channel.zip(row.get::<_, Option<String>>("account_id")?))
+        let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
+        Ok(Rest { asleep: row.get("asleep")?, account })
     })
 }
 
@@ -249,26 +253,34 @@ fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, Stor
     all(db, &sql, params![agent, filter.closed_too, spawned_by, Int(filter.rows_max)], from_row)
 }
 
-/// Runs of the outer session that have not ended and are `?`.
+/// Whether the outer session has runs that have not ended and are this. That they have not ended is said in the words of
+/// an index: without them SQLite reads every run that there ever was.
 macro_rules! has_runs {
     ($what:literal) => {
-        concat!("EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND ", $what, ")")
+        concat!(
+            "EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key \
+             AND r.state IN ('queued','running') AND ",
+            $what,
+            ")"
+        )
     };
 }
 
+/// What a start finds.
+const FOUND: &str = concat!(
+    "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
+    has_runs!("r.state = 'running'"),
+    " AS running, ",
+    has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
+    " AS queued, ",
+    has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
+    " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
+     WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
+    has_runs!("TRUE")
+);
+
 fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
-    const SQL: &str = concat!(
-        "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
-        has_runs!("r.state = 'running'"),
-        " AS running, ",
-        has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
-        " AS queued, ",
-        has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
-        " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
-         WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
-        has_runs!("r.state IN ('queued','running')")
-    );
-    all(db, SQL, [], |row| {
+    all(db, FOUND, [], |row| {
         Ok(Found {
             session_key: id(row, "session_key")?,
             rows: Rows {
@@ -375,5 +387,28 @@ impl Store {
     /// As [`Store::read`].
     pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
         self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::store::Durability;
+
+    #[tokio::test]
+    async fn a_start_reads_no_run_that_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        let sql = format!("EXPLAIN QUERY PLAN {FOUND}");
+        let steps =
+            store.read("plan", move |db| all(db, &sql, [], |row| Ok(row.get::<_, String>("detail")?)));
+        let steps = steps.await.unwrap();
+        let of_runs: Vec<&String> = steps.iter().filter(|step| step.contains(" r ")).collect();
+        assert_eq!(of_runs.len(), 4, "{steps:?}");
+        for step in of_runs {
+            assert!(step.contains("INDEX acp_runs_unfinished "), "{step}");
+        }
+        store.close().await;
     }
 }

@@ -1,5 +1,5 @@
-//! The one thread that writes. Whatever is ready goes into one transaction (group commit): each piece in a
-//! savepoint of its own, so that it alone is rolled back when it fails (H19); then COMMIT; only then answers.
+//! The one thread that writes. Whatever is ready goes into one transaction (group commit): each piece after the first
+//! in a savepoint of its own, so that it alone is rolled back when it fails (H19); then COMMIT; only then answers.
 
 use crate::metrics;
 use crate::store::error::StoreError;
@@ -25,14 +25,12 @@ const GROUP_JOBS_MAX: usize = 256;
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A checkpoint is made once the thread had nothing to do for this long …
 const IDLE_MS: u64 = 250;
-/// … or, without a pause, once about this many bytes are in the log.
+/// … or, without a pause, once the log has grown by this many bytes.
 const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Needs room for as much as many a transaction does.
 const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', hex(zeroblob(32768))) \
                      ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 const PROBE_END: &str = "DELETE FROM acp_meta WHERE key = 'probe'";
-/// What a changed row is taken to put into the log, besides its content.
-const ROW_LOG_BYTES: u64 = 2 * 4096;
 
 /// How much one group may hold beside that. A group takes what is ready and never waits for more: neither of these
 /// holds an answer up.
@@ -205,6 +203,22 @@ pub(crate) struct Writer {
     pub(crate) lock: StateLock,
 }
 
+/// When a log that is written to without a pause is due for a checkpoint, by the length of its file. SQLite begins the
+/// file anew after a checkpoint that moved everything, and cuts it then; while somebody reads, it goes on at its end.
+#[derive(Debug, Default)]
+struct Log {
+    /// Its length at the last checkpoint.
+    moved_bytes: u64,
+}
+
+impl Log {
+    /// Whether it is due, now that its file is so long.
+    fn is_due(&mut self, bytes: u64) -> bool {
+        self.moved_bytes = self.moved_bytes.min(bytes);
+        bytes - self.moved_bytes >= LOG_BYTES_MAX
+    }
+}
+
 struct Group {
     open: Vec<(Answer, OwnedSemaphorePermit)>,
     failed: Vec<(Answer, OwnedSemaphorePermit)>,
@@ -219,30 +233,31 @@ impl Writer {
     /// Serves the queue until it is stopped or nobody can fill it any more; then empties the log and closes the
     /// database.
     pub(crate) fn run(self) {
-        let mut log_bytes = 0_u64;
+        let mut log = Log::default();
+        let mut has_news = false;
         let mut stopped = false;
         while !stopped {
             let settled = self.health.is_well() || self.health.is_damaged();
-            let message = if log_bytes == 0 && settled {
+            let message = if !has_news && settled {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
             };
             match message {
                 Ok(Message::Job(job)) => {
-                    let before = self.db.total_changes();
-                    let (bytes, stop) = self.group(job);
-                    stopped = stop;
-                    let rows = self.db.total_changes().saturating_sub(before);
-                    log_bytes += bytes as u64 + rows.saturating_mul(ROW_LOG_BYTES);
-                    if log_bytes > LOG_BYTES_MAX {
+                    stopped = self.group(job);
+                    has_news = true;
+                    let bytes = self.place.log_bytes();
+                    if log.is_due(bytes) {
                         self.checkpoint();
-                        log_bytes = 0;
+                        log.moved_bytes = bytes;
+                        has_news = false;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.checkpoint();
-                    log_bytes = 0;
+                    log.moved_bytes = self.place.log_bytes();
+                    has_news = false;
                     if !settled {
                         self.probe();
                     }
@@ -261,9 +276,8 @@ impl Writer {
         drop(lock);
     }
 
-    /// Runs a job and every other that is ready, as one transaction. Returns the bytes written, and whether a
-    /// stop was met.
-    pub(super) fn group(&self, first: Job) -> (usize, bool) {
+    /// Runs a job and every other that is ready, as one transaction. Whether a stop was met.
+    pub(super) fn group(&self, first: Job) -> bool {
         let started = Instant::now();
         let mut stop = false;
         let mut group = Group {
@@ -291,9 +305,8 @@ impl Writer {
             // What would be committed to a file that is not there any more is not kept.
             group.lost = self.place.left().or_else(|| self.step("COMMIT"));
         }
-        let bytes = group.bytes;
         self.settle(group, started);
-        (bytes, stop)
+        stop
     }
 
     fn is_full(&self, group: &Group, started: Instant) -> bool {
@@ -303,14 +316,17 @@ impl Writer {
             || started.elapsed() >= Duration::from_millis(self.bounds.open_ms)
     }
 
-    /// One job in its savepoint. When SQLite rolled everything back (disk full, I/O error), the group is lost.
+    /// One job, in a savepoint unless it is the first: before that one there is nothing to keep, and a savepoint has
+    /// SQLite copy each page that it changes. When SQLite rolled everything back (disk full, I/O error), the group is
+    /// lost.
     fn one(&self, group: &mut Group, job: Job) {
         let Job { name, bytes, queued, work, place } = job;
         let waited = queued.elapsed();
         let begun = Instant::now();
+        let is_first = group.jobs == 0;
         group.jobs += 1;
         group.bytes += bytes;
-        if group.lost.is_none() {
+        if group.lost.is_none() && !is_first {
             group.lost = self.step("SAVEPOINT job");
         }
         if group.lost.is_some() {
@@ -326,7 +342,7 @@ impl Writer {
             failed = failed.as_ref().map(tracing::field::display),
         );
         let Some(error) = failed else {
-            group.lost = self.step("RELEASE job");
+            group.lost = if is_first { None } else { self.step("RELEASE job") };
             group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
             group.open.push((answer, place));
@@ -340,7 +356,9 @@ impl Writer {
         } else if self.db.is_autocommit() {
             group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
         } else {
-            group.lost = self.step("ROLLBACK TO job").or_else(|| self.step("RELEASE job"));
+            let undo =
+                if is_first { ["ROLLBACK", "BEGIN IMMEDIATE"] } else { ["ROLLBACK TO job", "RELEASE job"] };
+            group.lost = undo.into_iter().find_map(|sql| self.step(sql));
         }
     }
 
@@ -421,4 +439,34 @@ impl Writer {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_due_when_it_has_grown_by_its_bound_since_the_last_checkpoint() {
+        const MAX: u64 = LOG_BYTES_MAX;
+        const CUT: u64 = 16 * 1024 * 1024;
+        // Length at the last checkpoint, length now, due.
+        for (moved_bytes, bytes, due) in [
+            (0, 0, false),
+            (0, MAX - 1, false),
+            (0, MAX, true),
+            // Somebody reads: it goes on at its end.
+            (MAX, MAX + 1, false),
+            (MAX, 2 * MAX, true),
+            // It was begun anew and cut.
+            (MAX, CUT, false),
+            (CUT, CUT + MAX, true),
+        ] {
+            let mut log = Log { moved_bytes };
+            assert_eq!(log.is_due(bytes), due, "{moved_bytes} {bytes}");
+        }
+        // What was cut counts from where it was cut to.
+        let mut log = Log { moved_bytes: 3 * MAX };
+        let seen = [CUT, CUT + MAX - 1, CUT + MAX].map(|bytes| log.is_due(bytes));
+        assert_eq!(seen, [false, false, true]);
+    }
 }

@@ -1,15 +1,21 @@
 //! A client of the gateway's local API: HTTP over its Unix socket, with connections that stay open.
 
 use crate::turn::{Dialect, Turn, Watch};
+use acp_tests::wait::SOON;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
+
+/// Before a full queue is tried again.
+const FULL_MS: u64 = 5;
 
 /// One client.
 #[derive(Debug)]
@@ -160,11 +166,23 @@ impl Connections {
                 return connection;
             }
         }
-        let stream = UnixStream::connect(&self.socket).await;
-        let stream = stream.unwrap_or_else(|e| panic!("{}: {e}", self.socket.display()));
         let (sender, connection) =
-            handshake(TokioIo::new(stream)).await.unwrap_or_else(|e| panic!("no HTTP: {e}"));
+            handshake(TokioIo::new(self.open().await)).await.unwrap_or_else(|e| panic!("no HTTP: {e}"));
         tokio::spawn(connection);
         sender
+    }
+
+    /// A new one. Where many come at once and the machine is busy, the gateway's queue may be full for a moment.
+    async fn open(&self) -> UnixStream {
+        let began = Instant::now();
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Ok(stream) => return stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < SOON => {
+                    tokio::time::sleep(Duration::from_millis(FULL_MS)).await;
+                }
+                Err(error) => panic!("{}: {error}", self.socket.display()),
+            }
+        }
     }
 }

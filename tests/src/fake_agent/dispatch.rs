@@ -133,6 +133,7 @@ impl Agent {
             "session/close" => self.close(params),
             "session/delete" if self.flags.delete => self.delete(params),
             "session/set_mode" if self.flags.modes => return self.set_mode(id, params),
+            "_session/steering" if self.flags.steer => self.steer(params),
             "session/prompt" => match self.prompt(id, params) {
                 Ok(()) => return Ok(()),
                 Err(refused) => Err(refused),
@@ -284,14 +285,20 @@ impl Agent {
         }
     }
 
+    /// Words for a turn that runs; without one they are given back.
+    fn steer(&mut self, params: &Value) -> Result<Value, Refused> {
+        let session = session_id("_session/steering", params)?;
+        let text = words("_session/steering", params)?;
+        if self.turn.as_ref().is_none_or(|(running, cancelled)| running != session || *cancelled) {
+            return Ok(json!({"outcome": "promptRequired"}));
+        }
+        self.log.event("steer", json!({"session": session, "text": text}));
+        Ok(json!({"outcome": "injected"}))
+    }
+
     fn prompt(&mut self, id: &Value, params: &Value) -> Result<(), Refused> {
         let session = session_id("session/prompt", params)?;
-        let blocks = match params["prompt"].as_array() {
-            Some(blocks) if !blocks.is_empty() => blocks,
-            _ => return Err(Refused::violation(INVALID_PARAMS, "session/prompt without content")),
-        };
-        let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
-        let text = texts.join("\n");
+        let text = words("session/prompt", params)?;
         self.log.event("prompt", json!({"session": session, "text": text}));
         if self.sessions.get(session).is_none() {
             let what = format!("session/prompt of {session}, which is not open here");
@@ -323,6 +330,15 @@ fn session_id<'a>(method: &str, params: &'a Value) -> Result<&'a str, Refused> {
     params["sessionId"]
         .as_str()
         .ok_or_else(|| Refused::violation(INVALID_PARAMS, format!("{method} without a sessionId")))
+}
+
+fn words(method: &str, params: &Value) -> Result<String, Refused> {
+    let blocks = match params["prompt"].as_array() {
+        Some(blocks) if !blocks.is_empty() => blocks,
+        _ => return Err(Refused::violation(INVALID_PARAMS, format!("{method} without content"))),
+    };
+    let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+    Ok(texts.join("\n"))
 }
 
 fn cwd(method: &str, params: &Value) -> Result<PathBuf, Refused> {

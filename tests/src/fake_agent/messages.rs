@@ -51,7 +51,9 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
     } else {
         json!([])
     };
+    let meta = if flags.steer { json!({"steering": {"supported": true}}) } else { json!({}) };
     json!({
+        "_meta": meta,
         "protocolVersion": flags.protocol_version.unwrap_or(1),
         "agentCapabilities": {
             "loadSession": !flags.no_load,

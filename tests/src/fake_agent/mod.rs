@@ -60,6 +60,7 @@
 //! | `--load-replays N` | `session/load` replays N chunks `replay K` after what was really said |
 //! | `--auth-required` | sessions are refused with -32000 until `authenticate` with `fake-key` |
 //! | `--delete` | `session/delete` is offered |
+//! | `--steer` | `_session/steering` is offered: words are taken into a turn that runs, and given back without one |
 //! | `--modes` | sessions have the modes `ask` and `auto`, and start in `auto` |
 //! | `--cancel-request` | a permission that is open at a cancel is taken back with `$/cancel_request` |
 //! | `--protocol-version N` | answers `initialize` with this version |
@@ -71,7 +72,7 @@
 //! # The log
 //!
 //! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` when it is no
-//! JSON); `prompt` (`session`, `text`: once for each receipt); `turn_end` (`session`, `outcome`); `violation` (`what`:
+//! JSON); `prompt` (`session`, `text`: once for each receipt); `steer` (the same, for words that a turn took in); `turn_end` (`session`, `outcome`); `violation` (`what`:
 //! the client broke ACP); `trouble` (`what`: something failed here); `eof`. Every line is one `write` in append mode, so several processes can share a file.
 //!
 //! With `--state` a session is one file: its directory, mode and what was said. The prompt is stored when it arrives and

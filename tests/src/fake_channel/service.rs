@@ -162,6 +162,20 @@ impl ChatService {
         self.shared.state().is_wild = is_wild;
     }
 
+    /// The whole service is away, as far as anybody who asks for it can tell, or back. What people say meanwhile is
+    /// brought then.
+    ///
+    /// # Panics
+    /// When the socket cannot be moved.
+    pub fn set_away(&self, is_away: bool) {
+        let aside = self.socket.with_extension("away");
+        let (from, to) = if is_away { (&self.socket, &aside) } else { (&aside, &self.socket) };
+        std::fs::rename(from, to).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+        if is_away {
+            self.shared.state().hang_up();
+        }
+    }
+
     /// A person says something; its id. It is brought to the gateway until that takes it.
     pub fn say(&self, conversation: &str, author: &str, text: &str) -> String {
         let mut state = self.shared.state();
@@ -204,6 +218,13 @@ impl ChatService {
             saying.said.conversation == conversation && !saying.taken && saying.refused.is_none()
         };
         self.shared.state().sayings.iter().filter(open).count()
+    }
+
+    /// What kind the last message of a conversation is of.
+    #[must_use]
+    pub fn last_kind(&self, conversation: &str) -> Option<String> {
+        let state = self.shared.state();
+        state.conversations.get(conversation)?.last().map(|message| message.text.kind.clone())
     }
 
     /// What every conversation holds, in order.

@@ -1,5 +1,6 @@
 //! Chaos on real processes: ten sessions in ten conversations of a channel that fails in every way, while gateway,
-//! supervisor and agents are killed and stopped and the disk runs full. At the end the channel holds exactly what
+//! supervisor and agents are killed and stopped, the disk runs full and the chat service goes away. People talk into
+//! turns that run, and answer what agents ask, or do not. At the end the channel holds exactly what
 //! the journal says, every message was acted on once, and nothing is left alive.
 //!
 //! `ACP_TEST_SEED` repeats a run as far as real processes allow: the same plan, the same mishaps in the same order.
@@ -18,7 +19,7 @@ use acp_tests::house::{AGENT, GATEWAY, scripted};
 use acp_tests::processes::{self, Held, Process};
 use acp_tests::seed::Seed;
 use acp_tests::service::Service;
-use acp_tests::wait::{LONG, SOON, until, wait_for};
+use acp_tests::wait::{LONG, wait_for};
 use acp_tests::world::{ENV_WORLD, World};
 use people::People;
 use place::Place;
@@ -36,6 +37,9 @@ const CATCH: Duration = Duration::from_secs(3);
 /// Crashes are meant here.
 const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
 
+/// What the agent asks and nobody answers is refused soon.
+const UNANSWERED: &str = "[permission]\ntimeout_ms = 2500\n";
+
 /// What happened in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -48,6 +52,8 @@ pub(crate) struct Tally {
     stops: u64,
     /// The disk was full.
     full: u64,
+    /// The chat service was away.
+    away: u64,
     /// The channel held a part when the gateway died, whose receipt it had not committed.
     between: u64,
 }
@@ -73,8 +79,8 @@ pub(crate) struct Chaos {
 impl Chaos {
     fn new(seed: &mut Seed) -> Self {
         let world = World::new();
-        let agent = scripted(&world, &[], "approve-all");
-        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
+        let agent = scripted(&world, &["--steer".to_owned()], "approve-all");
+        world.configure(GATEWAY, UNANSWERED, &BTreeMap::from([(AGENT, agent)]));
         world.write("supervisor.toml", SUPERVISOR);
         let service = ChatService::start(&world.path("chat.sock"), seed.fork());
         let place = Place::new(&world);
@@ -87,18 +93,9 @@ impl Chaos {
         chaos
     }
 
-    /// As a service manager does it: a start that finds the disk full is made again.
+    /// One that finds the disk full waits for room by itself.
     fn start_gateway(&mut self) {
-        until(SOON, "there is room for a start", || {
-            let service = self.world.try_service_of(self.place.gateway(&self.world));
-            if service.ready["detail_code"] == "DISK_FULL" {
-                println!("no room for a start: {}", self.place.room());
-                return false;
-            }
-            assert_eq!(service.ready["event"], "ready", "{}", service.ready);
-            self.gateway = Some(service);
-            true
-        });
+        self.gateway = Some(self.world.service_of(self.place.gateway(&self.world)));
     }
 
     fn start_supervisor(&mut self) {
@@ -213,6 +210,7 @@ impl Chaos {
             Blow::Agent => self.strike_agent(step, true),
             Blow::AgentStopped => self.strike_agent(step, false),
             Blow::FullDisk => self.fill_the_disk(step),
+            Blow::ChannelAway => self.take_the_channel_away(step),
         }
     }
 
@@ -224,6 +222,21 @@ impl Chaos {
         if held.kill() {
             *if is_wrapper { &mut self.tally.wrappers } else { &mut self.tally.agents } += 1;
         }
+    }
+
+    /// The chat service is away for longer than anybody waits for an answer; now and then the gateway dies meanwhile, and
+    /// starts without it.
+    fn take_the_channel_away(&mut self, step: &Step) {
+        self.service.set_away(true);
+        self.tally.away += 1;
+        self.people.talk(&self.service);
+        wait_for(Instant::now() + step.time * 4);
+        if step.draw.is_multiple_of(2) {
+            self.kill_gateway();
+            self.start_gateway();
+        }
+        wait_for(Instant::now() + step.time * 4);
+        self.service.set_away(false);
     }
 
     /// The disk is full for a while; now and then the gateway dies meanwhile.

@@ -14,6 +14,9 @@ pub(crate) const LOBBY: &str = "lobby";
 /// Nobody says more before the gateway took what was said.
 const WAITING_MAX: usize = 2;
 
+/// What goes into a turn that runs begins so.
+pub(crate) const STEER: &str = "/acp steer ";
+
 /// The room of that number.
 pub(crate) fn room(number: usize) -> String {
     format!("room-{number}")
@@ -37,7 +40,10 @@ impl People {
     /// Starts a session in each room.
     pub(crate) fn begin(&self, service: &ChatService) {
         for (number, dir) in self.dirs.iter().enumerate() {
-            service.say(&room(number), "ada", &format!("/acp spawn {AGENT} --cwd {}", dir.display()));
+            // In every other room people are asked.
+            let mode = if number % 2 == 1 { "ask" } else { "approve-all" };
+            let text = format!("/acp spawn {AGENT} --permission {mode} --cwd {}", dir.display());
+            service.say(&room(number), "ada", &text);
         }
         until(LONG, "every room has its session", || {
             (0..ROOMS).all(|number| service.waiting(&room(number)) == 0)
@@ -47,9 +53,17 @@ impl People {
     /// Everybody who feels like it says something.
     pub(crate) fn talk(&mut self, service: &ChatService) {
         for number in 0..ROOMS {
-            let (feels_like_it, text) = (self.seed.below(100) < 30, self.words(number));
-            if feels_like_it && service.waiting(&room(number)) < WAITING_MAX {
-                service.say(&room(number), "ada", &text);
+            let (feels_like_it, mut said) = (self.seed.below(100) < 30, self.words(number));
+            let verdict = if self.seed.below(3) == 0 { "/acp deny" } else { "/acp allow" };
+            // A question that is seen is answered, or left alone.
+            let is_asked = service.last_kind(&room(number)).is_some_and(|kind| kind == "permission");
+            if is_asked {
+                said = vec![verdict.to_owned()];
+            }
+            if (feels_like_it || is_asked) && service.waiting(&room(number)) < WAITING_MAX {
+                for text in said {
+                    service.say(&room(number), "ada", &text);
+                }
             }
         }
         if self.seed.below(10) == 0 {
@@ -75,16 +89,25 @@ impl People {
         format!("tok-{room}-{}", self.said)
     }
 
-    fn words(&mut self, room: usize) -> String {
+    /// What somebody says, one message after the other.
+    fn words(&mut self, room: usize) -> Vec<String> {
         let name = self.name(room);
         let (count, pace, size) = (1 + self.seed.below(30), self.seed.below(40), 16 + self.seed.below(100));
-        match self.seed.below(20) {
+        let one = match self.seed.below(26) {
             0..8 => format!("say {name} begins\nchunks {count} pace_ms={pace} size={size}\nsay {name} ends"),
             8..11 => format!("say {name} begins\nsleep {}\nsay {name} ends", count * 20),
             11..13 => format!("say {name}\ntool run true\nsay {name} ends"),
             13..17 => format!("tell me about {name}"),
             17..19 => "/acp status".to_owned(),
-            _ => "/acp cancel".to_owned(),
-        }
+            19 => "/acp cancel".to_owned(),
+            20..23 => format!("say {name} begins\npermission {name}\nsay {name} ends"),
+            // Into a turn that runs by then, or is not there yet.
+            23..25 => {
+                let turn = format!("say {name} begins\nsleep {}\nsay {name} ends", 300 + count * 20);
+                return vec![turn, format!("{STEER}{} is news", self.name(room))];
+            }
+            _ => "/acp allow".to_owned(),
+        };
+        vec![one]
     }
 }

@@ -114,16 +114,6 @@ impl Place {
         Some(path)
     }
 
-    /// What takes the room of the state directory, for people.
-    pub(crate) fn room(&self) -> String {
-        let entries = std::fs::read_dir(self.path("")).into_iter().flatten().flatten();
-        let of = |entry: std::fs::DirEntry| {
-            let bytes = entry.metadata().map_or(0, |meta| meta.len());
-            format!("{} {bytes}", entry.file_name().display())
-        };
-        entries.map(of).collect::<Vec<_>>().join(", ")
-    }
-
     /// Gives the disk back.
     pub(crate) fn end(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {

@@ -30,6 +30,8 @@ pub(crate) enum Blow {
     AgentStopped,
     /// The disk runs full.
     FullDisk,
+    /// The whole chat service is away.
+    ChannelAway,
 }
 
 /// One blow, with everything that is random about it.
@@ -90,9 +92,10 @@ impl Plan {
             52..58 => Blow::Supervisor,
             58..61 => Blow::Both,
             61..65 => Blow::SupervisorStopped,
-            65..88 => Blow::Agent,
-            88..93 => Blow::AgentStopped,
-            _ => Blow::FullDisk,
+            65..85 => Blow::Agent,
+            85..90 => Blow::AgentStopped,
+            90..95 => Blow::FullDisk,
+            _ => Blow::ChannelAway,
         };
         Step { pause, blow, time, draw: self.seed.number() }
     }

@@ -52,7 +52,8 @@ impl Inner {
         let text = match decode(&click.custom_id) {
             Carried::Text(text) => text.to_owned(),
             Carried::OtherVersion(_) => {
-                let why = "This button is of another version of the gateway. Type the command instead: /acp help.";
+                let why =
+                    "This button is of another version of the gateway. Type the command instead: /acp help.";
                 return self.refuse(at, why).await;
             }
             Carried::Foreign => return self.refuse(at, "This button means nothing here.").await,
@@ -146,7 +147,8 @@ impl Inner {
                 }
             }
         }
-        let text = "The gateway cannot take that now. If it was kept it is done later; look before you repeat it.";
+        let text =
+            "The gateway cannot take that now. If it was kept it is done later; look before you repeat it.";
         Said { text: text.to_owned(), private: true, ..Said::default() }
     }
 }

@@ -4,9 +4,7 @@
 use super::Inner;
 use super::interactions::shown;
 use super::known::by_person;
-use crate::channel::{
-    Attachment, AttachmentContent, Change, Inbound, Inbox, Offered, Place,
-};
+use crate::channel::{Attachment, AttachmentContent, Change, Inbound, Inbox, Offered, Place};
 use crate::store::now_ms;
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::event::{Attachment as File, Edit, Message};
@@ -122,7 +120,8 @@ impl Lane {
                 }
             }
             Job::Edited(edit) => {
-                let is_own = edit.author.as_ref().is_some_and(|author| Some(author.id) == self.inner.known.me());
+                let is_own =
+                    edit.author.as_ref().is_some_and(|author| Some(author.id) == self.inner.known.me());
                 if let (Some(text), false, true) = (edit.text, is_own, edit.by_author) {
                     let amended = self.inbox.edited(at(), edit.id.to_string(), text).await;
                     tracing::debug!(message = %edit.id, ?amended, "a message was edited");

@@ -155,7 +155,12 @@ impl Ear {
     }
 
     async fn ready(&mut self, ready: Ready) {
-        tracing::info!(account = self.inner.account, bot = ready.me.name, guilds = ready.guilds.len(), "Discord is there");
+        tracing::info!(
+            account = self.inner.account,
+            bot = ready.me.name,
+            guilds = ready.guilds.len(),
+            "Discord is there"
+        );
         self.inner.known.is_me(ready.me.id, ready.application);
         if !std::mem::replace(&mut self.is_registered, true) {
             let (inner, application) = (Arc::clone(&self.inner), ready.application);
@@ -178,8 +183,10 @@ impl Ear {
         loop {
             match self.inbox.bound(DISCORD.to_owned(), self.inner.account.clone()).await {
                 Some(places) => {
-                    self.bound =
-                        places.iter().filter_map(|place| place.conversation.conversation_id.parse().ok()).collect();
+                    self.bound = places
+                        .iter()
+                        .filter_map(|place| place.conversation.conversation_id.parse().ok())
+                        .collect();
                     return places;
                 }
                 None => tokio::time::sleep(AGAIN).await,
@@ -188,6 +195,13 @@ impl Ear {
     }
 
     async fn is_bound(&mut self, channel: Snowflake) -> bool {
+        let configured = &self.inner.settings.configured;
+        if !configured.is_empty() {
+            let parent = self.inner.parent_of(channel).await;
+            if configured.contains(&channel) || parent.is_some_and(|parent| configured.contains(&parent)) {
+                return true;
+            }
+        }
         if !self.bound.contains(&channel) {
             // It may have been bound since.
             self.places_of().await;

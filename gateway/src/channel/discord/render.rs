@@ -95,7 +95,13 @@ mod tests {
     use std::time::Duration;
 
     fn refused(meaning: Meaning) -> Fault {
-        Fault::Rejected(Rejection { route: "r", status: Some(403), code: None, meaning, why: "no".to_owned() })
+        Fault::Rejected(Rejection {
+            route: "r",
+            status: Some(403),
+            code: None,
+            meaning,
+            why: "no".to_owned(),
+        })
     }
 
     #[test]

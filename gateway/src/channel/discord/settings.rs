@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) base: Base,
     /// Who may do what.
     pub(crate) door: Door,
+    /// Conversations that the configuration binds: what is said there, and in threads below, is for agents.
+    pub(crate) configured: BTreeSet<Snowflake>,
 }
 
 impl Settings {
@@ -58,7 +60,7 @@ impl Settings {
             },
         };
         let token = token(account, env).map_err(|why| format!("{}: {why}", key("token_file")))?;
-        Ok(Self { token, base, door })
+        Ok(Self { token, base, door, configured: BTreeSet::new() })
     }
 }
 
@@ -66,7 +68,9 @@ fn token(account: &DiscordAccount, env: impl Fn(&str) -> Option<String>) -> Resu
     let how = "Put the bot's token (Discord's Developer Portal, Bot, Reset Token) into a file of mode 0600 and name \
                it here, or name an environment variable in `token_env`.";
     let text = match (&account.token_file, &account.token_env) {
-        (Some(file), _) => read(Path::new(file)).map_err(|why| format!("{file} cannot be read: {why}. {how}"))?,
+        (Some(file), _) => {
+            read(Path::new(file)).map_err(|why| format!("{file} cannot be read: {why}. {how}"))?
+        }
         (None, Some(name)) => env(name).ok_or_else(|| format!("the environment has no {name}. {how}"))?,
         (None, None) => return Err(format!("there is no token. {how}")),
     };

@@ -68,7 +68,11 @@ pub(super) fn specs() -> Vec<Spec> {
             "Say something into the running turn",
             vec![wanted(text("text", "what", Place::Rest)), session()],
         ),
-        verb("drop", "Take a message out of the queue", vec![wanted(text("run", "which", Place::Word(0))), session()]),
+        verb(
+            "drop",
+            "Take a message out of the queue",
+            vec![wanted(text("run", "which", Place::Word(0))), session()],
+        ),
         ending("close", "End the session"),
         ending("archive", "End the session, to be read later"),
         ending("delete", "End the session, and list it no more"),
@@ -76,7 +80,11 @@ pub(super) fn specs() -> Vec<Spec> {
         verb("new", "Start the agent's conversation anew", vec![session()]),
         verb("sessions", "The sessions", vec![]),
         verb("status", "What a session is and does", vec![session()]),
-        verb("set-mode", "Set the agent's mode", vec![wanted(text("mode", "which", Place::Word(0))), session()]),
+        verb(
+            "set-mode",
+            "Set the agent's mode",
+            vec![wanted(text("mode", "which", Place::Word(0))), session()],
+        ),
         verb(
             "set",
             "Set one of the agent's options",
@@ -86,7 +94,11 @@ pub(super) fn specs() -> Vec<Spec> {
                 session(),
             ],
         ),
-        verb("cwd", "Go on in another directory", vec![wanted(text("dir", "which", Place::Word(0))), session()]),
+        verb(
+            "cwd",
+            "Go on in another directory",
+            vec![wanted(text("dir", "which", Place::Word(0))), session()],
+        ),
         verb(
             "permissions",
             "What the agent waits for, or what happens when it asks",
@@ -96,11 +108,20 @@ pub(super) fn specs() -> Vec<Spec> {
             "timeout",
             "How long a turn may take",
             vec![
-                wanted(param("seconds", "0 takes the limit away", Kind::Integer { min: 0, max: 86_400 }, Place::Word(0))),
+                wanted(param(
+                    "seconds",
+                    "0 takes the limit away",
+                    Kind::Integer { min: 0, max: 86_400 },
+                    Place::Word(0),
+                )),
                 session(),
             ],
         ),
-        verb("model", "Set the agent's model", vec![wanted(text("model", "which", Place::Word(0))), session()]),
+        verb(
+            "model",
+            "Set the agent's model",
+            vec![wanted(text("model", "which", Place::Word(0))), session()],
+        ),
         verb("reset-options", "All settings back to what configuration says", vec![session()]),
         verb("allow", "Allow what the agent asks for", vec![id(), session()]),
         verb("deny", "Refuse it", vec![id(), session()]),
@@ -126,7 +147,11 @@ pub(super) fn specs() -> Vec<Spec> {
                 window("max-age", "How long it lasts in any case"),
             ]),
         ),
-        verb("focus", "Bind this conversation to a session", vec![wanted(known("session", "which", Place::Word(0)))]),
+        verb(
+            "focus",
+            "Bind this conversation to a session",
+            vec![wanted(known("session", "which", Place::Word(0)))],
+        ),
         verb("unfocus", "Unbind this conversation", vec![]),
         verb("agents", "What runs, and what can be started", vec![]),
     ]
@@ -181,7 +206,9 @@ mod tests {
 
     fn value(param: &Param) -> Value {
         match &param.kind {
-            Kind::Text { .. } if param.name == "run" => Value::Text("01890a5d-ac96-774b-bcce-b30200000001".to_owned()),
+            Kind::Text { .. } if param.name == "run" => {
+                Value::Text("01890a5d-ac96-774b-bcce-b30200000001".to_owned())
+            }
             Kind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
             Kind::Text { .. } => Value::Text("demo".to_owned()),
             Kind::Choice(of) => Value::Text(of[0].1.clone()),
@@ -217,7 +244,9 @@ mod tests {
                         .map(|param| Given { name: param.name.clone(), value: value(param), focused: false })
                         .collect();
                     let options = match verb {
-                        Some(verb) => vec![Given { name: verb.to_owned(), value: Value::Sub(given), focused: false }],
+                        Some(verb) => {
+                            vec![Given { name: verb.to_owned(), value: Value::Sub(given), focused: false }]
+                        }
                         None => given,
                     };
                     let text = line(&specs, &command(&spec.name, options)).unwrap();
@@ -232,7 +261,11 @@ mod tests {
 
     #[test]
     fn what_is_typed_decides_what_is_suggested() {
-        let given = |name: &str, focused| Given { name: name.to_owned(), value: Value::Text("de".to_owned()), focused };
+        let given = |name: &str, focused| Given {
+            name: name.to_owned(),
+            value: Value::Text("de".to_owned()),
+            focused,
+        };
         let sub = |below| vec![Given { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
         for (name, want) in [
             ("agent", Some((Suggest::Agents, "de".to_owned()))),

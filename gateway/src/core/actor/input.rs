@@ -1,5 +1,6 @@
 //! What an actor is told, and what it is given to decide with.
 
+use crate::core::effect::Caps;
 use crate::core::link::RpcError;
 use crate::core::options::Setting;
 use crate::core::request::{
@@ -75,6 +76,8 @@ pub(crate) enum Command {
         request: PromptRequest,
         /// Kept in the run's row.
         key: IdempotencyKey,
+        /// How many sessions may be in use, if it wakes this one; `None` asks nothing.
+        caps: Option<Box<Caps>>,
     },
     /// Stop a run.
     Cancel(Option<RunId>),

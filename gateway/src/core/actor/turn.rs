@@ -3,7 +3,7 @@
 use super::ask::MESSAGE_BYTES_MAX;
 use super::input::{Answered, Command, Keyed, Ticket};
 use super::{Actor, Batch};
-use crate::core::effect::Write;
+use crate::core::effect::{Caps, Write};
 use crate::core::event::EventKind;
 use crate::core::files;
 use crate::core::link::Submit;
@@ -26,7 +26,9 @@ impl Actor {
         out: &mut Batch,
     ) {
         let result = match command {
-            Command::Prompt { run_id, request, key } => self.on_prompt(run_id, request, key, keyed, out),
+            Command::Prompt { run_id, request, key, caps } => {
+                self.on_prompt((run_id, request, key), caps, keyed, out)
+            }
             Command::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
             Command::Queued { run_id, change } => self.on_queued(run_id, change, keyed, out),
             Command::Close(request) => Ok(self.on_close(&request, keyed, out)),
@@ -42,13 +44,13 @@ impl Actor {
 
     fn on_prompt(
         &mut self,
-        run_id: RunId,
-        request: PromptRequest,
-        key: IdempotencyKey,
+        (run_id, request, key): (RunId, PromptRequest, IdempotencyKey),
+        caps: Option<Box<Caps>>,
         keyed: Option<Keyed>,
         out: &mut Batch,
     ) -> Result<Answered, Failure> {
         self.check_prompt(&request)?;
+        out.writes.extend(caps.map(|caps| Write::Wake(*caps)));
         if request.new_conversation {
             self.forget_conversation(out);
         }

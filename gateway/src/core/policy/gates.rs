@@ -8,6 +8,11 @@ use acp_shared::ids::AgentName;
 /// What comes after every refusal.
 const HOW: &str = "Whoever runs this gateway can change that in its configuration and reload it.";
 
+/// The detail of a refusal: as many sessions are in use as may be in all.
+pub(crate) const SESSIONS_MAX: &str = "SESSIONS_MAX";
+/// The same, in an account.
+pub(crate) const ACCOUNT_SESSIONS_MAX: &str = "ACCOUNT_SESSIONS_MAX";
+
 /// Who binds a conversation to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bind {
@@ -107,13 +112,13 @@ impl Policy {
 
     /// As many sessions are in use as may be in all.
     pub(crate) fn at_sessions_max(&self) -> Failure {
-        full("sessions are in use", &self.sessions_max, "SESSIONS_MAX")
+        full("sessions are in use", &self.sessions_max, SESSIONS_MAX)
     }
 
     /// As many sessions are in use as may be in the scope's account.
     pub(crate) fn at_account_max(&self) -> Failure {
         let max = self.account_sessions_max.clone().map(Option::unwrap_or_default);
-        full("sessions of this account are in use", &max, "ACCOUNT_SESSIONS_MAX")
+        full("sessions of this account are in use", &max, ACCOUNT_SESSIONS_MAX)
     }
 
     /// The backend of new sessions is not there.

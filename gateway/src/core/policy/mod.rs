@@ -10,7 +10,7 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gates::{Bind, BindingWindows};
+pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, SESSIONS_MAX};
 
 use crate::config::load::Loaded;
 use crate::config::source::Source;

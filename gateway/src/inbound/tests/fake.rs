@@ -16,6 +16,7 @@ pub(super) struct Fake {
     pub(super) fails: StdMutex<Option<Failure>>,
     /// What becomes of changes to what waits.
     pub(super) queued_now: StdMutex<QueuedNow>,
+    pub(super) config: StdMutex<Arc<Loaded>>,
 }
 
 impl Fake {
@@ -31,6 +32,7 @@ impl Fake {
             unbinds_stale: std::sync::atomic::AtomicBool::default(),
             fails: StdMutex::default(),
             queued_now: StdMutex::new(QueuedNow::Done),
+            config: StdMutex::default(),
         })
     }
 
@@ -67,19 +69,26 @@ fn now<'a>(session: &SessionKey) -> Reply<'a, SessionNow> {
 impl Service for Fake {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
         Box::pin(async move {
-            let session_key = SessionKey::parse(&format!("agent:demo:acp:{}", key.as_str())).unwrap();
+            let session_key = match &request.configured {
+                Some(configured) => configured.session_key.clone(),
+                None => SessionKey::parse(&format!("agent:demo:acp:{}", key.as_str())).unwrap(),
+            };
+            let metadata = request.configured.as_ref().map_or("{}".to_owned(), |it| it.metadata.clone());
             if self.store.session(session_key.clone()).await?.is_none() {
                 let bound_by = request.author.clone();
-                let bind = |at| crate::core::rows::BindingRow { bound_by, ..binding_row(&session_key, at) };
+                let bind = |at| crate::core::rows::BindingRow {
+                    bound_by,
+                    metadata,
+                    ..binding_row(&session_key, at)
+                };
                 let binding = request.bind.as_ref().map(bind);
                 let spawn = crate::store::SpawnTx {
-                    session: session_row(&session_key),
+                    session: SessionRow { mode: request.mode, ..session_row(&session_key) },
                     binding,
                     run: None,
                     events: Vec::new(),
                     idempotency: None,
-                    sessions_max: 100,
-                    account_cap: None,
+                    caps: crate::core::effect::Caps { sessions_max: 100, account: None },
                 };
                 self.store.spawn_session(spawn).await?;
             }
@@ -222,6 +231,10 @@ impl Service for Fake {
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
         self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn config(&self) -> Arc<Loaded> {
+        Arc::clone(&self.config.lock().unwrap())
     }
 
     fn status(&self) -> Reply<'_, StatusView> {

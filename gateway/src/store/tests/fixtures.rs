@@ -190,8 +190,7 @@ pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
         run: None,
         events: Vec::new(),
         idempotency: None,
-        sessions_max: SESSIONS_MAX,
-        account_cap: None,
+        caps: crate::core::effect::Caps { sessions_max: SESSIONS_MAX, account: None },
     }
 }
 

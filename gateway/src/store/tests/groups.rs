@@ -53,7 +53,7 @@ async fn concurrent_writes_share_a_commit() {
 
 #[tokio::test]
 async fn groups_are_bounded() {
-    let (_dir, store) = open();
+    let (_dir, store) = open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() });
     let before = store.counts();
     let writes = join_all((0..600).map(|n| put(&store, format!("k{n}"))));
     queued_behind(&store, writes).await;
@@ -135,6 +135,44 @@ async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
         first.unwrap();
         assert!(rest.into_iter().all(|done| done.is_ok()));
         assert_eq!(store.counts().groups - before.groups, want, "{open_ms} ms");
+    }
+}
+
+/// The first of a group has no savepoint of its own; what it did is undone all the same, and the rest is committed.
+#[tokio::test]
+async fn h19_the_failure_of_the_first_leaves_the_others_committed() {
+    let (_dir, store) = open();
+    let before = store.counts();
+    let (go, wait) = sync_channel::<()>(1);
+    let mut first = Box::pin(store.write("first", move |tx| {
+        meta::set(tx, "first", "x")?;
+        wait.recv().unwrap_or_default();
+        Err::<(), _>(StoreError::Refused("on purpose"))
+    }));
+    let mut rest = Box::pin(async {
+        let again = store.write("again", |tx| {
+            meta::set(tx, "again", "x")?;
+            Err::<(), _>(StoreError::Refused("on purpose"))
+        });
+        tokio::join!(put(&store, "second".into()), again, put(&store, "last".into()))
+    });
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("the writer did not wait"),
+        _ = &mut rest => panic!("the work was done before the writer got to it"),
+        () = std::future::ready(()) => {}
+    }
+    go.send(()).unwrap();
+    let (first, (second, again, last)) = tokio::join!(first, rest);
+    assert!(matches!(first, Err(StoreError::Refused(_))), "{first:?}");
+    assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
+    second.unwrap();
+    last.unwrap();
+    let after = store.counts();
+    assert_eq!((after.groups - before.groups, after.rolled_back - before.rolled_back), (1, 2));
+    for (name, there) in [("first", false), ("second", true), ("again", false), ("last", true)] {
+        let kept = store.read("kept", move |db| meta::get(db, name)).await.unwrap();
+        assert_eq!(kept.is_some(), there, "{name}");
     }
 }
 

@@ -4,7 +4,7 @@ use super::fixtures::{
     SESSIONS_MAX, binding, count, event, key, lease, open, outbox, permission, request, run, session,
     spawn_of, spawned,
 };
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{Caps, Fence, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{
     BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, RunRow, SessionRow,
@@ -13,6 +13,10 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::store::{SpawnTx, Store, StoreError};
 use acp_shared::ids::IdempotencyKey;
+
+fn caps(sessions_max: u64) -> Caps {
+    Caps { sessions_max, account: None }
+}
 
 fn numbering(result: Result<(), StoreError>) -> (u64, u64) {
     match result {
@@ -190,7 +194,7 @@ async fn b06_spawn_is_all_or_nothing() {
         run: Some(run(&row.session_key, RunState::Queued)),
         events: vec![(EventKind::Prompt, "{}".into())],
         idempotency: Some(("spawn".into(), asked.clone(), "f".into(), "{}".into())),
-        sessions_max: 2,
+        caps: caps(2),
         ..spawn_of(row)
     };
     store.spawn_session(spawn.clone()).await.unwrap();
@@ -213,7 +217,7 @@ async fn b06_spawn_is_all_or_nothing() {
     same_label.session.label.clone_from(&spawn.session.label);
     let result = store.spawn_session(same_label.clone()).await;
     assert!(matches!(result, Err(StoreError::LabelTaken { .. })), "{result:?}");
-    let result = store.spawn_session(SpawnTx { sessions_max: 1, ..again("second", "hall") }).await;
+    let result = store.spawn_session(SpawnTx { caps: caps(1), ..again("second", "hall") }).await;
     assert!(
         matches!(result, Err(StoreError::LimitReached { sessions_max: 1, account: false })),
         "{result:?}"
@@ -232,7 +236,7 @@ async fn b06_spawn_is_all_or_nothing() {
 async fn dead_sessions_take_no_place() {
     let (_dir, store) = open();
     let fits = async |name: &str, sessions_max| {
-        store.spawn_session(SpawnTx { sessions_max, ..spawn_of(session(name)) }).await
+        store.spawn_session(SpawnTx { caps: caps(sessions_max), ..spawn_of(session(name)) }).await
     };
     let (row, fence) = claimed(&store, "one").await;
     let write = async |row: &SessionRow| {
@@ -484,7 +488,7 @@ async fn lists_are_filtered_and_bounded() {
     let (_dir, store) = open();
     for n in 0..5_u64 {
         let row = SessionRow { last_activity_at_ms: n, ..session(&format!("s{n}")) };
-        store.spawn_session(SpawnTx { sessions_max: SESSIONS_MAX, ..spawn_of(row) }).await.unwrap();
+        store.spawn_session(SpawnTx { caps: caps(SESSIONS_MAX), ..spawn_of(row) }).await.unwrap();
     }
     let (last, fence) = store.claim(key("s4")).await.unwrap();
     let closed = SessionRow { state: SessionState::Closed, ..last.session };

@@ -26,8 +26,7 @@ async fn claim_returns_exactly_what_was_committed() {
         run: Some(first.clone()),
         events: vec![(EventKind::Prompt, "{\"text\":\"hi\"}".into())],
         idempotency: Some(("spawn".into(), asked.clone(), answer.0.clone(), answer.1.clone())),
-        sessions_max: SESSIONS_MAX,
-        account_cap: None,
+        caps: crate::core::effect::Caps { sessions_max: SESSIONS_MAX, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();

@@ -1,7 +1,7 @@
 //! What an actor decided becomes durable.
 
 use crate::core::effect::{Fence, Write};
-use crate::core::event::EventRow;
+use crate::core::event::EventKind;
 use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, SessionRow};
 use crate::core::session::SessionState;
 use crate::store::error::StoreError;
@@ -17,13 +17,20 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Superseded`] when the fence is not the newest; [`StoreError::Numbering`] when a number does
-    /// not follow the last one; [`StoreError::KeyTaken`]; [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
+    /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`]; [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
     pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
             let (epoch, last) = sessions::marks(tx, &fence.session_key)?;
             if epoch != fence.epoch {
                 return Err(StoreError::Superseded { session_key: fence.session_key });
+            }
+            // What rests does not count until this very transaction.
+            if let Some(caps) =
+                writes.iter().find_map(|write| if let Write::Wake(caps) = write { Some(caps) } else { None })
+                && sessions::rest(tx, &fence.session_key)?.is_some_and(|rest| rest.asleep)
+            {
+                sessions::check_caps(tx, caps)?;
             }
             apply(tx, &fence.session_key, last, &writes)
         })
@@ -47,6 +54,7 @@ fn weight(write: &Write) -> usize {
         | Write::LeaseUse { .. }
         | Write::TailClear { .. }
         | Write::Written { .. }
+        | Write::Wake(_)
         | Write::Idempotency { .. }
         | Write::EndBindings { .. }
         | Write::ExpireBinding { .. }
@@ -68,18 +76,11 @@ pub(crate) fn apply(
     for write in writes {
         batch.row(write)?;
     }
-    let mut journal = Journal { tx, session, now_ms: batch.now_ms, first: last, last, runs: HashMap::new() };
+    let now_ms = batch.now_ms;
+    let mut journal = Journal { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
         if let Write::Event { session_seq, run, kind, payload } = write {
-            journal.append(EventRow {
-                session_key: session.clone(),
-                session_seq: *session_seq,
-                run_id: run.map(|(run_id, _)| run_id),
-                seq: run.map(|(_, seq)| seq),
-                kind: *kind,
-                payload: payload.clone(),
-                created_at_ms: journal.now_ms,
-            })?;
+            journal.append(*session_seq, *run, *kind, payload)?;
         }
     }
     journal.check_rows(writes)?;
@@ -191,8 +192,8 @@ impl Batch<'_> {
             Write::Idempotency { scope, key, fingerprint, result } => {
                 idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
             }
-            // Once the journal's end is known: see `apply`.
-            Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
+            // Before anything is written: see `commit`. Once the journal's end is known: see `apply`.
+            Write::Wake(_) | Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
             Write::TouchBindings { at_ms } => bindings::touch_all(tx, self.session, *at_ms),
         }
     }
@@ -218,19 +219,31 @@ struct Journal<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
+    /// From the first row on.
+    rows: Option<events::Appender<'a>>,
     first: u64,
     last: u64,
     runs: HashMap<RunId, (u64, u64)>,
 }
 
 impl Journal<'_> {
-    fn append(&mut self, row: EventRow) -> Result<(), StoreError> {
-        next("the number of an event in its session", &mut self.last, row.session_seq)?;
-        if let (Some(run_id), Some(seq)) = (row.run_id, row.seq) {
+    fn append(
+        &mut self,
+        session_seq: u64,
+        run: Option<(RunId, u64)>,
+        kind: EventKind,
+        payload: &str,
+    ) -> Result<(), StoreError> {
+        next("the number of an event in its session", &mut self.last, session_seq)?;
+        if let Some((run_id, seq)) = run {
             let (_, last) = self.run(run_id)?;
             next("the number of an event in its run", last, seq)?;
         }
-        events::append(self.tx, &row)
+        let rows = match &mut self.rows {
+            Some(rows) => rows,
+            none => none.insert(events::Appender::new(self.tx, self.session, self.now_ms)?),
+        };
+        rows.append(session_seq, run, kind, payload)
     }
 
     fn run(&mut self, run_id: RunId) -> Result<&mut (u64, u64), StoreError> {

@@ -1,6 +1,6 @@
 //! A session begins: with its binding, its first run and its first events, or not at all.
 
-use crate::core::effect::Write;
+use crate::core::effect::{Caps, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{BindingRow, RunRow, SessionRow};
 use crate::store::error::StoreError;
@@ -21,21 +21,8 @@ pub(crate) struct SpawnTx {
     pub(crate) events: Vec<(EventKind, String)>,
     /// The answer to remember: scope, key, fingerprint, result.
     pub(crate) idempotency: Option<(String, IdempotencyKey, String, String)>,
-    /// How many sessions may be open.
-    pub(crate) sessions_max: u64,
-    /// How many of one account may be.
-    pub(crate) account_cap: Option<AccountCap>,
-}
-
-/// How many sessions of one account may be open. A session belongs to the account that it was first bound in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AccountCap {
-    /// The channel.
-    pub(crate) channel: String,
-    /// The account.
-    pub(crate) account_id: String,
-    /// How many.
-    pub(crate) sessions_max: u64,
+    /// How many sessions may be in use.
+    pub(crate) caps: Caps,
 }
 
 impl Store {
@@ -47,11 +34,11 @@ impl Store {
     /// as [`Store::commit`]. Nothing was made then.
     pub(crate) async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
-            let SpawnTx { session, binding, run, events, idempotency, sessions_max, account_cap } = spawn;
+            let SpawnTx { session, binding, run, events, idempotency, caps } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
                 idempotency::insert(tx, scope, key, (fingerprint, result), now_ms())?;
             }
-            sessions::check_caps(tx, sessions_max, account_cap.as_ref())?;
+            sessions::check_caps(tx, &caps)?;
             sessions::insert(tx, &session)?;
             if let Some(binding) = &binding {
                 if binding.session_key != session.session_key {

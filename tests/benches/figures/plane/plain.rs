@@ -143,6 +143,8 @@ fn open(path: &std::path::Path) -> Connection {
         .pragma_update(None, "journal_mode", "WAL")
         .and_then(|()| db.pragma_update(None, "synchronous", "FULL"))
         .and_then(|()| db.pragma_update(None, "wal_autocheckpoint", 0))
+        .and_then(|()| db.pragma_update(None, "temp_store", "MEMORY"))
+        .and_then(|()| db.pragma_update(None, "cache_size", -8 * 1024))
         .and_then(|()| db.pragma_update(None, "foreign_keys", true));
     set.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     db

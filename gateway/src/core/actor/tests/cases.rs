@@ -29,7 +29,7 @@ pub(super) fn ask(
 ) -> Result<crate::core::request::PromptAccepted, Failure> {
     let run_id = RunId::mint();
     let key = IdempotencyKey::mint();
-    match world.command(Command::Prompt { run_id, request, key })? {
+    match world.command(Command::Prompt { run_id, request, key, caps: None })? {
         Answered::Prompt(accepted) => Ok(accepted),
         other => panic!("{other:?}"),
     }

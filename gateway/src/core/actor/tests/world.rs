@@ -224,6 +224,7 @@ impl Rows {
             Write::EndBindings { reason } => self.ended.push(reason),
             Write::ExpireBinding { reason, .. } => self.ended.push(reason),
             Write::TouchBindings { at_ms } => self.touched_ms = at_ms,
+            Write::Wake(_) => {}
         }
         let running = self.runs.iter().filter(|run| run.state == RunState::Running).count();
         assert!(running <= 1, "I2: at most one running run");
@@ -315,7 +316,7 @@ impl World {
         entry.0 = ticket;
         let key = IdempotencyKey::parse(&run_id.to_string()).unwrap();
         let keyed = Keyed { scope: "prompt".to_owned(), key: key.clone(), fingerprint: String::new() };
-        let command = Command::Prompt { run_id, request: prompt_request(text), key };
+        let command = Command::Prompt { run_id, request: prompt_request(text), key, caps: None };
         self.inputs.push_back(Input::Command { ticket, command, keyed: Some(keyed) });
     }
 

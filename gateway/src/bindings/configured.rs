@@ -1,0 +1,200 @@
+//! Conversations that the configuration binds (`[[bindings]]`): before a message is routed, what is configured is made
+//! so. What is decided is committed under the message's key before it is done, so that a crash between closing one
+//! session and making the next is gone on from, with the same words.
+
+use super::{BindRequest, SessionBindingService};
+use crate::config::Binding;
+use crate::config::load::{Loaded, nearest_source};
+use crate::core::binding::{Placement, intro};
+use crate::core::command::gate::SYSTEM;
+use crate::core::configured::{Act, Bind, Done, Made, decide, find};
+use crate::core::policy::BindingWindows;
+use crate::core::request::{CloseRequest, Configured, SpawnRequest};
+use crate::core::rows::ConversationRef;
+use crate::error::Failure;
+use crate::http::service::Service;
+use crate::store::inbox::Inbound;
+use crate::store::{Store, bindings, commands, configured};
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// Under which what was decided is kept.
+const DECIDED: &str = "configured";
+
+/// What was decided for a message, with all that is needed to do it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Plan {
+    /// See [`Act::Withdraw`].
+    Withdraw(Done),
+    /// See [`Act::Bind`]; the entry, and the key of the session that is made.
+    Bind { bind: Bind, entry: Box<Binding>, next: SessionKey },
+}
+
+/// Binds conversations as the configuration says. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ConfiguredBindings {
+    store: Store,
+    bindings: SessionBindingService,
+    service: Arc<dyn Service>,
+    /// One thing at a time: a channel and its threads share a session.
+    turn: Arc<Mutex<()>>,
+}
+
+impl ConfiguredBindings {
+    /// Over this control plane.
+    pub(crate) fn new(store: Store, bindings: SessionBindingService, service: Arc<dyn Service>) -> Self {
+        Self { store, bindings, service, turn: Arc::default() }
+    }
+
+    /// Makes it so that the conversation of a message is bound as configured. What the person is told about it, if
+    /// anything was done. `is_routed`: where the message goes is known already, and only what was decided for it before
+    /// is done again.
+    ///
+    /// # Errors
+    /// As [`Service::close`], [`Service::spawn`] and [`SessionBindingService::bind`].
+    pub(crate) async fn ensure(
+        &self,
+        inbound: &Inbound,
+        key: &IdempotencyKey,
+        is_routed: bool,
+    ) -> Result<Option<String>, Failure> {
+        let loaded = self.service.config();
+        let (at, of, table) = (inbound.conversation.clone(), key.clone(), Arc::clone(&loaded));
+        let before = self.store.read("configured", move |db| {
+            let before = commands::before::<Plan>(db, DECIDED, &of)?;
+            let table = &table.config.bindings;
+            let due = before.is_none() && !is_routed && {
+                decide(table, &at, configured::look(db, table, &at)?.seen()) != Act::Leave
+            };
+            Ok((before, due))
+        });
+        let plan = match before.await? {
+            (Some(plan), _) => Some(plan),
+            (None, false) => return Ok(None),
+            (None, true) => None,
+        };
+        let _turn = self.turn.lock().await;
+        let plan = match plan {
+            Some(plan) => Some(plan),
+            None => self.decide(inbound, key, loaded).await?,
+        };
+        match plan {
+            None => Ok(None),
+            Some(Plan::Withdraw(done)) => {
+                self.close(&done, key).await?;
+                Ok(None)
+            }
+            Some(Plan::Bind { bind, entry, next }) => {
+                self.bind(inbound, key, (bind, *entry, next)).await.map(Some)
+            }
+        }
+    }
+
+    /// Decides and commits it, as of one moment.
+    async fn decide(
+        &self,
+        inbound: &Inbound,
+        key: &IdempotencyKey,
+        loaded: Arc<Loaded>,
+    ) -> Result<Option<Plan>, Failure> {
+        let (at, key) = (inbound.conversation.clone(), key.clone());
+        let decided = self.store.write("configured_decide", move |tx| {
+            let table = &loaded.config.bindings;
+            let look = configured::look(tx, table, &at)?;
+            let plan = match decide(table, &at, look.seen()) {
+                Act::Leave => return Ok(None),
+                Act::Withdraw(done) => Plan::Withdraw(done),
+                Act::Bind(bind) => {
+                    let entry = find(table, &at).map(|found| found.entry.clone());
+                    let Some((entry, next)) = entry.zip(look.next.clone()) else { return Ok(None) };
+                    if let Some(row) = look.before(bind.after.as_ref()) {
+                        bindings::end(tx, row.binding_id, "bound as configured")?;
+                    }
+                    Plan::Bind { bind, entry: Box::new(entry), next }
+                }
+            };
+            commands::once(tx, DECIDED, &key, || Ok(plan)).map(Some)
+        });
+        Ok(decided.await?)
+    }
+
+    async fn close(&self, done: &Done, key: &IdempotencyKey) -> Result<(), Failure> {
+        tracing::info!(session_key = %done.session_key, changed = ?done.changed, "a configured binding is over");
+        self.service.close(&done.session_key, CloseRequest::new(done.reason()), key.clone()).await.map(drop)
+    }
+
+    /// Binds the conversation to a session that is there, or to a new one.
+    async fn bind(
+        &self,
+        inbound: &Inbound,
+        key: &IdempotencyKey,
+        (Bind { made, to, after }, entry, next): (Bind, Binding, SessionKey),
+    ) -> Result<String, Failure> {
+        let at = inbound.conversation.clone();
+        self.service.may_focus(&at)?;
+        if let Some(done) = &after {
+            self.close(done, key).await?;
+        }
+        let session_key = match to {
+            Some(session_key) => session_key,
+            None => self.service.spawn(request(&at, entry, (next, &made)), key.clone()).await?.session_key,
+        };
+        let request = BindRequest {
+            session_key,
+            at,
+            placement: Some(Placement::Here),
+            by: SYSTEM.to_owned(),
+            windows: BindingWindows::default(),
+            made: Some(made),
+            key: key.clone(),
+        };
+        let bound = self.bindings.bind(request).await?;
+        let over = after.map(|done| format!("{} is over: {}. ", done.session_key, done.reason()));
+        Ok(over.unwrap_or_default() + &intro(&bound.session, &bound.binding))
+    }
+}
+
+/// What a new session of an entry is.
+pub(crate) fn request(
+    at: &ConversationRef,
+    entry: Binding,
+    (next, made): (SessionKey, &Made),
+) -> SpawnRequest {
+    SpawnRequest {
+        agent: entry.agent,
+        cwd: entry.cwd.map(|cwd| cwd.display().to_string()),
+        label: entry.label,
+        mode: entry.mode,
+        permission: entry.permission,
+        non_interactive: entry.non_interactive_permissions,
+        bind: Some(at.clone()),
+        placement: Placement::Here,
+        prompt: None,
+        author: SYSTEM.to_owned(),
+        interactive: true,
+        spawned_by: None,
+        configured: Some(Configured { session_key: next, metadata: made.metadata(), backend: entry.backend }),
+    }
+}
+
+/// Refuses to unbind what the configuration binds, since it would be bound again at once; `metadata` is the row's.
+///
+/// # Errors
+/// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
+pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
+    let Some(found) = find(&loaded.config.bindings, at).filter(|_| Made::read(metadata).is_some()) else {
+        return Ok(());
+    };
+    let path = ["bindings".to_owned(), found.number.to_string()];
+    let text = format!(
+        "The configuration binds this conversation ({}), and would again with the next message. /acp new begins a new \
+         conversation in it, and /focus KEY puts another session in its place; only whoever runs this gateway can take \
+         the entry out.",
+        nearest_source(&path, &loaded.sources)
+    );
+    Err(Failure::new(Code::Usage, text).detail("BOUND_BY_CONFIGURATION").origin("gateway"))
+}

@@ -1,0 +1,145 @@
+//! Forgets what nobody will ask for again: answers to commands, and what the gateway itself said in channels that hear
+//! themselves.
+
+use crate::core::policy::Scope;
+use crate::live::Live;
+use crate::store::{Store, StoreError, now_ms};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often answers are looked through, in milliseconds.
+const ANSWERS_EVERY_MS: u64 = 10 * 60_000;
+/// How often what was said is, the first time that long after the start: what a channel brings of the time in which
+/// nobody listened comes before that, however long it was.
+const SAID_EVERY_MS: u64 = 24 * 3_600_000;
+/// How long the gateway knows what it said, in milliseconds: 30 days. While it runs, a message of its own comes back
+/// within minutes: with the event itself, or when a connection is taken up again; and what a channel catches up on goes
+/// back to the last message that it brought, not further.
+const SAID_KEPT_MS: u64 = 30 * SAID_EVERY_MS;
+/// Rows that go in one transaction: nobody waits for it for long.
+const ROWS_AT_ONCE: u64 = 1_000;
+
+/// Forgets answers once their time is over, until `stop`.
+pub(crate) async fn answers(store: Store, live: Live, stop: CancellationToken) {
+    let mut every = tokio::time::interval(Duration::from_millis(ANSWERS_EVERY_MS));
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            _ = every.tick() => {}
+        }
+        match store.expire_answers(answers_before(&live, now_ms()), ROWS_AT_ONCE).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
+            Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
+        }
+    }
+}
+
+/// Answers that are older are forgotten.
+pub(crate) fn answers_before(live: &Live, now_ms: u64) -> u64 {
+    now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
+}
+
+/// Forgets what was said, until `stop`.
+pub(crate) async fn said(store: Store, stop: CancellationToken) {
+    let mut before_ms = now_ms();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(SAID_EVERY_MS)) => {}
+        }
+        let now_ms = now_ms();
+        let looked = match is_plausible(before_ms, now_ms) {
+            true => forget_said(&store, now_ms, ROWS_AT_ONCE).await,
+            false => {
+                tracing::warn!("the clock was set: what was said is kept for a day more");
+                Ok(0)
+            }
+        };
+        before_ms = now_ms;
+        match looked {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "old messages of the gateway's own forgotten"),
+            Err(error) => tracing::warn!(%error, "old messages of the gateway's own cannot be forgotten"),
+        }
+    }
+}
+
+/// Whether the wall clock moved about as far as one look is from the next. By one that was set, what was said a moment
+/// ago could be a year old.
+const fn is_plausible(before_ms: u64, now_ms: u64) -> bool {
+    now_ms >= before_ms && now_ms - before_ms <= 2 * SAID_EVERY_MS
+}
+
+/// Forgets all that is too old, `rows` at once. How many there were.
+async fn forget_said(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
+    let mut forgotten = 0;
+    loop {
+        let gone = store.forget_said(now_ms.saturating_sub(SAID_KEPT_MS), rows).await?;
+        forgotten += gone;
+        if (gone as u64) < rows {
+            return Ok(forgotten);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::store::said;
+    use crate::tests::{conversation, open};
+
+    const DAY_MS: u64 = 24 * 3_600_000;
+
+    /// What was said so long ago goes, all of it and nothing else, and whatever is left is an echo still.
+    #[tokio::test]
+    async fn c13_only_what_no_channel_brings_any_more_is_forgotten() {
+        let (_dir, store) = open();
+        let now_ms = now_ms();
+        // One a day, the newest today.
+        let remember = move |tx: &crate::store::Tx<'_>| {
+            for age in 0..60_u64 {
+                said::remember(tx, &conversation("c"), &format!("m{age}"))?;
+                let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
+                let date = format!("UPDATE acp_said SET said_at = {at} WHERE message_id = 'm{age}'");
+                tx.execute_batch(&date)?;
+            }
+            Ok(())
+        };
+        store.write("remember", remember).await.unwrap();
+        assert_eq!(forget_said(&store, now_ms, 7).await.unwrap(), 29);
+        let own = store.read("own", |db| {
+            (0..60)
+                .map(|age| said::is_own(db, &conversation("c"), &format!("m{age}")))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let own = own.await.unwrap();
+        assert!(own[..31].iter().all(|own| *own) && own[31..].iter().all(|own| !own), "{own:?}");
+        assert_eq!(forget_said(&store, now_ms, 7).await.unwrap(), 0);
+    }
+
+    /// The rows that go are found by their index, and not by a look through all of them.
+    #[tokio::test]
+    async fn c13_the_old_ones_are_found_by_index() {
+        let (_dir, store) = open();
+        let plan = store.read("plan", |db| {
+            let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
+            crate::store::codec::all(db, sql, [], |row| Ok(row.get::<_, String>("detail")?))
+        });
+        let plan = plan.await.unwrap().join("; ");
+        assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
+
+    /// By a clock that was set nothing is judged old.
+    #[test]
+    fn c13_a_clock_that_was_set_forgets_nothing() {
+        for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]
+        {
+            assert_eq!(is_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");
+        }
+        assert!(!is_plausible(DAY_MS, DAY_MS - 1), "set back");
+    }
+}

@@ -1,0 +1,83 @@
+//! What is known of a conversation when the configuration may bind it.
+
+use crate::config::Binding;
+use crate::core::configured::{Done, Made, Seen, Under, find, first_key, next_key};
+use crate::core::route::Target;
+use crate::core::rows::{BindingRow, ConversationRef};
+use crate::store::bindings;
+use crate::store::codec::{all, first, id, int, word};
+use crate::store::error::StoreError;
+use acp_shared::ids::SessionKey;
+use rusqlite::Connection;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Look {
+    binding: Option<(BindingRow, Target)>,
+    busy: bool,
+    under: Option<Under>,
+    /// The key of the next session that the entry makes; `None` when none speaks for the conversation.
+    pub(crate) next: Option<SessionKey>,
+}
+
+impl Look {
+    /// For the decision.
+    pub(crate) fn seen(&self) -> Seen<'_> {
+        let binding = self.binding.as_ref().map(|(row, target)| (row, *target));
+        Seen { binding, busy: self.busy, under: self.under.as_ref() }
+    }
+
+    /// The binding that makes room for another one. What ends with its session, which is closed, is told that.
+    pub(crate) fn before(&self, closed: Option<&Done>) -> Option<&BindingRow> {
+        let (row, _) = self.binding.as_ref()?;
+        Some(row).filter(|row| closed.is_none_or(|closed| closed.session_key != row.session_key))
+    }
+}
+
+/// Looks at a conversation.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> Result<Look, StoreError> {
+    let mut look = Look { binding: None, busy: false, under: None, next: None };
+    if let Some(row) = bindings::of_conversation(db, at)? {
+        let target = bindings::target(db, &row.session_key)?;
+        look.busy = busy(db, &row.session_key)?;
+        look.binding = Some((row, target));
+    }
+    let Some(entry) = find(table, at).map(|found| found.entry) else { return Ok(look) };
+    let Some(agent) = &entry.agent else { return Ok(look) };
+    let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
+    let first = first.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?;
+    let (newest, before) = under(db, &first)?;
+    look.under = newest;
+    let next = next_key(&first, before);
+    look.next = Some(next.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?);
+    Ok(look)
+}
+
+/// Whether a session has runs that have not ended.
+fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
+        AS busy";
+    Ok(first(db, SQL, [key.as_str()], |row| Ok(row.get("busy")?))?.unwrap_or(false))
+}
+
+/// The newest session with this key or one that follows it, and how many there are.
+fn under(db: &Connection, key: &SessionKey) -> Result<(Option<Under>, u64), StoreError> {
+    // ';' comes after ':'.
+    const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
+    const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid";
+    let count = format!("SELECT count(*) AS count FROM acp_sessions WHERE {UNDER}");
+    let before = first(db, &count, [key.as_str()], |row| int(row, "count"))?.unwrap_or(0);
+    let newest =
+        format!("SELECT session_key, state FROM acp_sessions WHERE {UNDER} ORDER BY rowid DESC LIMIT 1");
+    let newest = first(db, &newest, [key.as_str()], |row| {
+        Ok((id::<SessionKey>(row, "session_key")?, word(row, "state")?))
+    })?;
+    let Some((session_key, state)) = newest else { return Ok((None, before)) };
+    let metadata = all(db, MADE, [session_key.as_str()], |row| Ok(row.get::<_, String>("metadata_json")?))?;
+    let made = metadata.iter().rev().find_map(|metadata| Made::read(metadata));
+    let busy = busy(db, &session_key)?;
+    Ok((Some(Under { session_key, state, made, busy }), before))
+}
