@@ -102,10 +102,11 @@ impl Lane {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         while let Ok(Some(job)) = tokio::time::timeout(IDLE, jobs.recv()).await {
             self.work(job).await;
-            if jobs.is_empty() && self.has_missed.swap(false, Ordering::SeqCst) {
-                if let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await {
-                    self.work(Job::Missed(place)).await;
-                }
+            if jobs.is_empty()
+                && self.has_missed.swap(false, Ordering::SeqCst)
+                && let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await
+            {
+                self.work(Job::Missed(place)).await;
             }
         }
     }
