@@ -4,6 +4,7 @@
 //! there is a card to be kept ([`cards`]). A wake-up is only a hint: everything is read from the journal and from the
 //! outbox, so that a crash anywhere is gone on from.
 
+mod beside;
 mod cards;
 mod pass;
 
@@ -94,7 +95,8 @@ pub(crate) async fn run(
             let mark = marks.entry(due.binding.binding_id).or_default();
             let is_behind = mark.cursor.is_none_or(|cursor| cursor < due.end);
             let is_over = due.binding.status == BindingStatus::Ended;
-            if mark.busy || !(is_behind || is_over) {
+            let is_parked = due.binding.status == BindingStatus::Parked;
+            if mark.busy || is_parked || !(is_behind || is_over) {
                 continue;
             }
             mark.busy = true;

@@ -4,23 +4,27 @@
 //! then the person is told, then the row is settled. The message id is the root of every key that follows, so a
 //! crash between any two steps is gone on from without a second effect.
 
+mod changes;
+mod tell;
+
 use crate::bindings::router::Arrival;
 use crate::bindings::{BoundDeliveryRouter, ConfiguredBindings, SessionBindingService};
-use crate::channel::{Channel, Channels, Inbox, Lookup, Offered, Outgoing, Reply, SendOutcome};
+use crate::channel::Channels;
 use crate::commands::Commands;
 use crate::core::binding::Stale;
 use crate::core::command;
 use crate::core::command::gate::Standing;
-use crate::core::project::{PartKind, nonce_of};
+use crate::core::files::File;
+use crate::core::project::actions::of_queued;
+use crate::core::project::nonce_of;
 use crate::core::route::{Destination, Route};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
-use crate::core::split::split;
 use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, Store, StoreError, commands, console, now_ms, said};
+use crate::store::{Health, Store, StoreError, buttons, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
@@ -40,10 +44,6 @@ const TEXT_BYTES_MAX: usize = 1024 * 1024;
 const RESUME_ROWS: u64 = 256;
 /// First and longest pause before messages that could not be settled are taken up again, in milliseconds.
 const RETRY_MS: (u64, u64) = (1_000, 30_000);
-/// How often a reply is tried before it is left for later.
-const REPLY_ATTEMPTS_MAX: u32 = 3;
-/// The longest that a reply waits for a channel that takes no more for now, in milliseconds.
-const REPLY_LIMIT_MS: u64 = 5_000;
 
 /// Takes messages of every channel. Cheap to clone.
 #[derive(Clone)]
@@ -215,20 +215,6 @@ fn span(inbound: &Inbound) -> tracing::Span {
     tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id, message_id)
 }
 
-impl Inbox for Inlet {
-    fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
-        Box::pin(async move {
-            let Err(failure) = self.accept(message).await else { return Offered::Taken };
-            let why = failure.to_string();
-            match failure.code {
-                Code::Usage | Code::IdempotencyConflict => Offered::Refused { why },
-                Code::LimitReached if !failure.retryable => Offered::Refused { why },
-                _ => Offered::Later { why },
-            }
-        })
-    }
-}
-
 /// Waits until what could not be committed can be again.
 async fn healed(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {
@@ -244,7 +230,7 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
     if inbound.message_id.is_empty() || inbound.message_id.len() > acp_shared::ids::ID_BYTES_MAX {
         return usage("A message needs an id of 1 to 200 bytes.");
     }
-    if inbound.text.trim().is_empty() {
+    if inbound.text.trim().is_empty() && inbound.attachments.is_empty() {
         return usage("The message is empty.");
     }
     if inbound.text.len() > TEXT_BYTES_MAX {
@@ -303,10 +289,11 @@ impl Inner {
             Some(outcome) if row.settled => return Ok(outcome),
             Some(outcome) => (outcome, true),
             None => {
-                let outcome = self.act(&row.inbound).await?;
+                let outcome = self.act(&row.inbound, row.files).await?;
                 let (said, kept) = (row.inbound.clone(), outcome.clone());
                 let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept);
                 self.store.write("inbox_record", record).await?;
+                self.show(&row.inbound, &outcome);
                 (outcome, false)
             }
         };
@@ -314,8 +301,13 @@ impl Inner {
         let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {
-            for message_id in replies.iter().filter(|_| hears_itself) {
-                said::remember(tx, &said.conversation, message_id)?;
+            for reply in &replies {
+                if hears_itself {
+                    said::remember(tx, &said.conversation, &reply.message.message_id)?;
+                }
+                if let (true, Some(asks), Some(session)) = (reply.has_buttons, kept.asks(), kept.prompted()) {
+                    buttons::keep(tx, &said.conversation, session, &reply.message, &asks.about)?;
+                }
             }
             inbox::settle(tx, &said, &kept)
         };
@@ -359,10 +351,10 @@ impl Inner {
     }
 
     /// Does what the message asks for. An error means that it is to be tried again.
-    async fn act(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
+    async fn act(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
         let acted = match command::parse(&inbound.text) {
             Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
-            None => self.prompt(inbound).await,
+            None => self.prompt(inbound, files).await,
         };
         match acted {
             Err(failure) if failure.code == Code::StoreUnavailable => Err(failure),
@@ -378,10 +370,11 @@ impl Inner {
     /// What the author may do beyond what is theirs, as their channel says.
     fn standing(&self, inbound: &Inbound) -> Standing {
         let channel = self.channels.get(&inbound.conversation);
-        channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author))
+        let of_channel = || channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author));
+        inbound.standing.unwrap_or_else(of_channel)
     }
 
-    async fn prompt(&self, inbound: &Inbound) -> Result<Outcome, Failure> {
+    async fn prompt(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
         let key = root_key(inbound)?;
         let of = key.clone();
         let before: Option<SessionKey> =
@@ -389,16 +382,21 @@ impl Inner {
         let told = self.configured.ensure(inbound, &key, before.is_some()).await?;
         let outcome = match before {
             Some(session_key) => {
-                let text = inbound.text.clone();
-                submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, text).await?
+                let said = (RunMode::Prompt, inbound.text.clone(), files);
+                submit(self.service.as_ref(), inbound, &session_key, said).await?
             }
-            None => self.route(inbound, key).await?,
+            None => self.route(inbound, files, key).await?,
         };
         Ok(outcome.after(told))
     }
 
     /// Gives a message to the session that its conversation is bound to.
-    async fn route(&self, inbound: &Inbound, key: IdempotencyKey) -> Result<Outcome, Failure> {
+    async fn route(
+        &self,
+        inbound: &Inbound,
+        files: Vec<File>,
+        key: IdempotencyKey,
+    ) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
         let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
@@ -413,8 +411,8 @@ impl Inner {
                 let keep =
                     move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
                 self.bindings.touch(binding_id, now_ms(), keep).await?;
-                submit(self.service.as_ref(), inbound, &session_key, RunMode::Prompt, inbound.text.clone())
-                    .await
+                let said = (RunMode::Prompt, inbound.text.clone(), files);
+                submit(self.service.as_ref(), inbound, &session_key, said).await
             }
             Route::Unbound { destination: Destination::Hint, reason } => {
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
@@ -449,85 +447,6 @@ impl Inner {
         }
         Ok(removed.map(told))
     }
-
-    /// Tells the person what came of it, once: the reply's nonce follows from the message id. `is_unknown`: an earlier
-    /// attempt may have told them. The channel's ids of what was said.
-    async fn tell(
-        &self,
-        inbound: &Inbound,
-        outcome: &Outcome,
-        is_unknown: bool,
-    ) -> Result<Vec<String>, Failure> {
-        let mut said = Vec::new();
-        let Ok(channel) = self.channels.get(&inbound.conversation) else {
-            tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
-            return Ok(said);
-        };
-        let kind =
-            if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
-        let session_key = match outcome {
-            Outcome::Prompted { session_key, .. } => Some(session_key.clone()),
-            Outcome::Command { session_key, .. } => session_key.clone(),
-            Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
-        };
-        for (number, text) in split(&outcome.text(), channel.limit()).into_iter().enumerate() {
-            let message = Outgoing {
-                kind,
-                text,
-                nonce: root_nonce(inbound, &format!("reply {number}")),
-                session_key: session_key.clone(),
-                run_id: None,
-            };
-            said.extend(self.reply(channel.as_ref(), inbound, &message, is_unknown).await?);
-        }
-        Ok(said)
-    }
-
-    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the answer was lost, or an earlier
-    /// process may have sent it) is looked for first, and never sent blindly.
-    async fn reply(
-        &self,
-        channel: &dyn Channel,
-        inbound: &Inbound,
-        message: &Outgoing,
-        mut is_unknown: bool,
-    ) -> Result<Option<String>, Failure> {
-        for attempt in 1..=REPLY_ATTEMPTS_MAX {
-            let looked = if is_unknown {
-                channel.lookup(&inbound.conversation, message).await
-            } else {
-                Lookup::Absent
-            };
-            let outcome = match looked {
-                Lookup::Found { message_id } => return Ok(Some(message_id)),
-                Lookup::Unknown { why } => SendOutcome::Uncertain { why },
-                Lookup::Absent => channel.send(&inbound.conversation, message).await,
-            };
-            is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
-            match outcome {
-                SendOutcome::Sent { message_id } => return Ok(Some(message_id)),
-                SendOutcome::Rejected { again: false, why } => {
-                    tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
-                    return Ok(None);
-                }
-                SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
-                    tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
-                }
-                outcome if attempt == REPLY_ATTEMPTS_MAX => {
-                    tracing::warn!(
-                        message_id = inbound.message_id,
-                        why = outcome.as_str(),
-                        "a reply waits on"
-                    );
-                }
-                SendOutcome::Limited { .. }
-                | SendOutcome::Rejected { .. }
-                | SendOutcome::Uncertain { .. } => {}
-            }
-        }
-        let failure = Failure::new(Code::StoreUnavailable, "The reply could not be sent.");
-        Err(failure.origin("gateway").retryable())
-    }
 }
 
 /// Gives a message to a session.
@@ -538,14 +457,14 @@ pub(crate) async fn submit(
     service: &dyn Service,
     inbound: &Inbound,
     session_key: &SessionKey,
-    mode: RunMode,
-    text: String,
+    (mode, text, files): (RunMode, String, Vec<File>),
 ) -> Result<Outcome, Failure> {
     let request = PromptRequest {
         text,
         mode,
         author: inbound.author.clone(),
         interactive: true,
+        files,
         requester_message_id: Some(inbound.message_id.clone()),
         new_conversation: false,
     };
@@ -557,12 +476,14 @@ pub(crate) async fn submit(
         (RunMode::Prompt, _, 0) => String::new(),
         (RunMode::Prompt, _, n) => format!("The agent is busy: queued behind {n}."),
     };
+    let is_queued = !accepted.steered && accepted.queued_behind > 0;
     Ok(Outcome::Prompted {
         session_key: session_key.clone(),
         run_id: accepted.run_id,
         after_seq: accepted.after_seq,
         queued_behind: accepted.queued_behind,
         text,
+        asks: is_queued.then(|| of_queued(accepted.run_id, mode == RunMode::Prompt)),
     })
 }
 

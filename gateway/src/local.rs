@@ -12,7 +12,8 @@ use crate::error::Failure;
 use crate::http::service::{Reply, Service};
 use crate::live::Live;
 use crate::manager::{
-    Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+    Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
+    SpawnRequest, Spawned,
 };
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -72,6 +73,16 @@ impl Service for Local {
         key: IdempotencyKey,
     ) -> Reply<'a, Cancelled> {
         Box::pin(self.manager.cancel(session, run, key))
+    }
+
+    fn queued<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: RunId,
+        change: QueuedChange,
+        key: IdempotencyKey,
+    ) -> Reply<'a, QueuedNow> {
+        Box::pin(self.manager.queued(session, run, change, key))
     }
 
     fn close<'a>(

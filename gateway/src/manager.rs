@@ -12,7 +12,8 @@ use crate::core::options::Setting;
 use crate::core::policy::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, Policy, SESSIONS_MAX, Scope};
 use crate::core::recovery;
 pub(crate) use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
+    SpawnRequest, Spawned,
 };
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
 use crate::core::session::Ending;
@@ -112,7 +113,9 @@ impl Manager {
         };
         match answered? {
             Answered::Prompt(accepted) => Ok(accepted),
-            Answered::Cancel(_) | Answered::Now(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+            Answered::Cancel(_) | Answered::Queued(_) | Answered::Now(_) | Answered::Done => {
+                Err(Failure::of(Code::Runtime))
+            }
         }
     }
 
@@ -130,7 +133,30 @@ impl Manager {
         let keyed = keyed("cancel", session, &key, &run);
         match self.ask(session, Command::Cancel(run), keyed).await? {
             Answered::Cancel(cancelled) => Ok(cancelled),
-            Answered::Prompt(_) | Answered::Now(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+            Answered::Prompt(_) | Answered::Queued(_) | Answered::Now(_) | Answered::Done => {
+                Err(Failure::of(Code::Runtime))
+            }
+        }
+    }
+
+    /// Changes a run that waits: drops it, says it into the running turn, or gives it another text. What has started is
+    /// never changed, and that is the answer then.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_LIMIT_REACHED` (the new text is too long), `ACP_STORE_UNAVAILABLE`.
+    pub(crate) async fn queued(
+        &self,
+        session: &SessionKey,
+        run_id: RunId,
+        change: QueuedChange,
+        key: IdempotencyKey,
+    ) -> Result<QueuedNow, Failure> {
+        let keyed = keyed("queued", session, &key, &(run_id, &change));
+        match self.ask(session, Command::Queued { run_id, change }, keyed).await? {
+            Answered::Queued(now) => Ok(now),
+            Answered::Prompt(_) | Answered::Cancel(_) | Answered::Now(_) | Answered::Done => {
+                Err(Failure::of(Code::Runtime))
+            }
         }
     }
 
@@ -305,7 +331,9 @@ impl Manager {
 fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
     match answered? {
         Answered::Now(now) => Ok(now),
-        Answered::Prompt(_) | Answered::Cancel(_) | Answered::Done => Err(Failure::of(Code::Runtime)),
+        Answered::Prompt(_) | Answered::Cancel(_) | Answered::Queued(_) | Answered::Done => {
+            Err(Failure::of(Code::Runtime))
+        }
     }
 }
 

@@ -95,6 +95,7 @@ fn said(text: &str) -> PromptRequest {
         mode: RunMode::Prompt,
         author: "ann".to_owned(),
         interactive: true,
+        files: Vec::new(),
         requester_message_id: None,
         new_conversation: false,
     }

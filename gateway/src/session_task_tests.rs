@@ -168,6 +168,7 @@ impl World {
             mode: RunMode::Prompt,
             author: String::new(),
             interactive: false,
+            files: Vec::new(),
             requester_message_id: None,
             new_conversation: false,
         };

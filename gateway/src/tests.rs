@@ -136,6 +136,7 @@ impl Scribe {
             mode,
             state: RunState::Running,
             text: "hi".to_owned(),
+            files: None,
             author: "ann".to_owned(),
             interactive: true,
             requester_message_id: None,
@@ -173,6 +174,15 @@ impl Scribe {
         run.state = RunState::Completed;
         run.last_seq = seq;
         self.store.commit(self.fence.clone(), vec![done, Write::Run(Box::new(run))]).await.unwrap();
+    }
+
+    /// Ends the run without one.
+    pub(crate) async fn fail(&mut self) {
+        let error = self.write(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), true);
+        let (mut run, seq) = self.run.take().unwrap();
+        run.state = RunState::Failed;
+        run.last_seq = seq;
+        self.store.commit(self.fence.clone(), vec![error, Write::Run(Box::new(run))]).await.unwrap();
     }
 
     /// Closes the session with its bindings, and then has the agent end.

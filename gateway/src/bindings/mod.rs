@@ -154,7 +154,7 @@ impl SessionBindingService {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
-    /// Somebody spoke through a binding. Durable when this returns, so that no stop loses it (D8), together with what
+    /// Somebody spoke through a binding; one that is parked is active again. Durable when this returns, so that no stop loses it (D8), together with what
     /// `also` writes about it.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl SessionBindingService {
         also: impl FnOnce(&Tx<'_>) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<(), BindingError> {
         let touch = move |tx: &Tx<'_>| {
-            bindings::touch(tx, binding_id, at_ms)?;
+            bindings::resume(tx, binding_id, at_ms)?;
             also(tx)
         };
         Ok(self.store.write("binding_touch", touch).await?)
@@ -340,7 +340,7 @@ fn bind(
     let binding = match (placement, found) {
         (Placement::Child, Some(before)) => return Ok(Ok(Bound { binding: before, session, fresh: false })),
         (Placement::Here, Some(before)) if same(&before) => {
-            bindings::touch(tx, before.binding_id, now)?;
+            bindings::resume(tx, before.binding_id, now)?;
             return Ok(Ok(Bound { binding: before, session, fresh: false }));
         }
         (Placement::Here, Some(before)) => {

@@ -106,7 +106,7 @@ impl SessionBindingService {
     /// As [`SessionBindingService::bind`].
     pub(crate) async fn finish(&self, binding_id: BindingId) -> Result<Bound, BindingError> {
         let (binding, session) = self.pending(binding_id).await?;
-        if binding.status == BindingStatus::Active {
+        if binding.status.is_live() {
             return Ok(Bound { binding, session, fresh: false });
         }
         let at = parent_of(&binding);
@@ -116,6 +116,9 @@ impl SessionBindingService {
             nonce: nonce_of(&["starter", &binding_id.to_string()]),
             session_key: Some(session.session_key.clone()),
             run_id: None,
+            actions: Vec::new(),
+            not_before_ms: None,
+            others: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
             Opened::Made { conversation_id } => conversation_id,
@@ -155,7 +158,7 @@ impl SessionBindingService {
         });
         let found = read
             .await?
-            .filter(|(binding, _)| matches!(binding.status, BindingStatus::Pending | BindingStatus::Active));
+            .filter(|(binding, _)| binding.status == BindingStatus::Pending || binding.status.is_live());
         found.ok_or(BindingError::NotBound)
     }
 

@@ -113,9 +113,9 @@ impl Channel for Hall {
     }
 }
 
-const BOTH: Capabilities = Capabilities { here: true, child: true };
-const BELOW: Capabilities = Capabilities { here: false, child: true };
-const NONE: Capabilities = Capabilities { here: false, child: false };
+const BOTH: Capabilities = Capabilities { here: true, child: true, child_first: false };
+const BELOW: Capabilities = Capabilities { here: false, child: true, child_first: false };
+const NONE: Capabilities = Capabilities { here: false, child: false, child_first: false };
 
 fn key(name: &str) -> SessionKey {
     SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap()

@@ -49,7 +49,7 @@ impl Channel for Console {
     }
 
     fn capabilities(&self, _: &ConversationRef) -> Capabilities {
-        Capabilities { here: true, child: true }
+        Capabilities { here: true, child: true, child_first: false }
     }
 
     /// Those who type there choose the ids of what they say.

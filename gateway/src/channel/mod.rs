@@ -5,16 +5,23 @@
 
 pub(crate) mod adapters;
 pub(crate) mod console;
+#[cfg(feature = "discord")]
+pub(crate) mod discord;
+mod inbox;
 
 pub(crate) use adapters::{Channels, NoAdapter};
 
 pub use crate::core::binding::Capabilities;
-pub use crate::core::command::gate::Standing;
+pub use crate::core::command::gate::{Approves, Standing};
+pub use crate::core::files::{Attachment, AttachmentContent};
 pub use crate::core::project::PartKind;
+pub use crate::core::project::actions::{Action, ActionStyle};
 pub use crate::core::route::Destination;
 pub use crate::core::rows::ConversationRef;
 pub use crate::core::split::{Limit, Unit};
-pub use crate::store::inbox::Inbound;
+pub use crate::store::bindings::Place;
+pub use crate::store::inbox::{Answer, Inbound};
+pub use inbox::{Amended, Change, Changed, Inbox, Offered, Said, Suggest, Suggestion};
 
 use acp_shared::ids::{RunId, SessionKey};
 use std::future::Future;
@@ -41,7 +48,7 @@ pub trait Channel: Send + Sync + 'static {
     /// What can be done about bindings in one of its conversations.
     fn capabilities(&self, at: &ConversationRef) -> Capabilities {
         let _ = at;
-        Capabilities { here: true, child: false }
+        Capabilities { here: true, child: false, child_first: false }
     }
 
     /// Whether what it sends comes back to it under the same message ids. Then the gateway drops what it knows to be
@@ -75,12 +82,33 @@ pub trait Channel: Send + Sync + 'static {
         Box::pin(async move { Opened::Rejected { why, again: false } })
     }
 
+    /// Whether it shows [`Signal`]s.
+    fn can_signal(&self) -> bool {
+        false
+    }
+
+    /// Shows something beside the messages, as well as it can.
+    fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> Reply<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// How long a message can be changed freely after it was sent, in milliseconds; the live card of a long turn goes
+    /// on in another message then. `None`: for ever.
+    fn edits_until_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether the answer of a turn ends with a line about it: agent, time, tools, context, cost.
+    fn shows_footer(&self) -> bool {
+        false
+    }
+
     /// Whether a message that was sent can be given another text.
     fn can_edit(&self) -> bool {
         false
     }
 
-    /// Gives a message that was sent another text. Best effort: the last one that is given holds, and one that is
+    /// Gives a message that was sent another text and other buttons. Best effort: the last one that is given holds, and one that is
     /// lost is followed by others.
     fn edit<'a>(
         &'a self,
@@ -121,30 +149,6 @@ pub enum Opened {
     },
 }
 
-/// Where channels bring what people say. The same message (by its id in its conversation) may be brought any
-/// number of times, and is acted on once.
-pub trait Inbox: Send + Sync + 'static {
-    /// Brings a message. Whoever drops the call before its answer stops nothing.
-    fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
-}
-
-/// What became of a message that was brought in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Offered {
-    /// It is kept, and was acted on: it need not be brought again.
-    Taken,
-    /// It may not be kept: bring it again after a moment.
-    Later {
-        /// Why, for the log.
-        why: String,
-    },
-    /// It is no message that can be taken.
-    Refused {
-        /// Why, for the log.
-        why: String,
-    },
-}
-
 /// A message on its way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
@@ -158,7 +162,43 @@ pub struct Outgoing {
     pub session_key: Option<SessionKey>,
     /// The run that it belongs to.
     pub run_id: Option<RunId>,
+    /// Nothing of it was sent before this, milliseconds since the Unix epoch; `None` where nobody knows.
+    pub not_before_ms: Option<u64>,
+    /// Messages of this conversation that are known to be others: none of them is looked for.
+    pub others: Vec<String>,
+    /// Its buttons, in order; a channel without buttons shows the text alone, which says the same.
+    pub actions: Vec<Action>,
 }
+
+/// What a conversation is shown beside messages, as well as it can be: nobody waits for it, and it may be lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signal {
+    /// A person's message was given to the agent.
+    Received {
+        /// The message.
+        message_id: String,
+    },
+    /// It waits until another turn is over.
+    Queued {
+        /// The message.
+        message_id: String,
+    },
+    /// Its turn is over, and the answer stands in the conversation.
+    Done {
+        /// The message.
+        message_id: String,
+    },
+    /// Its turn failed, and that stands in the conversation.
+    Failed {
+        /// The message.
+        message_id: String,
+    },
+    /// The agent works, and waits for nobody. Given again every [`WORKING_MS`] as long as that is so.
+    Working,
+}
+
+/// How often [`Signal::Working`] is given, in milliseconds.
+pub const WORKING_MS: u64 = 8_000;
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -362,7 +362,7 @@ fn doing(view: &SessionView) -> String {
 fn bound(view: &SessionView) -> String {
     let places = view.bindings.iter().map(|at| match at.status {
         BindingStatus::Active => format!("{}:{}", at.channel, at.conversation_id),
-        BindingStatus::Pending | BindingStatus::Ending | BindingStatus::Ended => {
+        BindingStatus::Pending | BindingStatus::Parked | BindingStatus::Ending | BindingStatus::Ended => {
             format!("{}:{} ({})", at.channel, at.conversation_id, format!("{:?}", at.status).to_lowercase())
         }
     });

@@ -6,6 +6,7 @@ use crate::bindings::BindingError;
 use crate::core::binding::Placement;
 use crate::core::command::{Place, SpawnArgs};
 use crate::core::configured::find;
+use crate::core::request::{QueuedChange, QueuedNow};
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
@@ -13,7 +14,7 @@ use crate::inbound::{root_key, submit};
 use crate::manager::{CloseRequest, SpawnRequest};
 use crate::store::codec::Word as _;
 use crate::store::inbox::Outcome;
-use acp_shared::ids::SessionKey;
+use acp_shared::ids::{RunId, SessionKey};
 
 impl Commands {
     /// `/acp spawn`
@@ -35,7 +36,7 @@ impl Commands {
             bind: placement.map(|_| at.clone()),
             placement: placement.unwrap_or_default(),
             prompt: None,
-            author: asked.inbound.author.clone(),
+            author: asked.by.name.to_owned(),
             interactive: true,
             spawned_by: None,
             configured: None,
@@ -100,12 +101,39 @@ impl Commands {
     }
 
     /// `/acp cancel`
-    pub(super) async fn cancel(&self, asked: Asked<'_>, session: &SessionKey) -> Result<String, Failure> {
-        let cancelled = self.service.cancel(session, None, root_key(asked.inbound)?).await?;
+    pub(super) async fn cancel(
+        &self,
+        asked: Asked<'_>,
+        session: &SessionKey,
+        run_id: Option<RunId>,
+    ) -> Result<String, Failure> {
+        let cancelled = self.service.cancel(session, run_id, root_key(asked.inbound)?).await?;
         Ok(match cancelled.run_id {
             Some(_) => format!("The turn of {session} was asked to stop."),
+            None if run_id.is_some() => "That turn is over already.".to_owned(),
             None => format!("Nothing runs and nothing waits in {session}."),
         })
+    }
+
+    /// `/acp drop`, `/acp steer --run`
+    pub(super) async fn queued(
+        &self,
+        asked: Asked<'_>,
+        session: &SessionKey,
+        run_id: RunId,
+        change: QueuedChange,
+    ) -> Result<String, Failure> {
+        let steers = change == QueuedChange::Steer;
+        let now = self.service.queued(session, run_id, change, root_key(asked.inbound)?).await?;
+        Ok(match (now, steers) {
+            (QueuedNow::Done, true) => "Said into the running turn.",
+            (QueuedNow::Done, false) => "Dropped.",
+            (QueuedNow::TooLate, _) => "Too late: it does not wait any more.",
+            (QueuedNow::Unsteerable, _) => {
+                "This turn cannot be steered: the message waits on, and is the next prompt when its turn comes."
+            }
+        }
+        .to_owned())
     }
 
     /// `/acp steer`: what comes of it is said where the session is bound.
@@ -116,7 +144,8 @@ impl Commands {
         text: String,
     ) -> Result<Outcome, Failure> {
         let session = &meant.session_key;
-        let outcome = submit(self.service.as_ref(), asked.inbound, session, RunMode::Steer, text).await?;
+        let outcome =
+            submit(self.service.as_ref(), asked.inbound, session, (RunMode::Steer, text, Vec::new())).await?;
         Ok(match outcome {
             Outcome::Prompted { run_id, text, .. } if meant.elsewhere => {
                 let text = format!("{text} The answer goes to the conversations of {session}.");

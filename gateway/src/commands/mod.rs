@@ -14,6 +14,7 @@ mod permissions;
 use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
 use crate::core::command::gate::{Belongs, Requester, Standing, Who};
 use crate::core::command::{Act, Command, target, verbs};
+use crate::core::request::QueuedChange;
 use crate::core::route::Route;
 use crate::error::Failure;
 use crate::http::service::Service;
@@ -47,7 +48,8 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// For the record and for people.
     fn name(&self) -> &str {
-        if self.by.name.is_empty() { "somebody" } else { self.by.name }
+        let shown = if self.inbound.author.is_empty() { self.by.name } else { &self.inbound.author };
+        if shown.is_empty() { "somebody" } else { shown }
     }
 }
 
@@ -84,7 +86,8 @@ impl Commands {
         standing: Standing,
         command: Command,
     ) -> Result<Outcome, Failure> {
-        let asked = Asked { inbound, by: Requester { name: &inbound.author, standing } };
+        let asked =
+            Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
         let who = command.who();
         let text = match command {
             Command::Help => verbs::help(),
@@ -127,7 +130,10 @@ impl Commands {
         let session = &meant.session_key;
         let text = match act {
             Act::Steer(text) => return self.steer(asked, &meant, text).await,
-            Act::Cancel => self.cancel(asked, session).await?,
+            Act::Cancel => self.cancel(asked, session, None).await?,
+            Act::CancelRun(run_id) => self.cancel(asked, session, Some(run_id)).await?,
+            Act::Drop(run_id) => self.queued(asked, session, run_id, QueuedChange::Drop).await?,
+            Act::SteerRun(run_id) => self.queued(asked, session, run_id, QueuedChange::Steer).await?,
             Act::Close { ending, discard } => self.close(asked, session, (ending, discard)).await?,
             Act::New => self.new_conversation(asked, session).await?,
             Act::Set(setting) => self.set(asked, session, setting).await?,
@@ -184,7 +190,7 @@ impl Commands {
         let (session, at) = (session.clone(), asked.inbound.conversation.clone());
         let belongs = self.store.read("command_owners", move |db| {
             let bindings = match who {
-                Who::Anyone | Who::Owner => Vec::new(),
+                Who::Anyone | Who::Owner | Who::Approver => Vec::new(),
                 Who::Binder => commands::bindings_near(db, &session, &at)?,
                 Who::Focus => crate::store::bindings::of_conversation(db, &at)?.into_iter().collect(),
             };

@@ -3,9 +3,12 @@
 use super::{Asked, Commands, Meant, usage};
 use crate::core::command::{AnswerArgs, Verdict};
 use crate::core::link::{PermissionOption, Wanted};
-use crate::core::rows::PermissionRow;
+use crate::core::permission::named;
+use crate::core::project::actions::settled_line;
+use crate::core::rows::{PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::root_key;
+use crate::store::permissions;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use serde::{Deserialize, Serialize};
@@ -29,14 +32,29 @@ impl Commands {
     /// Which question `/acp allow`, `deny` or `answer` means, and which option of it.
     pub(super) async fn choose(&self, session: &SessionKey, args: &AnswerArgs) -> Result<Choice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        let row = pick_permission(&pending, args.permission.as_deref())
-            .map_err(|text| usage(text).detail("PERMISSION_NOT_PENDING"))?;
+        let row = match pick_permission(&pending, args.permission.as_deref()) {
+            Ok(row) => row,
+            Err(text) => {
+                let text = self.settled(session, args.permission.as_deref()).await?.unwrap_or(text);
+                return Err(usage(text).detail("PERMISSION_NOT_PENDING"));
+            }
+        };
         let option = pick_option(options_of(row), &args.verdict).map_err(usage)?;
         Ok(Choice {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
             name: option.name.clone(),
         })
+    }
+
+    /// What is said to whoever answers a permission of this session that is settled: how, and by whom.
+    async fn settled(&self, session: &SessionKey, wanted: Option<&str>) -> Result<Option<String>, Failure> {
+        let Some(wanted) = wanted.filter(|wanted| named(wanted).is_some()).map(str::to_owned) else {
+            return Ok(None);
+        };
+        let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
+        let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
+        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row))))
     }
 
     /// `/acp allow`, `deny`, `answer`
@@ -86,7 +104,11 @@ fn pick_permission<'a>(
     pending: &'a [PermissionRow],
     wanted: Option<&str>,
 ) -> Result<&'a PermissionRow, String> {
-    let fits = |row: &&PermissionRow| wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted));
+    // A whole name means that one and no other: a button of a settled one must not answer one whose name goes on (H4).
+    let is_whole = wanted.is_some_and(|wanted| named(wanted).is_some());
+    let fits = |row: &&PermissionRow| {
+        !is_whole && wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted))
+    };
     let exact = pending.iter().find(|row| wanted == Some(row.permission_id().as_str()));
     let mut found = pending.iter().filter(fits);
     match (exact, found.next(), found.next()) {

@@ -70,6 +70,16 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
     assert!(pick(&rows, Some("x")).unwrap_err().starts_with("No pending permission has that id."));
 }
 
+/// H4: the name of a settled permission may be the start of the name of one that waits.
+#[test]
+fn a_whole_id_never_means_another_permission() {
+    let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
+    let picked = pick_permission(&[pending(12)], Some(&id(1))).map(|row| row.ask.at);
+    assert!(picked.unwrap_err().starts_with("No pending permission has that id."));
+    let lease = "01890a5d-ac96-774b-bcce-b302099a8057:";
+    assert_eq!(pick_permission(&[pending(12)], Some(lease)).map(|row| row.ask.at), Ok(12));
+}
+
 #[test]
 fn lists_say_the_numbers_to_answer_with() {
     let want = "The agent waits for:\n- Write (id 01890a5d-ac96-774b-bcce-b302099a8057:1)\n  1. Name of y\n  2. Name of n";

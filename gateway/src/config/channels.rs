@@ -44,21 +44,87 @@ pub(crate) struct Channels {
     /// `channels.console.*`.
     pub(crate) console: Channel,
     /// `channels.discord.*`.
-    pub(crate) discord: Channel,
+    pub(crate) discord: Discord,
 }
 
 impl Channels {
     /// The channels that have a section.
     pub(crate) const NAMES: [&'static str; 2] = ["console", "discord"];
 
-    /// The section of a channel.
-    pub(crate) fn get(&self, name: &str) -> Option<&Channel> {
+    /// What every channel's section has.
+    pub(crate) fn get(&self, name: &str) -> Option<Section<'_>> {
         match name {
-            "console" => Some(&self.console),
-            "discord" => Some(&self.discord),
+            "console" => {
+                let accounts = &self.console.accounts;
+                let all = accounts
+                    .iter()
+                    .map(|(id, it)| (id.as_str(), it.max_concurrent_sessions, &it.thread_bindings));
+                Some(Section { thread_bindings: &self.console.thread_bindings, accounts: all.collect() })
+            }
+            "discord" => {
+                let accounts = &self.discord.accounts;
+                let all = accounts
+                    .iter()
+                    .map(|(id, it)| (id.as_str(), it.max_concurrent_sessions, &it.thread_bindings));
+                Some(Section { thread_bindings: &self.discord.thread_bindings, accounts: all.collect() })
+            }
             _ => None,
         }
     }
+}
+
+/// What every channel's section has.
+#[derive(Debug, Clone)]
+pub(crate) struct Section<'a> {
+    /// Of the channel.
+    pub(crate) thread_bindings: &'a ThreadBindings,
+    /// Of each account: its id, its cap, its bindings.
+    pub(crate) accounts: Vec<(&'a str, Option<u64>, &'a ThreadBindings)>,
+}
+
+impl<'a> Section<'a> {
+    /// An account of that name: its id, its cap, its bindings.
+    pub(crate) fn account(&self, id: &str) -> Option<(&'a str, Option<u64>, &'a ThreadBindings)> {
+        self.accounts.iter().copied().find(|(known, ..)| *known == id)
+    }
+}
+
+/// `channels.discord.*`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Discord {
+    /// `channels.discord.thread_bindings.*`.
+    pub(crate) thread_bindings: ThreadBindings,
+    /// `channels.discord.accounts.ID.*`: the bots. Default: none.
+    pub(crate) accounts: BTreeMap<String, DiscordAccount>,
+}
+
+/// `channels.discord.accounts.ID.*`. Ids of Discord are texts of digits.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DiscordAccount {
+    /// Sessions of this account in use. 0: no cap of its own. Default: none,
+    /// `acp.max_concurrent_sessions_per_account`. Ours.
+    pub(crate) max_concurrent_sessions: Option<u64>,
+    /// `channels.discord.accounts.ID.thread_bindings.*`.
+    pub(crate) thread_bindings: ThreadBindings,
+    /// The file with the bot's token. Default: none. Ours.
+    pub(crate) token_file: Option<String>,
+    /// The environment variable with it, where there is no file. Default: none. Ours.
+    pub(crate) token_env: Option<String>,
+    /// Another service than Discord's own: of a proxy, or of a test. Default: none. Ours.
+    pub(crate) base_url: Option<String>,
+    /// Servers that are served. Default: all that the bot is in. Ours.
+    pub(crate) guilds: Vec<String>,
+    /// Users who may speak to agents. Default: none. Ours.
+    pub(crate) allowed_users: Vec<String>,
+    /// Roles that may. Default: none. Ours.
+    pub(crate) allowed_roles: Vec<String>,
+    /// Users who may answer what any agent asks; then nobody else may. Default: none: everybody what their own agents
+    /// ask. Ours.
+    pub(crate) approver_users: Vec<String>,
+    /// Roles that may. Default: none. Ours.
+    pub(crate) approver_roles: Vec<String>,
 }
 
 /// `channels.NAME.*`.

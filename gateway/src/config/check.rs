@@ -1,6 +1,6 @@
 //! What types cannot say: bounds of numbers, and values that must fit each other.
 
-use super::channels::{Account, ThreadBindings};
+use super::channels::ThreadBindings;
 use super::{Agent, Channels, Config, bindings};
 use std::path::Path;
 
@@ -64,9 +64,9 @@ pub(crate) fn check(config: &Config) -> Found {
     bindings::check(&mut found, config);
     for name in Channels::NAMES {
         if let Some(channel) = config.channels.get(name) {
-            check_bindings(&mut found, &["channels", name], &channel.thread_bindings);
-            for (id, account) in &channel.accounts {
-                check_account(&mut found, &["channels", name, "accounts", id], account);
+            check_bindings(&mut found, &["channels", name], channel.thread_bindings);
+            for (id, sessions_max, bindings) in channel.accounts {
+                check_account(&mut found, &["channels", name, "accounts", id], sessions_max, bindings);
             }
         }
     }
@@ -86,13 +86,12 @@ fn optional(found: &mut Found, key: Vec<String>, value: Option<u64>, (min, max):
     }
 }
 
-fn check_account(found: &mut Found, above: &[&str], account: &Account) {
+fn check_account(found: &mut Found, above: &[&str], sessions_max: Option<u64>, bindings: &ThreadBindings) {
     if above.last().is_some_and(|id| id.is_empty()) {
         found.push((owned(above, &[]), "an account needs a name".to_owned()));
     }
-    let max = account.max_concurrent_sessions;
-    optional(found, owned(above, &["max_concurrent_sessions"]), max, (0, 10_000));
-    check_bindings(found, above, &account.thread_bindings);
+    optional(found, owned(above, &["max_concurrent_sessions"]), sessions_max, (0, 10_000));
+    check_bindings(found, above, bindings);
 }
 
 fn check_bindings(found: &mut Found, above: &[&str], bindings: &ThreadBindings) {

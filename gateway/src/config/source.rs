@@ -1,7 +1,7 @@
 //! Keys, where their values come from, and which keys there are.
 
-use super::channels::Account;
-use super::{Agent, Binding, Channels, Config, unused};
+use super::channels::{Account, DiscordAccount};
+use super::{Agent, Binding, Config, unused};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -83,8 +83,9 @@ pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let binding = shape(serde_json::to_value(Binding::default())?);
     root.replace(&["bindings"], Shape::List(Box::new(binding)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
-    for channel in Channels::NAMES {
-        root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account.clone())));
+    let bot = shape(serde_json::to_value(DiscordAccount::default())?);
+    for (channel, account) in [("console", account), ("discord", bot)] {
+        root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account)));
     }
     Ok(root)
 }

@@ -20,11 +20,11 @@ const fn unused(key: &'static str, instead: &'static str) -> Unused {
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
 /// All of them.
-pub(crate) const UNUSED: [Unused; 3] = [
+pub(crate) const UNUSED: [Unused; 4] = [
     unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
     unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
-    // Policy knows its keys; there is nobody yet who asks.
-    unused("channels.discord", "there is no Discord channel"),
+    unused("channels.discord.thread_bindings.spawn_subagent_sessions", SPAWNS),
+    unused("channels.discord.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
 ];
 
 /// Whether an entry of the table speaks of a key, or of what is beneath it.
@@ -55,18 +55,19 @@ mod tests {
 
     #[test]
     fn whoever_sets_one_is_told() {
-        let source = Source::Env { name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__ENABLED".to_owned() };
+        let source = Source::Env {
+            name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS".to_owned(),
+        };
         let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
         let sources = Sources::from([
-            (path("channels.discord.thread_bindings.enabled"), source),
+            (path("channels.discord.thread_bindings.spawn_subagent_sessions"), source),
             (path("acp.enabled"), Source::Default),
         ]);
         assert_eq!(
             set(&sources),
-            [
-                "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__ENABLED: channels.discord.thread_bindings.enabled is \
-                 not used in this version: there is no Discord channel"
-            ]
+            ["ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS: \
+                 channels.discord.thread_bindings.spawn_subagent_sessions is not used in this version: agents cannot \
+                 spawn sessions yet"]
         );
     }
 

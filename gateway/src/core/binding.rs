@@ -30,6 +30,8 @@ pub struct Capabilities {
     pub here: bool,
     /// A conversation can be made below it, and bound.
     pub child: bool,
+    /// That is where a binding goes when nobody says where.
+    pub child_first: bool,
 }
 
 impl Capabilities {
@@ -44,9 +46,10 @@ impl Capabilities {
     /// Where a binding goes when nobody says where: here if that can be, else below. `None` when neither can.
     pub(crate) const fn usual(self) -> Option<Placement> {
         match self {
+            Self { child: true, child_first: true, .. } => Some(Placement::Child),
             Self { here: true, .. } => Some(Placement::Here),
-            Self { here: false, child: true } => Some(Placement::Child),
-            Self { here: false, child: false } => None,
+            Self { here: false, child: true, .. } => Some(Placement::Child),
+            Self { here: false, child: false, .. } => None,
         }
     }
 }
@@ -134,7 +137,7 @@ pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: 
         (Some(stale), _) if runs_due == 0 => AtStart::End(stale),
         (Some(_), _) => AtStart::Keep,
         (None, BindingStatus::Pending) => AtStart::Finish,
-        (None, BindingStatus::Active | BindingStatus::Ending) => AtStart::Keep,
+        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => AtStart::Keep,
     }
 }
 

@@ -65,8 +65,10 @@ fn a_binding_goes_where_the_channel_can() {
         (false, true, Some(Child)),
         (false, false, None),
     ] {
-        let can = Capabilities { here, child };
+        let can = Capabilities { here, child, child_first: false };
         assert_eq!((can.allow(Here), can.allow(Child), can.usual()), (here, child, usual));
+        let first = Capabilities { here, child, child_first: true };
+        assert_eq!(first.usual(), if child { Some(Child) } else { usual });
     }
 }
 

@@ -92,6 +92,8 @@ pub(crate) struct Known {
     pub(crate) number: u32,
     /// Lines up to this journal row are shown, where each is a message of its own.
     pub(crate) through: u64,
+    /// When the message was sent, milliseconds since the Unix epoch; `None` where nobody knows.
+    pub(crate) posted_at_ms: Option<u64>,
 }
 
 /// What is being shown and not confirmed.
@@ -133,6 +135,8 @@ pub(crate) struct Card {
     /// A message may have been sent with an older text.
     is_post_unsure: bool,
     is_asking: bool,
+    /// How many messages somebody took away.
+    lost: u32,
     /// How the run ended, once it has.
     ending: Option<&'static str>,
     is_off: bool,
@@ -150,7 +154,7 @@ impl Card {
             limit,
             pace,
             can_edit,
-            known: known.unwrap_or(Known { message_id: None, number: 0, through: 0 }),
+            known: known.unwrap_or(Known { message_id: None, number: 0, through: 0, posted_at_ms: None }),
             grown: 0,
             shown: 0,
             status_shown: String::new(),
@@ -164,6 +168,7 @@ impl Card {
             failures: 0,
             is_post_unsure,
             is_asking: false,
+            lost: 0,
             ending: None,
             is_off: false,
         }
@@ -287,15 +292,44 @@ impl Card {
                 self.failures += 1;
             }
             Came::Gone => {
-                self.known.message_id = None;
-                self.known.number += 1;
-                self.is_off = self.known.number >= CARDS_MAX;
-                self.status_shown.clear();
-                self.text_shown.clear();
+                self.begin_anew();
+                self.lost += 1;
+                self.is_off = self.lost >= CARDS_MAX;
                 self.not_before = now.saturating_add(self.pace.interval_ms);
             }
             Came::Never => self.is_off = true,
         }
+    }
+
+    /// The message was sent at this time.
+    pub(crate) const fn posted(&mut self, at_ms: u64) {
+        self.known.posted_at_ms = Some(at_ms);
+    }
+
+    /// From now on it goes on in another message, where one can be changed for so long only and that is over. What is
+    /// done with the old one.
+    pub(crate) fn rotate(&mut self, now_ms: u64, edits_until_ms: Option<u64>) -> Option<Act> {
+        let age_ms = now_ms.saturating_sub(self.known.posted_at_ms?);
+        if self.flight.is_some() || self.is_over() || age_ms < edits_until_ms? {
+            return None;
+        }
+        let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
+        self.begin_anew();
+        let text = self.with_tools("This goes on below");
+        Some(Act::Edit { message_id, text: first(&text, self.limit) })
+    }
+
+    fn begin_anew(&mut self) {
+        self.known.message_id = None;
+        self.known.posted_at_ms = None;
+        self.known.number += 1;
+        self.status_shown.clear();
+        self.text_shown.clear();
+    }
+
+    /// Whether the agent works and waits for nobody.
+    pub(crate) const fn is_working(&self) -> bool {
+        !self.is_asking && self.ending.is_none()
     }
 
     /// What is done with it once the run has ended and its answer stands below.

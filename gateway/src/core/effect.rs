@@ -43,6 +43,13 @@ pub(crate) enum Write {
     Session(Box<SessionRow>),
     /// Insert or update a run's row; its text and identity stay as inserted.
     Run(Box<RunRow>),
+    /// A run that waits says something else from now on. Fails when it does not wait any more.
+    Reword {
+        /// The run.
+        run_id: RunId,
+        /// What it says.
+        text: String,
+    },
     /// Insert a lease row, before the supervisor hears of it (H5).
     NewLease(Box<LeaseRow>),
     /// A lease's streams moved on.

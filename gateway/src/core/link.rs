@@ -9,6 +9,7 @@ use crate::core::event::NewEvent;
 use crate::error::Failure;
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// A runtime backend's machine for one session.
 pub(crate) trait Link: Send {
@@ -64,6 +65,8 @@ pub(crate) struct Submit {
     pub(crate) run_id: RunId,
     /// The prompt.
     pub(crate) text: String,
+    /// The files that came with it, as in the run's row.
+    pub(crate) files: Option<Arc<str>>,
     /// Whether it is a steer into the running turn.
     pub(crate) steer: bool,
 }

@@ -9,6 +9,7 @@ pub(crate) mod command;
 pub(crate) mod configured;
 pub(crate) mod effect;
 pub(crate) mod event;
+pub(crate) mod files;
 pub(crate) mod jsonrpc;
 pub(crate) mod lines;
 pub(crate) mod link;

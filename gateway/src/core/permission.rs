@@ -6,6 +6,7 @@
 
 use crate::core::link::PermissionOption;
 use crate::core::rows::{NonInteractive, PermissionMode};
+use acp_shared::ids::LeaseId;
 
 /// What to do about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,15 @@ pub(crate) enum Decision {
     Ask,
     /// End the run with `PERMISSION_PROMPT_UNAVAILABLE`.
     FailRun,
+}
+
+/// The lease and the offset that a permission's whole name stands for; `None` for anything else, such as the start of
+/// one.
+pub(crate) fn named(permission_id: &str) -> Option<(LeaseId, u64)> {
+    let (lease_id, at) = permission_id.split_once(':')?;
+    let lease_id = LeaseId::parse(lease_id).ok()?;
+    let is_plain = !at.is_empty() && at.bytes().all(|byte| byte.is_ascii_digit());
+    Some((lease_id, at.parse().ok().filter(|_| is_plain)?))
 }
 
 /// Decides. `interactive` says whether somebody can be asked; `tool_kind` is ACP's, when given.

@@ -4,10 +4,13 @@
 //! batches. What a row alone does not hold (the whole output of the run that it ends) comes as a [`Digest`] of
 //! rows that were committed with it or before it, and never change.
 
+pub(crate) mod actions;
 mod body;
+mod footer;
 mod lines;
 mod style;
 
+pub(crate) use actions::Asks;
 pub(crate) use body::Body;
 pub(crate) use style::{Style, Styles};
 
@@ -17,6 +20,7 @@ use crate::core::split::split;
 use crate::core::told::step;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
+use footer::Footer;
 use lines::one_line;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -30,7 +34,7 @@ const PARTS_MAX: u32 = 100_000;
 /// Who settles a permission without anybody being asked.
 const BY_POLICY: &str = "policy";
 /// States that are seen by what follows them, and not said.
-const QUIET: [&str; 2] = ["agent_ready", "agent_rests"];
+const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
 pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Permission,
@@ -98,6 +102,8 @@ pub(crate) struct Part {
     pub(crate) text: String,
     /// Names the part for ever: a channel that has seen it does not show it again.
     pub(crate) nonce: String,
+    /// Its buttons.
+    pub(crate) asks: Option<Asks>,
 }
 
 /// The nonce of a part: 24 letters and digits.
@@ -145,6 +151,7 @@ pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
             part.part_no + 1
         ),
         nonce: nonce(binding_id, part.session_seq, part_no),
+        asks: None,
     })
 }
 
@@ -184,17 +191,27 @@ pub(crate) enum Digest<'a> {
 pub(crate) struct RunDigest {
     mode: RunMode,
     started: bool,
+    has_footer: bool,
+    footer: Footer,
     body: Body,
 }
 
 impl RunDigest {
     /// Of a run of this mode that did (or did not) leave the queue, told in the style of the row that ended it.
     pub(crate) fn new(mode: RunMode, started: bool, style: Style) -> Self {
-        Self { mode, started, body: Body::new(style) }
+        Self { mode, started, has_footer: style.footer, footer: Footer::default(), body: Body::new(style) }
+    }
+
+    /// The same, with who ran it and when its turn began, milliseconds since the Unix epoch.
+    pub(crate) fn by(self, agent: String, started_at_ms: Option<u64>) -> Self {
+        Self { footer: Footer::of(agent, started_at_ms), ..self }
     }
 
     /// Takes the next row of the run, in order; [`DIGESTED`] are enough.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
+        if self.has_footer && kind == EventKind::Update {
+            self.footer.add(&parse(payload));
+        }
         self.body.add(kind, payload);
     }
 
@@ -209,9 +226,15 @@ impl RunDigest {
         if body.is_text_hidden() {
             lines.push("(Text is not shown here; `acp-gateway sessions history` shows it.)".to_owned());
         }
-        lines.extend(body.summary().map(|line| format!("[{line}]")));
+        lines.extend(body.summary().filter(|_| !self.has_footer).map(|line| format!("[{line}]")));
         lines.retain(|line| !line.is_empty());
         lines.join("\n\n")
+    }
+
+    /// The text of its final message, and the line about the turn if there is to be one.
+    fn ended(&self, text: String, ended_at_ms: u64) -> String {
+        let line = self.footer.line(ended_at_ms, self.body.tools());
+        if self.has_footer && !line.is_empty() { joined(text, Some(line)) } else { text }
     }
 }
 
@@ -226,15 +249,21 @@ pub(crate) fn project(
         return Vec::new();
     }
     let Some((kind, text)) = say(event, digest) else { return Vec::new() };
-    let part = |(part_no, text)| Part {
+    let asks =
+        if kind == PartKind::Permission { actions::of_permission(&parse(&event.payload)) } else { None };
+    let texts = split(&text, style.limit);
+    let count = texts.len();
+    let part = |(part_no, text): (u32, String)| Part {
         session_seq: event.session_seq,
         part_no,
         run_id: event.run_id,
         kind,
         text,
         nonce: nonce(binding_id, event.session_seq, part_no),
+        // What is asked stands in the last one.
+        asks: asks.clone().filter(|_| part_no as usize + 1 == count),
     };
-    (0..PARTS_MAX).zip(split(&text, style.limit)).map(part).collect()
+    (0..PARTS_MAX).zip(texts).map(part).collect()
 }
 
 /// Whether a row is about one binding alone, and it is not this one.
@@ -247,8 +276,12 @@ fn is_of_another(binding_id: BindingId, event: &EventRow) -> bool {
 fn say(event: &EventRow, digest: Digest<'_>) -> Option<(PartKind, String)> {
     let payload = parse(&event.payload);
     match event.kind {
-        EventKind::Done => done(&payload, run_of(digest)),
-        EventKind::Error => Some((PartKind::Final, failed(&payload, run_of(digest)))),
+        EventKind::Done => done(&payload, run_of(digest), event.created_at_ms),
+        EventKind::Error => {
+            let run = run_of(digest);
+            let text = failed(&payload, run);
+            Some((PartKind::Final, run.map_or(text.clone(), |run| run.ended(text, event.created_at_ms))))
+        }
         EventKind::Permission => {
             let by_policy = matches!(digest, Digest::Next(next) if settles_by_policy(&payload, next));
             (!by_policy).then(|| (PartKind::Permission, permission(&payload)))
@@ -290,7 +323,7 @@ const fn run_of<'a>(digest: Digest<'a>) -> Option<&'a RunDigest> {
     }
 }
 
-fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, String)> {
+fn done(payload: &Value, run: Option<&RunDigest>, ended_at_ms: u64) -> Option<(PartKind, String)> {
     let stop_reason = payload["stop_reason"].as_str().unwrap_or_default();
     if stop_reason == "steered" || run.is_some_and(|run| run.mode == RunMode::Steer) {
         return None;
@@ -310,7 +343,8 @@ fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, String)> 
         "max_turn_requests" => Some("The agent stopped at its limit of steps. Ask it to go on.".to_owned()),
         other => Some(format!("The turn ended: {}.", short(other))),
     };
-    Some((PartKind::Final, joined(body, ending)))
+    let text = joined(body, ending);
+    Some((PartKind::Final, run.map_or(text.clone(), |run| run.ended(text, ended_at_ms))))
 }
 
 fn failed(payload: &Value, run: Option<&RunDigest>) -> String {
@@ -350,7 +384,7 @@ fn permission(payload: &Value) -> String {
         text.push_str(&format!("{number}. {}\n", short(name)));
     }
     let id = payload["permission_id"].as_str().unwrap_or_default();
-    text.push_str(&format!("Answer with /acp allow, /acp deny or /acp answer NUMBER. (id {})", short(id)));
+    text.push_str(&format!("{}, /acp deny or /acp answer NUMBER. (id {})", actions::BY_TYPING, short(id)));
     text
 }
 

@@ -2,6 +2,7 @@
 //! the actors.
 
 use crate::core::binding::Placement;
+use crate::core::files::File;
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -91,6 +92,9 @@ pub(crate) struct PromptRequest {
     pub(crate) author: String,
     /// Whether somebody can be asked for permissions in this run.
     pub(crate) interactive: bool,
+    /// The files that came with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) files: Vec<File>,
     /// The channel message it came from.
     pub(crate) requester_message_id: Option<String>,
     /// Start a new conversation with the agent first, when the old one cannot be gone on with.
@@ -117,6 +121,30 @@ pub(crate) struct Cancelled {
     pub(crate) run_id: Option<RunId>,
     /// The run's state after it: `running` while the agent has not settled it yet.
     pub(crate) state: Option<RunState>,
+}
+
+/// What is to be done with a run that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum QueuedChange {
+    /// It is not wanted any more.
+    Drop,
+    /// It is said into the running turn.
+    Steer,
+    /// It says this instead.
+    Reword(String),
+}
+
+/// What became of a change to a run that waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum QueuedNow {
+    /// It is done.
+    Done,
+    /// It does not wait any more: nothing was changed.
+    TooLate,
+    /// There is no turn that the agent lets be steered: it waits on.
+    Unsteerable,
 }
 
 /// What a session is after a command on it.

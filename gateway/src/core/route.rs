@@ -108,7 +108,7 @@ pub(crate) fn inbound(binding: Option<(&BindingRow, Target)>, normal: Destinatio
         (_, Some(stale)) => stale_at(stale, binding),
         (BindingStatus::Pending, None) => pending(),
         (BindingStatus::Ending, None) => refused(Code::NotBound, "binding-ending"),
-        (BindingStatus::Active, None) => match expired(binding, session, now_ms) {
+        (BindingStatus::Active | BindingStatus::Parked, None) => match expired(binding, session, now_ms) {
             Some(why) => {
                 let text = format!(
                     "This conversation's binding is over ({why}). Bind it again with /focus {}, or start a new session with /acp spawn.",
@@ -159,7 +159,7 @@ pub(crate) fn resolve(question: Question<'_>, served: impl Fn(&ConversationRef) 
         (Some(Stale::SessionClosed), None) | (None, _) => {}
     }
     let (active, others): (Vec<&BindingRow>, Vec<&BindingRow>) =
-        own.into_iter().partition(|it| it.status == BindingStatus::Active);
+        own.into_iter().partition(|it| it.status.is_live());
     let chosen = match (active.as_slice(), requester) {
         ([], _) if others.iter().any(|it| it.status == BindingStatus::Pending) => return pending(),
         ([], None) => {

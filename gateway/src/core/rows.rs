@@ -8,6 +8,7 @@ use crate::error::Failure;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::Spawn;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Settings of one session that a person may change; kept as JSON in its row and applied again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +108,8 @@ pub(crate) struct RunRow {
     pub(crate) state: RunState,
     /// What the person said.
     pub(crate) text: String,
+    /// The files that came with it, JSON text of [`crate::core::files::File`]s.
+    pub(crate) files: Option<Arc<str>>,
     /// Who said it, for people; empty when unknown.
     pub(crate) author: String,
     /// Whether somebody can be asked for permissions in this run.
@@ -279,10 +282,20 @@ pub(crate) enum BindingStatus {
     Pending,
     /// Messages of the conversation go to the session, and the session's answers go there.
     Active,
+    /// A person put its conversation away: messages go to the session and bring it back; nothing is said there until
+    /// then, since that would bring it back unasked.
+    Parked,
     /// Being ended.
     Ending,
     /// Over.
     Ended,
+}
+
+impl BindingStatus {
+    /// Whether messages of the conversation go to the session.
+    pub(crate) const fn is_live(self) -> bool {
+        matches!(self, Self::Active | Self::Parked)
+    }
 }
 
 /// A row of `acp_bindings`.

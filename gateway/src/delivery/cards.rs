@@ -5,11 +5,12 @@
 
 use super::GATHER_MS;
 use super::pass::Pass;
-use crate::channel::{Channel, EditOutcome, Lookup, Outgoing, SendOutcome};
+use crate::channel::{Action, Channel, EditOutcome, Lookup, Outgoing, SendOutcome, Signal, WORKING_MS};
 use crate::core::card::{Act, Came, Card, Known, Pace};
+use crate::core::project::actions::of_card;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
-use crate::store::{StoreError, cards, delivery};
+use crate::store::{StoreError, cards, delivery, now_ms};
 use acp_shared::ids::RunId;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -38,6 +39,8 @@ pub(super) struct Keeper<'a> {
     is_first: bool,
     kept: Option<Kept>,
     since: Instant,
+    /// When it was last shown that the agent works.
+    work_shown: Option<Instant>,
 }
 
 impl<'a> Keeper<'a> {
@@ -48,7 +51,7 @@ impl<'a> Keeper<'a> {
         channel: &'a dyn Channel,
         is_first: bool,
     ) -> Self {
-        Self { pass, binding, channel, is_first, kept: None, since: Instant::now() }
+        Self { pass, binding, channel, is_first, kept: None, since: Instant::now(), work_shown: None }
     }
 
     fn now(&self) -> u64 {
@@ -59,16 +62,18 @@ impl<'a> Keeper<'a> {
     /// False when there is no card to be kept.
     pub(super) async fn keep(&mut self, cursor: u64) -> Result<bool, StoreError> {
         let is_live = self.pass.manner(self.binding, self.channel).1.is_some();
-        if !is_live && !self.is_first && self.kept.is_none() {
+        // A channel that shows that the agent works wants that in any case.
+        let is_wanted = is_live || self.channel.can_signal();
+        if !is_wanted && !self.is_first && self.kept.is_none() {
             return Ok(false);
         }
         self.is_first = false;
         let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
         let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
-        let running = found.running.filter(|_| is_live);
+        let running = found.running.filter(|_| is_wanted);
         let mut known = None;
         for (run_id, found) in found.open {
-            if running.is_some_and(|(running, _)| running == run_id) {
+            if is_live && running.is_some_and(|(running, _)| running == run_id) {
                 known = Some(found);
             } else {
                 self.fold_one(run_id, found).await?;
@@ -81,7 +86,7 @@ impl<'a> Keeper<'a> {
         if self.kept.as_ref().is_none_or(|kept| kept.run_id != run_id) {
             self.take_up(run_id, before, known);
         }
-        self.follow(cursor).await
+        self.follow(cursor, is_live).await
     }
 
     /// The conversation is over: no card says any more that something goes on.
@@ -103,12 +108,15 @@ impl<'a> Keeper<'a> {
     }
 
     /// True when the conversation is owed something, false when the card is not to be kept any more.
-    async fn follow(&mut self, cursor: u64) -> Result<bool, StoreError> {
+    async fn follow(&mut self, cursor: u64, is_live: bool) -> Result<bool, StoreError> {
         let mut wake = self.pass.store.watch(&self.binding.session_key);
         loop {
             wake.mark_unchanged();
             let (_, pace) = self.pass.manner(self.binding, self.channel);
-            let Some(pace) = pace else { return Ok(true) };
+            if pace.is_some() != is_live {
+                self.kept = self.kept.take().filter(|_| !is_live);
+                return Ok(true);
+            }
             let (is_owed, is_more) = self.read_on(cursor).await?;
             if is_owed {
                 return Ok(true);
@@ -116,11 +124,18 @@ impl<'a> Keeper<'a> {
             if is_more {
                 continue;
             }
+            self.show_work();
+            if is_live {
+                self.rotate().await?;
+            }
             let now = self.now();
             let Some(kept) = self.kept.as_mut() else { return Ok(false) };
-            kept.card.set_pace(pace);
-            let Some(act) = kept.card.act(now) else {
-                let due_ms = kept.card.due_at().map_or(LOOK_MS, |at| at.saturating_sub(now).min(LOOK_MS));
+            if let Some(pace) = pace {
+                kept.card.set_pace(pace);
+            }
+            let Some(act) = (if is_live { kept.card.act(now) } else { None }) else {
+                let due = kept.card.due_at().filter(|_| is_live);
+                let due_ms = due.map_or(LOOK_MS, |at| at.saturating_sub(now).min(LOOK_MS));
                 tokio::select! {
                     biased;
                     () = self.pass.stop.cancelled() => return Ok(false),
@@ -143,7 +158,7 @@ impl<'a> Keeper<'a> {
             let came = tokio::select! {
                 biased;
                 () = self.pass.stop.cancelled() => return Ok(false),
-                came = self.perform(run_id, &act) => Some(came),
+                came = self.perform(run_id, &act, self.buttons(run_id)) => Some(came),
                 () = tokio::time::sleep(Duration::from_millis(ACT_MS)) => Some(Came::Later { after_ms: None }),
                 // What is owed does not wait for a card.
                 owed = self.owed(watching, run_id, after) => { owed?; None }
@@ -156,6 +171,7 @@ impl<'a> Keeper<'a> {
             };
             kept.card.came(now, came);
             if matches!(act, Act::Post { .. }) {
+                kept.card.posted(now_ms());
                 self.remember(run_id, false).await?;
             }
         }
@@ -169,7 +185,8 @@ impl<'a> Keeper<'a> {
         let id = self.binding.binding_id;
         let read = self.pass.store.read("delivery_news", move |db| {
             let due = delivery::one(db, id)?;
-            let is_bound = due.is_some_and(|due| due.binding.status != BindingStatus::Ended);
+            let over = [BindingStatus::Parked, BindingStatus::Ended];
+            let is_bound = due.is_some_and(|due| !over.contains(&due.binding.status));
             Ok((is_bound, cards::news(db, &key, run_id, after)?))
         });
         let (is_bound, news) = read.await?;
@@ -199,21 +216,56 @@ impl<'a> Keeper<'a> {
         std::future::pending().await
     }
 
-    fn message(&self, run_id: RunId, number: u32, text: &str) -> Outgoing {
+    /// The agent works: that is shown again and again.
+    fn show_work(&mut self) {
+        let is_working = self.kept.as_ref().is_some_and(|kept| kept.card.is_working());
+        if !is_working || self.work_shown.is_some_and(|at| at.elapsed() < Duration::from_millis(WORKING_MS)) {
+            return;
+        }
+        self.work_shown = Some(Instant::now());
+        self.pass.give(self.binding, Signal::Working);
+    }
+
+    /// A card that cannot be changed freely any more goes on in another message; the old one is folded as well as it
+    /// can be.
+    async fn rotate(&mut self) -> Result<(), StoreError> {
+        let Some(kept) = self.kept.as_mut() else { return Ok(()) };
+        let run_id = kept.run_id;
+        let Some(act) = kept.card.rotate(now_ms(), self.channel.edits_until_ms()) else { return Ok(()) };
+        self.remember(run_id, false).await?;
+        tokio::select! {
+            biased;
+            () = self.pass.stop.cancelled() => {}
+            _ = self.perform(run_id, &act, Vec::new()) => {}
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => {}
+        }
+        Ok(())
+    }
+
+    /// The buttons of the card as long as its turn runs: a line that stays as it is has none.
+    fn buttons(&self, run_id: RunId) -> Vec<Action> {
+        let is_open = self.channel.can_edit() && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over());
+        if is_open { of_card(run_id) } else { Vec::new() }
+    }
+
+    fn message(&self, run_id: RunId, number: u32, text: &str, actions: Vec<Action>) -> Outgoing {
         Outgoing {
             kind: PartKind::Card,
             text: text.to_owned(),
             nonce: card_nonce(self.binding.binding_id, run_id, number),
             session_key: Some(self.binding.session_key.clone()),
             run_id: Some(run_id),
+            actions,
+            not_before_ms: None,
+            others: Vec::new(),
         }
     }
 
-    async fn perform(&self, run_id: RunId, act: &Act) -> Came {
+    async fn perform(&self, run_id: RunId, act: &Act, actions: Vec<Action>) -> Came {
         let at = &self.binding.conversation;
         match act {
             Act::Post { number, text } => {
-                match self.channel.send(at, &self.message(run_id, *number, text)).await {
+                match self.channel.send(at, &self.message(run_id, *number, text, actions)).await {
                     SendOutcome::Sent { message_id } => Came::Shown { message_id },
                     SendOutcome::Rejected { again: false, why } => {
                         tracing::warn!(%run_id, why, "a card was rejected");
@@ -226,7 +278,7 @@ impl<'a> Keeper<'a> {
                 }
             }
             Act::Edit { message_id, text } => {
-                match self.channel.edit(at, message_id, &self.message(run_id, 0, text)).await {
+                match self.channel.edit(at, message_id, &self.message(run_id, 0, text, actions)).await {
                     EditOutcome::Edited => Came::Shown { message_id: message_id.clone() },
                     EditOutcome::Failed { why } => {
                         tracing::debug!(%run_id, why, "a card was not changed");
@@ -273,14 +325,14 @@ impl<'a> Keeper<'a> {
     async fn perform_last(&mut self, run_id: RunId) {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return };
         if known.message_id.is_none() && self.channel.can_edit() {
-            let message = self.message(run_id, known.number, "");
+            let message = self.message(run_id, known.number, "", Vec::new());
             let found = self.channel.lookup(&self.binding.conversation, &message).await;
             if let (Lookup::Found { message_id }, Some(kept)) = (found, self.kept.as_mut()) {
                 kept.card.is_found(message_id);
             }
         }
         if let Some(act) = self.kept.as_ref().and_then(|kept| kept.card.fold()) {
-            self.perform(run_id, &act).await;
+            self.perform(run_id, &act, Vec::new()).await;
         }
     }
 }

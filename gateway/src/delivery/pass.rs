@@ -12,7 +12,7 @@ use crate::core::rows::{BindingRow, BindingStatus};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
-use crate::store::{Store, StoreError, now_ms, said, styles};
+use crate::store::{Store, StoreError, buttons, now_ms, said, styles};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -91,7 +91,8 @@ impl Pass {
     pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> (Style, Option<Pace>) {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
         let is_live = stream.delivery_mode.value == DeliveryMode::Live;
-        (Style::new(channel.limit(), &stream), is_live.then(|| Pace::of(&stream)))
+        let style = Style::new(channel.limit(), &stream).with_footer(channel.shows_footer());
+        (style, is_live.then(|| Pace::of(&stream)))
     }
 
     /// What is recorded of a conversation's styles, with the one that holds now.
@@ -128,10 +129,15 @@ impl Pass {
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
                 let Some(due) = rows::one(db, id)? else { return Ok(None) };
+                if due.binding.status == BindingStatus::Parked {
+                    return Ok(Some((due, None)));
+                }
                 let batch = rows::batch(db, &due.binding.session_key, &told, cursor, due.end)?;
-                Ok(Some((due, batch)))
+                Ok(Some((due, Some(batch))))
             });
             let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
+            // It is taken up where it was left, once somebody takes the conversation out again.
+            let Some(batch) = batch else { return Ok(Left::Unknown) };
             let owed = owed(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
             cursor = batch.through;
@@ -165,8 +171,15 @@ impl Pass {
     async fn send_unsettled(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
         let id = binding.binding_id;
         loop {
-            let list = self.store.read("delivery_unsettled", move |db| rows::unsettled(db, id)).await?;
+            let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
+            let read = self.store.read("delivery_unsettled", move |db| {
+                let list = rows::unsettled(db, id)?;
+                let over = if list.is_empty() { buttons::over(db, &at, &key)? } else { Vec::new() };
+                Ok((list, over))
+            });
+            let (list, over) = read.await?;
             if list.is_empty() {
+                self.amend(binding, channel, over).await?;
                 return Ok(true);
             }
             for row in list {
@@ -185,12 +198,22 @@ impl Pass {
         row: PartRow,
     ) -> Result<bool, StoreError> {
         let part = row.part;
+        // Only what another process sent is looked for among other messages of ours.
+        let (id, since_ms) = (binding.binding_id, row.created_at_ms);
+        let others = if row.state == PartState::Sending {
+            self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?
+        } else {
+            Vec::new()
+        };
         let message = Outgoing {
             kind: part.kind,
             text: part.text.clone(),
             nonce: part.nonce.clone(),
             session_key: Some(binding.session_key.clone()),
             run_id: part.run_id,
+            not_before_ms: Some(row.created_at_ms),
+            others,
+            actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
         };
         let mut is_unknown = row.state == PartState::Sending;
         let mut attempts = row.attempts;
@@ -212,6 +235,7 @@ impl Pass {
                 SendOutcome::Sent { message_id } => {
                     let journaled_at_ms =
                         self.settle(binding, &part, PartState::Sent, Some(message_id), channel).await?;
+                    self.show_end(binding, &part).await?;
                     if let Some(at_ms) = journaled_at_ms {
                         self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
                     }

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
+mod beside;
 mod live;
 mod rest;
 mod styles;

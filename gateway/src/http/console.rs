@@ -135,12 +135,8 @@ async fn say(
 ) -> Result<Json<Said>, Refused> {
     let id = name(path)?;
     let message_id = say.message_id.unwrap_or_else(|| key.as_str().to_owned());
-    let inbound = Inbound {
-        conversation: conversation(&id),
-        message_id: message_id.clone(),
-        author: say.author.unwrap_or(caller),
-        text: say.text,
-    };
+    let author = say.author.unwrap_or(caller);
+    let inbound = Inbound::new(conversation(&id), message_id.clone(), author, say.text);
     let outcome = console.inlet.accept(inbound).await?;
     Ok(Json(Said { message_id, outcome }))
 }

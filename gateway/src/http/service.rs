@@ -7,7 +7,8 @@ use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy};
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
+    SpawnRequest, Spawned,
 };
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
@@ -40,6 +41,14 @@ pub(crate) trait Service: Send + Sync + 'static {
         run: Option<RunId>,
         key: IdempotencyKey,
     ) -> Reply<'a, Cancelled>;
+    /// As [`crate::manager::Manager::queued`].
+    fn queued<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: RunId,
+        change: QueuedChange,
+        key: IdempotencyKey,
+    ) -> Reply<'a, QueuedNow>;
     /// As [`crate::manager::Manager::close`].
     fn close<'a>(
         &'a self,

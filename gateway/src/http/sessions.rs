@@ -123,6 +123,7 @@ pub(crate) async fn prompt(
         mode: body.mode.unwrap_or(RunMode::Prompt),
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
+        files: Vec::new(),
         requester_message_id: None,
         new_conversation: body.new_conversation,
     };

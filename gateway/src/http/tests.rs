@@ -13,7 +13,9 @@ use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope, effective};
 use crate::core::request::CloseRequest;
-use crate::core::request::{Cancelled, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned};
+use crate::core::request::{
+    Cancelled, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow, SpawnRequest, Spawned,
+};
 use crate::core::rows::{
     ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
     SessionOptions, SessionRow,
@@ -122,6 +124,7 @@ impl Fake {
             mode: RunMode::Prompt,
             state: self.state.lock().unwrap().1,
             text: "hi".to_owned(),
+            files: None,
             author: String::new(),
             interactive: false,
             requester_message_id: None,
@@ -166,6 +169,16 @@ impl Service for Fake {
     ) -> Reply<'a, Cancelled> {
         self.note("cancel", &key);
         ready(Ok(Cancelled { run_id: run, state: None }))
+    }
+    fn queued<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: RunId,
+        _: QueuedChange,
+        key: IdempotencyKey,
+    ) -> Reply<'a, QueuedNow> {
+        self.note("queued", &key);
+        ready(Ok(QueuedNow::Done))
     }
     fn close<'a>(
         &'a self,

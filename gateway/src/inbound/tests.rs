@@ -2,12 +2,12 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::{Channel, Limit, Unit};
+use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope, effective};
-use crate::core::request::CloseRequest;
+use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
 use crate::core::told::told;
@@ -23,6 +23,7 @@ use std::sync::Mutex as StdMutex;
 use tokio::sync::watch;
 
 mod bindings;
+mod changes;
 mod commands;
 mod configured;
 mod diagnostics;
@@ -36,12 +37,7 @@ fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
 }
 
 fn message(id: &str, text: &str) -> Inbound {
-    Inbound {
-        conversation: conversation("c"),
-        message_id: id.to_owned(),
-        author: "ann".to_owned(),
-        text: text.to_owned(),
-    }
+    Inbound::new(conversation("c"), id.to_owned(), "ann".to_owned(), text.to_owned())
 }
 
 async fn shown(store: &Store) -> Vec<(String, String)> {
@@ -97,7 +93,7 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
         let said = message("m2", "queued");
         inner.commit(&said).await.unwrap();
         if crash != "committed" {
-            let outcome = inner.act(&said).await.unwrap();
+            let outcome = inner.act(&said, Vec::new()).await.unwrap();
             if crash != "prompted" {
                 let (kept, recorded) = (said.clone(), outcome.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();

@@ -220,6 +220,7 @@ fn first_run(
         mode: RunMode::Prompt,
         state: RunState::Queued,
         text,
+        files: None,
         author,
         interactive,
         requester_message_id: None,

@@ -91,7 +91,7 @@ impl Rig {
     }
 
     fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<LinkStep> {
-        self.call(|link| link.submit(&Submit { run_id, text: "do\n\"it\"".to_owned(), steer }))
+        self.call(|link| link.submit(&Submit { run_id, text: "do\n\"it\"".to_owned(), files: None, steer }))
     }
 
     fn answer(&mut self, at: u64) -> Vec<LinkStep> {

@@ -270,6 +270,7 @@ pub(crate) fn replay(
     let parsed = match command {
         Command::Prompt { .. } => serde_json::from_str(result).map(Answered::Prompt),
         Command::Cancel(_) => serde_json::from_str(result).map(Answered::Cancel),
+        Command::Queued { .. } => serde_json::from_str(result).map(Answered::Queued),
         Command::Close(_) | Command::Expire { .. } | Command::NewConversation | Command::Set(_) => {
             serde_json::from_str(result).map(Answered::Now)
         }

@@ -100,6 +100,7 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
         mode: if steer { RunMode::Steer } else { RunMode::Prompt },
         author: "ann".to_owned(),
         interactive: true,
+        files: Vec::new(),
         requester_message_id: None,
         new_conversation: anew,
     }
@@ -132,7 +133,7 @@ impl Door {
         Ok(match want {
             Want::Say { conversation: at, text } => {
                 let (message_id, author) = (message_id(no), "ann".to_owned());
-                let inbound = Inbound { conversation: conversation(&at), message_id, author, text };
+                let inbound = Inbound::new(conversation(&at), message_id, author, text);
                 let outcome = self.inlet.accept(inbound.clone()).await?;
                 self.fall_back(&inbound, &outcome, key).await;
                 format!("{outcome:?}")

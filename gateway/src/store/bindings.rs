@@ -188,10 +188,12 @@ pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), Store
     Ok(())
 }
 
-/// Ends a binding, and remembers how far its conversation is still to be told: up to now, and no further.
+/// Ends a binding, and remembers how far its conversation is still to be told: up to now, and no further. A parked one
+/// is told nothing more: that would bring back what a person put away.
 const END: &str = "UPDATE acp_bindings SET status = 'ended', end_reason = ?2, metadata_json = json_set(metadata_json, \
-    '$.end_session_seq', (SELECT last_session_seq FROM acp_sessions AS s \
-    WHERE s.session_key = acp_bindings.session_key)) WHERE status <> 'ended' AND ";
+    '$.end_session_seq', CASE status WHEN 'parked' THEN coalesce((SELECT last_session_seq FROM acp_binding_checkpoint \
+    AS c WHERE c.binding_key = acp_bindings.binding_key), 0) ELSE (SELECT last_session_seq FROM acp_sessions AS s \
+    WHERE s.session_key = acp_bindings.session_key) END) WHERE status <> 'ended' AND ";
 
 /// Ends every binding of a session that has not ended.
 ///
@@ -223,7 +225,7 @@ pub(crate) fn of_conversation(
 ) -> Result<Option<BindingRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
-         AND status <> 'ended' ORDER BY status = 'active' DESC, rowid DESC LIMIT 1"
+         AND status <> 'ended' ORDER BY status IN ('active','parked') DESC, rowid DESC LIMIT 1"
     );
     first(db, &sql, params![at.channel, at.account_id, at.conversation_id], from_row)
 }
@@ -249,6 +251,84 @@ pub(crate) fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Resu
     Ok(())
 }
 
+/// Somebody spoke through a binding: one that is parked is active again.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn resume(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
+    const SQL: &str =
+        "UPDATE acp_bindings SET status = 'active' WHERE binding_key = ?1 AND status = 'parked'";
+    run(db, SQL, [binding_id.to_string()])?;
+    touch(db, binding_id, now_ms)
+}
+
+/// The conversation of an active binding was put away by a person, or (`is_parked` false) taken out again. Whether
+/// that changed anything.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn park(db: &Connection, at: &ConversationRef, is_parked: bool) -> Result<bool, StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET status = ?5 WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
+        AND status = ?4";
+    let (from, to) = if is_parked {
+        (BindingStatus::Active, BindingStatus::Parked)
+    } else {
+        (BindingStatus::Parked, BindingStatus::Active)
+    };
+    let keys = params![at.channel, at.account_id, at.conversation_id, from.word(), to.word()];
+    Ok(run(db, SQL, keys)? > 0)
+}
+
+/// A bound conversation, and how far it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The conversation.
+    pub conversation: ConversationRef,
+    /// When it was bound, milliseconds since the Unix epoch: nothing before that is missing.
+    pub bound_at_ms: u64,
+    /// The latest message of it that was brought in, whatever came in between.
+    pub last_inbound_id: Option<String>,
+    /// Everything up to this id was brought in (H8); `None` before the first time.
+    pub backfilled_through: Option<String>,
+}
+
+/// The conversations of an account that are bound, the oldest first.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn places(db: &Connection, channel: &str, account_id: &str) -> Result<Vec<Place>, StoreError> {
+    const SQL: &str = "SELECT thread_id, channel_id, bound_at, backfilled_through, (SELECT message_id FROM acp_inbox AS i \
+        WHERE i.channel = b.channel AND i.account_id = b.account_id AND i.conversation_id = b.thread_id \
+        ORDER BY length(message_id) DESC, message_id DESC LIMIT 1) AS last_inbound_id FROM acp_bindings AS b \
+        WHERE channel = ?1 AND account_id = ?2 AND status IN ('active','parked') ORDER BY b.rowid";
+    all(db, SQL, params![channel, account_id], |row| {
+        Ok(Place {
+            conversation: ConversationRef {
+                channel: channel.to_owned(),
+                account_id: account_id.to_owned(),
+                conversation_id: row.get("thread_id")?,
+                parent_conversation_id: row.get("channel_id")?,
+            },
+            bound_at_ms: int(row, "bound_at")?,
+            last_inbound_id: row.get("last_inbound_id")?,
+            backfilled_through: row.get("backfilled_through")?,
+        })
+    })
+}
+
+/// Everything of a conversation up to a message id was brought in (H8). Ids of one channel grow: the mark never goes
+/// back. Whether it moved.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn caught_up(db: &Connection, at: &ConversationRef, through: &str) -> Result<bool, StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET backfilled_through = ?4 WHERE channel = ?1 AND account_id = ?2 \
+        AND thread_id = ?3 AND status <> 'ended' AND (backfilled_through IS NULL \
+        OR length(backfilled_through) < length(?4) \
+        OR (length(backfilled_through) = length(?4) AND backfilled_through < ?4))";
+    Ok(run(db, SQL, params![at.channel, at.account_id, at.conversation_id, through])? > 0)
+}
+
 /// Ends a binding that ran out, with the rest of its session's transaction.
 ///
 /// # Errors
@@ -260,7 +340,7 @@ pub(crate) fn expire(
     reason: &str,
 ) -> Result<(), StoreError> {
     let sql = format!(
-        "{END} binding_key = ?1 AND session_key = ?3 AND last_activity_at = ?4 AND status = 'active'"
+        "{END} binding_key = ?1 AND session_key = ?3 AND last_activity_at = ?4 AND status IN ('active','parked')"
     );
     let ended =
         run(db, &sql, params![binding_id.to_string(), reason, key.as_str(), Int(last_activity_at_ms)])?;
@@ -273,7 +353,7 @@ pub(crate) fn expire(
 /// What SQLite says.
 pub(crate) fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) \
-                       WHERE session_key = ?1 AND status = 'active'";
+                       WHERE session_key = ?1 AND status IN ('active','parked')";
     run(db, SQL, params![key.as_str(), Int(at_ms)])?;
     Ok(())
 }

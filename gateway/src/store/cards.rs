@@ -3,7 +3,7 @@
 use crate::core::card::Known;
 use crate::core::event::{EventKind, EventRow};
 use crate::core::project::SHOWN;
-use crate::store::codec::{Int, all, first, id, int, run};
+use crate::store::codec::{Int, all, first, id, int, int_opt, run};
 use crate::store::error::StoreError;
 use crate::store::{events, now_ms};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
@@ -27,6 +27,7 @@ fn known(row: &Row<'_>) -> Result<Known, StoreError> {
         message_id: row.get("message_id")?,
         number: row.get("number")?,
         through: int(row, "through_session_seq")?,
+        posted_at_ms: int_opt(row, "posted_at")?,
     })
 }
 
@@ -37,7 +38,7 @@ fn known(row: &Row<'_>) -> Result<Known, StoreError> {
 pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> Result<Cards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
-    const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq FROM acp_delivery_card \
+    const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 ORDER BY rowid";
     let running = first(db, RUNNING, [key.as_str()], |row| id(row, "run_id"))?;
     let running = match running {
@@ -98,10 +99,10 @@ pub(crate) fn keep(
     is_folded: bool,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_card (binding_key, run_id, message_id, number, through_session_seq, \
-        folded, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
+        folded, updated_at, posted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
         message_id = excluded.message_id, number = excluded.number, \
         through_session_seq = excluded.through_session_seq, folded = excluded.folded, \
-        updated_at = excluded.updated_at";
+        updated_at = excluded.updated_at, posted_at = excluded.posted_at";
     run(
         db,
         SQL,
@@ -112,7 +113,8 @@ pub(crate) fn keep(
             known.number,
             Int(known.through),
             is_folded,
-            Int(now_ms())
+            Int(now_ms()),
+            known.posted_at_ms.map(Int)
         ],
     )?;
     Ok(())

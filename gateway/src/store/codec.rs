@@ -58,7 +58,7 @@ words! {
     RequestState { Received = "received", Started = "started", Answered = "answered" }
     PermissionState { Pending = "pending", Answered = "answered", Expired = "expired" }
     TargetKind { Session = "session", Subagent = "subagent" }
-    BindingStatus { Pending = "pending", Active = "active", Ending = "ending", Ended = "ended" }
+    BindingStatus { Pending = "pending", Active = "active", Parked = "parked", Ending = "ending", Ended = "ended" }
 }
 
 impl Word for SessionState {

@@ -5,9 +5,9 @@ use crate::core::binding::{Window, with_window};
 use crate::core::command::target::Candidate;
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings::{self, COLUMNS};
-use crate::store::codec::{Int, all, id, to_json};
+use crate::store::codec::{Int, all, first, id, json, to_json};
 use crate::store::error::StoreError;
-use crate::store::{idempotency, now_ms};
+use crate::store::{idempotency, now_ms, sessions};
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use rusqlite::{Connection, params};
 use serde::Serialize;
@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 
 /// Sessions that one name may fit, at most: beyond that it says nothing.
 const CANDIDATES_MAX: u64 = 64;
+/// How far back the agent's options are looked for.
+const OPTIONS_ROWS_MAX: u64 = 2_000;
 
 /// The sessions that a name may mean, those that it names exactly first. Closed ones are meant by their whole key
 /// only.
@@ -82,6 +84,29 @@ pub(crate) fn set_window(
         changed.push(row);
     }
     Ok(changed)
+}
+
+/// The options that the agent of a conversation last said it has, by id and name; those that every agent has first.
+/// Only the end of the journal is looked at.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, String)>, StoreError> {
+    const SQL: &str = "SELECT payload_json FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 \
+        AND kind = 'update' AND json_extract(payload_json, '$.sessionUpdate') = 'config_option_update' \
+        ORDER BY session_seq DESC LIMIT 1";
+    let mut out =
+        vec![("model".to_owned(), "model".to_owned()), ("cwd".to_owned(), "working directory".to_owned())];
+    let Some(binding) = bindings::of_conversation(db, at)? else { return Ok(out) };
+    let after = sessions::marks(db, &binding.session_key)?.1.saturating_sub(OPTIONS_ROWS_MAX);
+    let keys = params![binding.session_key.as_str(), Int(after)];
+    let said = first(db, SQL, keys, |row| json::<serde_json::Value>(row, "payload_json"))?;
+    for option in said.iter().filter_map(|said| said["configOptions"].as_array()).flatten() {
+        if let Some(id) = option["id"].as_str().filter(|id| out.iter().all(|(known, _)| known != id)) {
+            out.push((id.to_owned(), option["name"].as_str().unwrap_or(id).to_owned()));
+        }
+    }
+    Ok(out)
 }
 
 /// What was answered before under a key, if it was.

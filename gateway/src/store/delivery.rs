@@ -8,7 +8,8 @@ use crate::core::event::{EventKind, EventRow};
 use crate::core::project::{self, Need, Part, PartKind, RunDigest, Style, Styles};
 use crate::core::rows::BindingRow;
 use crate::store::bindings;
-use crate::store::codec::{Int, Word, all, first, id_opt, int, run, word};
+use crate::store::buttons::{self, ButtonMessage};
+use crate::store::codec::{Int, Word, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
 use crate::store::error::StoreError;
 use crate::store::events;
 use crate::store::now_ms;
@@ -63,6 +64,8 @@ pub(crate) struct PartRow {
     pub(crate) state: PartState,
     /// How often it was tried.
     pub(crate) attempts: u64,
+    /// When it was planned, milliseconds since the Unix epoch: it was not sent before.
+    pub(crate) created_at_ms: u64,
 }
 
 fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
@@ -73,8 +76,14 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
         kind: word(row, "kind")?,
         text: row.get("text")?,
         nonce: row.get("nonce")?,
+        asks: json_opt(row, "asks_json")?,
     };
-    Ok(PartRow { part, state: word(row, "state")?, attempts: int(row, "attempts")? })
+    Ok(PartRow {
+        part,
+        state: word(row, "state")?,
+        attempts: int(row, "attempts")?,
+        created_at_ms: int(row, "created_at")?,
+    })
 }
 
 /// How far a conversation's journal was delivered; 0 before anything was.
@@ -174,18 +183,17 @@ fn digest(
     ended_by: u64,
     style: &Style,
 ) -> Result<Option<RunDigest>, StoreError> {
-    const RUN: &str = "SELECT mode, started_at FROM acp_runs WHERE run_id = ?1";
+    const RUN: &str = "SELECT r.mode, r.started_at, s.agent FROM acp_runs AS r JOIN acp_sessions AS s \
+        USING (session_key) WHERE r.run_id = ?1";
     let rows_of_run = format!(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
         listed(&project::DIGESTED)
     );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
-        Ok(RunDigest::new(
-            word(row, "mode")?,
-            row.get::<_, Option<i64>>("started_at")?.is_some(),
-            style.clone(),
-        ))
+        let started_at_ms = int_opt(row, "started_at")?;
+        let digest = RunDigest::new(word(row, "mode")?, started_at_ms.is_some(), style.clone());
+        Ok(digest.by(row.get("agent")?, started_at_ms))
     })?;
     let Some(mut digest) = made else { return Ok(None) };
     let mut statement = db.prepare_cached(&rows_of_run)?;
@@ -205,7 +213,7 @@ fn digest(
 /// What SQLite says.
 pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
-        nonce, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'planned', ?9, ?9) \
+        nonce, asks_json, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'planned', ?10, ?10) \
         ON CONFLICT DO NOTHING";
     for part in parts {
         run(
@@ -220,6 +228,7 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
                 part.kind.word(),
                 part.text,
                 part.nonce,
+                to_json_opt(part.asks.as_ref())?,
                 Int(now_ms())
             ],
         )?;
@@ -227,14 +236,29 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
     Ok(())
 }
 
-/// Parts of a conversation that nothing became of yet, in their order.
+/// Parts of a conversation that nothing became of yet, in their order. None of one that is parked.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
-    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, state, attempts FROM acp_delivery_part \
-        WHERE binding_key = ?1 AND state IN ('planned','sending') ORDER BY session_seq, part_no LIMIT ?2";
+    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, state, attempts, created_at FROM acp_delivery_part \
+        WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
+        WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
     all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
+}
+
+/// The channel's ids of what was sent to a conversation since then.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn others(
+    db: &Connection,
+    binding_id: BindingId,
+    since_ms: u64,
+) -> Result<Vec<String>, StoreError> {
+    const SQL: &str = "SELECT message_id FROM acp_delivery_part WHERE binding_key = ?1 AND state = 'sent' \
+        AND updated_at >= ?2 AND message_id IS NOT NULL";
+    all(db, SQL, params![binding_id.to_string(), Int(since_ms)], |row| Ok(row.get("message_id")?))
 }
 
 /// A part is about to be sent.
@@ -276,6 +300,11 @@ pub(crate) fn settle(
     if let (PartState::Sent, Some(run_id)) = (state, part.run_id) {
         advance_run(db, binding, part, run_id, message_id)?;
         bindings::touch(db, binding.binding_id, now_ms())?;
+    }
+    if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
+        let message =
+            ButtonMessage { message_id: message_id.to_owned(), kind: part.kind, text: part.text.clone() };
+        buttons::keep(db, &binding.conversation, &binding.session_key, &message, &asks.about)?;
     }
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! `acp_inbox`: what people said, keyed by the channel's message id. The row is committed before anything is
 //! done about it, and keeps what was done: the same message again gives the same outcome and no second effect.
 
+use crate::core::command::gate::{Approves, Standing};
+use crate::core::files::{self, Attachment, File};
+use crate::core::project::Asks;
 use crate::core::rows::ConversationRef;
+use crate::core::run::RunState;
 use crate::core::told::told;
 use crate::error::Failure;
-use crate::store::codec::{Int, all, first, json_opt, run, to_json};
+use crate::store::codec::{Int, all, first, json, json_opt, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
@@ -12,7 +16,8 @@ use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, state, outcome_json";
+const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, \
+    context_json, files_json, state, outcome_json";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
 /// What a person said in a conversation.
@@ -24,8 +29,63 @@ pub struct Inbound {
     pub message_id: String,
     /// Who, for people.
     pub author: String,
-    /// What.
+    /// Who, by a name that stays theirs and that nobody else can take; empty where that is `author` itself.
+    pub author_id: String,
+    /// What they may do beyond what is theirs, where the channel knows that of the message rather than of the name.
+    pub standing: Option<Standing>,
+    /// What they may answer of what agents ask.
+    pub approves: Approves,
+    /// What. May be empty where there are attachments.
     pub text: String,
+    /// The files that came with it.
+    pub attachments: Vec<Attachment>,
+    /// Who says what came of it.
+    pub answer: Answer,
+}
+
+impl Inbound {
+    /// A text that a person said, and nothing else.
+    #[must_use]
+    pub fn new(conversation: ConversationRef, message_id: String, author: String, text: String) -> Self {
+        Self {
+            conversation,
+            message_id,
+            author,
+            author_id: String::new(),
+            standing: None,
+            approves: Approves::default(),
+            text,
+            attachments: Vec::new(),
+            answer: Answer::default(),
+        }
+    }
+
+    /// Who, as sessions and bindings belong to them.
+    pub(crate) fn who(&self) -> &str {
+        if self.author_id.is_empty() { &self.author } else { &self.author_id }
+    }
+}
+
+/// Who says what came of a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The gateway, with a message in the conversation.
+    #[default]
+    ByMessage,
+    /// Whoever brings it, by [`crate::channel::Offered::Taken`]: slash commands and clicks, which have a way of their
+    /// own to be answered.
+    ByCaller,
+}
+
+/// What is kept of a message besides what it says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Context {
+    author_id: String,
+    standing: Option<Standing>,
+    approves: Approves,
+    answer: Answer,
 }
 
 /// What was done about a message.
@@ -44,6 +104,9 @@ pub(crate) enum Outcome {
         queued_behind: u64,
         /// What the person is told; empty for nothing.
         text: String,
+        /// The buttons of that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asks: Option<Asks>,
     },
     /// It was a command, and was carried out or answered.
     Command {
@@ -69,6 +132,22 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    /// The buttons of what they are told.
+    pub(crate) const fn asks(&self) -> Option<&Asks> {
+        match self {
+            Self::Prompted { asks, .. } => asks.as_ref(),
+            Self::Command { .. } | Self::Refused { .. } | Self::Ignored { .. } => None,
+        }
+    }
+
+    /// The session that a prompt went to.
+    pub(crate) const fn prompted(&self) -> Option<&SessionKey> {
+        match self {
+            Self::Prompted { session_key, .. } => Some(session_key),
+            Self::Command { .. } | Self::Refused { .. } | Self::Ignored { .. } => None,
+        }
+    }
+
     /// What the person is told; empty for nothing.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
@@ -81,10 +160,10 @@ impl Outcome {
     /// The same, told after something else where the message went to a session.
     pub(crate) fn after(self, told: Option<String>) -> Self {
         match (self, told) {
-            (Self::Prompted { session_key, run_id, after_seq, queued_behind, text }, Some(told)) => {
+            (Self::Prompted { session_key, run_id, after_seq, queued_behind, text, asks }, Some(told)) => {
                 let text =
                     [told, text].into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n");
-                Self::Prompted { session_key, run_id, after_seq, queued_behind, text }
+                Self::Prompted { session_key, run_id, after_seq, queued_behind, text, asks }
             }
             (outcome, _) => outcome,
         }
@@ -94,8 +173,10 @@ impl Outcome {
 /// A row of `acp_inbox`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InboxRow {
-    /// What was said.
+    /// What was said; its attachments are in `files`.
     pub(crate) inbound: Inbound,
+    /// The files that came with it, until it is settled.
+    pub(crate) files: Vec<File>,
     /// Whether nothing more is to be done about it.
     pub(crate) settled: bool,
     /// What was done, once it was; not settled yet means that the person was not told yet.
@@ -104,6 +185,7 @@ pub(crate) struct InboxRow {
 
 fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
     let state: String = row.get("state")?;
+    let context: Context = json(row, "context_json")?;
     Ok(InboxRow {
         inbound: Inbound {
             conversation: ConversationRef {
@@ -114,8 +196,14 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
             },
             message_id: row.get("message_id")?,
             author: row.get("author")?,
+            author_id: context.author_id,
+            standing: context.standing,
+            approves: context.approves,
             text: row.get("text")?,
+            attachments: Vec::new(),
+            answer: context.answer,
         },
+        files: json_opt(row, "files_json")?.unwrap_or_default(),
         settled: state != "received",
         outcome: json_opt(row, "outcome_json")?,
     })
@@ -139,9 +227,16 @@ pub(crate) fn get(
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
-    const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, parent_conversation_id, message_id, text, \
-        author, state, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'received', ?8) ON CONFLICT DO NOTHING";
+    const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, parent_conversation_id, \
+        message_id, text, author, context_json, files_json, state, created_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'received', ?10) ON CONFLICT DO NOTHING";
     let at = &new.conversation;
+    let context = Context {
+        author_id: new.author_id.clone(),
+        standing: new.standing,
+        approves: new.approves,
+        answer: new.answer,
+    };
     run(
         db,
         SQL,
@@ -153,10 +248,34 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
             new.message_id,
             new.text,
             new.author,
+            to_json(&context)?,
+            files::kept(&files::taken(&new.attachments)).as_deref(),
             Int(now_ms())
         ],
     )?;
     get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
+}
+
+/// The message of a conversation that a run came from, if a person said it there and nobody else answers it.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn of_run(
+    db: &Connection,
+    at: &ConversationRef,
+    run_id: RunId,
+) -> Result<Option<(String, RunState)>, StoreError> {
+    const SQL: &str = "SELECT i.message_id, i.context_json, r.state FROM acp_runs AS r JOIN acp_inbox AS i \
+        ON i.message_id = r.requester_message_id WHERE r.run_id = ?4 AND i.channel = ?1 AND i.account_id = ?2 \
+        AND i.conversation_id = ?3";
+    let keys = params![at.channel, at.account_id, at.conversation_id, run_id.to_string()];
+    let found = first(db, SQL, keys, |row| {
+        let context: Context = json(row, "context_json")?;
+        Ok((context.answer, row.get("message_id")?, word(row, "state")?))
+    })?;
+    Ok(found
+        .filter(|(answer, ..)| *answer == Answer::ByMessage)
+        .map(|(_, message_id, state)| (message_id, state)))
 }
 
 /// Records what was done about a message. The person is not told yet. Recorded again, it is the same.
@@ -186,7 +305,7 @@ pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> R
         Outcome::Prompted { .. } | Outcome::Command { .. } => "routed",
         Outcome::Refused { .. } | Outcome::Ignored { .. } => "refused",
     };
-    let sql = format!("UPDATE acp_inbox SET state = ?5 WHERE {KEY}");
+    let sql = format!("UPDATE acp_inbox SET state = ?5, files_json = NULL WHERE {KEY}");
     run(db, &sql, params![at.channel, at.account_id, at.conversation_id, inbound.message_id, state])?;
     Ok(())
 }

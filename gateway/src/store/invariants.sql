@@ -5,11 +5,11 @@
 
 -- I1: every active binding references a session that is not closed
 SELECT b.binding_key FROM acp_bindings b LEFT JOIN acp_sessions s USING (session_key) WHERE b.status IN
-('pending','active') AND (s.state IS NULL OR s.state = 'closed');
+('pending','active','parked') AND (s.state IS NULL OR s.state = 'closed');
 
 -- I1: a conversation is bound to one session at most
-SELECT channel || ' ' || account_id || ' ' || thread_id FROM acp_bindings WHERE status = 'active' GROUP BY
-channel, account_id, thread_id HAVING count(*) > 1;
+SELECT channel || ' ' || account_id || ' ' || thread_id FROM acp_bindings WHERE status IN
+('active','parked') GROUP BY channel, account_id, thread_id HAVING count(*) > 1;
 
 -- I2: at most one turn of a session runs
 SELECT session_key FROM acp_runs WHERE state = 'running' AND mode = 'prompt' GROUP BY session_key HAVING

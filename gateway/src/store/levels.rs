@@ -66,7 +66,7 @@ pub(crate) fn look(db: &Connection) -> Result<Levels, StoreError> {
         stale_bindings: count(
             db,
             "SELECT count(*) FROM acp_bindings b LEFT JOIN acp_sessions s USING (session_key) \
-             WHERE b.status = 'active' AND (s.state IS NULL OR s.state = 'closed')",
+             WHERE b.status IN ('active','parked') AND (s.state IS NULL OR s.state = 'closed')",
         )?,
     })
 }

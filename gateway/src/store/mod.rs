@@ -6,6 +6,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod bindings;
+pub(crate) mod buttons;
 #[cfg(test)]
 pub(crate) mod by_hand;
 pub(crate) mod cards;

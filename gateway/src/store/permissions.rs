@@ -1,8 +1,9 @@
 //! `acp_permission`: what agents ask people for (H4).
 
+use crate::core::permission::named;
 use crate::core::rows::PermissionRow;
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, id, int, int_opt, json, run, to_json, word};
+use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word};
 use crate::store::error::StoreError;
 use acp_shared::ids::{LeaseId, SessionKey};
 use rusqlite::{Connection, Row, params};
@@ -61,6 +62,16 @@ pub(crate) fn pending_of_lease(db: &Connection, lease_id: LeaseId) -> Result<Vec
         "SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND state = 'pending' ORDER BY stdout_offset"
     );
     all(db, &sql, [lease_id.to_string()], from_row)
+}
+
+/// The permission of that name (lease and offset), whatever its state.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn get(db: &Connection, permission_id: &str) -> Result<Option<PermissionRow>, StoreError> {
+    let Some((lease_id, at)) = named(permission_id) else { return Ok(None) };
+    let sql = format!("SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND stdout_offset = ?2");
+    first(db, &sql, params![lease_id.to_string(), Int(at)], from_row)
 }
 
 impl Store {

@@ -6,13 +6,14 @@ use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json_opt, run
 use crate::store::error::StoreError;
 use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
+use std::sync::Arc;
 
-const COLUMNS: &str = "run_id, session_key, mode, state, prompt, author, interactive, requester_message_id, \
+const COLUMNS: &str = "run_id, session_key, mode, state, prompt, files_json, author, interactive, requester_message_id, \
     idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at";
 
-const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, prompt, author, interactive, \
+const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, prompt, files_json, author, interactive, \
     requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, \
-    ended_at) VALUES (:run_id, :session_key, :mode, :state, :prompt, :author, :interactive, \
+    ended_at) VALUES (:run_id, :session_key, :mode, :state, :prompt, :files_json, :author, :interactive, \
     :requester_message_id, :idempotency_key, 0, :stop_reason, :usage_json, :error_json, :created_at, :started_at, \
     :ended_at) ON CONFLICT (run_id) DO UPDATE SET mode = excluded.mode, state = excluded.state, \
     stop_reason = excluded.stop_reason, usage_json = excluded.usage_json, error_json = excluded.error_json, \
@@ -26,6 +27,7 @@ fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
         mode: word(row, "mode")?,
         state: word(row, "state")?,
         text: row.get("prompt")?,
+        files: row.get::<_, Option<String>>("files_json")?.map(Arc::from),
         author: row.get("author")?,
         interactive: row.get("interactive")?,
         requester_message_id: row.get("requester_message_id")?,
@@ -55,6 +57,7 @@ pub(crate) fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
             ":mode": row.mode.word(),
             ":state": row.state.word(),
             ":prompt": row.text,
+            ":files_json": row.files.as_deref(),
             ":author": row.author,
             ":interactive": row.interactive,
             ":requester_message_id": row.requester_message_id,
@@ -68,6 +71,24 @@ pub(crate) fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
         },
     )?;
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("a run of another session")) }
+}
+
+/// A run that waits says something else from now on.
+///
+/// # Errors
+/// [`StoreError::UsedMeanwhile`] when it does not wait; what SQLite says.
+pub(crate) fn reword(
+    db: &Connection,
+    run_id: RunId,
+    session: &SessionKey,
+    text: &str,
+) -> Result<(), StoreError> {
+    const SQL: &str =
+        "UPDATE acp_runs SET prompt = ?3 WHERE run_id = ?1 AND session_key = ?2 AND state = 'queued'";
+    match run(db, SQL, params![run_id.to_string(), session.as_str(), text])? {
+        1 => Ok(()),
+        _ => Err(StoreError::UsedMeanwhile),
+    }
 }
 
 /// The number of a run's last event; `None` when the session has no such run.

@@ -51,6 +51,7 @@ CREATE TABLE acp_runs (
   mode TEXT NOT NULL CHECK (mode IN ('prompt','steer')),
   state TEXT NOT NULL CHECK (state IN ('queued','running','completed','failed','cancelled')),
   prompt TEXT NOT NULL,
+  files_json TEXT,
   author TEXT NOT NULL,
   interactive INTEGER NOT NULL CHECK (interactive IN (0, 1)),
   requester_message_id TEXT,
@@ -82,7 +83,7 @@ CREATE TABLE acp_bindings (
   channel_id TEXT,
   session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
   target_kind TEXT NOT NULL CHECK (target_kind IN ('session','subagent')),
-  status TEXT NOT NULL CHECK (status IN ('pending','active','ending','ended')),
+  status TEXT NOT NULL CHECK (status IN ('pending','active','parked','ending','ended')),
   bound_by TEXT NOT NULL,
   bound_at INTEGER NOT NULL,
   last_activity_at INTEGER NOT NULL,
@@ -101,16 +102,16 @@ CREATE TABLE acp_bindings (
 ) STRICT;
 
 CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id, thread_id)
-WHERE status = 'active';
+WHERE status IN ('active','parked');
 CREATE INDEX acp_bindings_of_session ON acp_bindings (session_key) WHERE status <> 'ended';
 
 CREATE TRIGGER acp_bindings_live_target_new BEFORE INSERT ON acp_bindings
-WHEN NEW.status IN ('pending','active')
+WHEN NEW.status IN ('pending','active','parked')
   AND (SELECT state FROM acp_sessions WHERE session_key = NEW.session_key) = 'closed'
 BEGIN SELECT RAISE(ABORT, 'the session of a binding is closed'); END;
 
 CREATE TRIGGER acp_bindings_live_target_change BEFORE UPDATE OF status, session_key ON acp_bindings
-WHEN NEW.status IN ('pending','active')
+WHEN NEW.status IN ('pending','active','parked')
   AND (SELECT state FROM acp_sessions WHERE session_key = NEW.session_key) = 'closed'
 BEGIN SELECT RAISE(ABORT, 'the session of a binding is closed'); END;
 
@@ -166,6 +167,7 @@ CREATE TABLE acp_delivery_card (
   message_id TEXT,
   number INTEGER NOT NULL CHECK (number >= 0),
   through_session_seq INTEGER NOT NULL CHECK (through_session_seq >= 0),
+  posted_at INTEGER,
   folded INTEGER NOT NULL CHECK (folded IN (0, 1)),
   updated_at INTEGER NOT NULL,
   PRIMARY KEY (binding_key, run_id)
@@ -182,6 +184,7 @@ CREATE TABLE acp_delivery_part (
   part_no INTEGER NOT NULL CHECK (part_no >= 0),
   kind TEXT NOT NULL CHECK (kind IN ('final','notice','permission','error')),
   text TEXT NOT NULL,
+  asks_json TEXT,
   nonce TEXT NOT NULL UNIQUE,
   state TEXT NOT NULL CHECK (state IN ('planned','sending','sent','uncertain','rejected')),
   message_id TEXT,
@@ -193,6 +196,22 @@ CREATE TABLE acp_delivery_part (
 
 CREATE INDEX acp_delivery_part_pending ON acp_delivery_part (binding_key, session_seq, part_no)
 WHERE state IN ('planned','sending','uncertain');
+
+-- Messages that have buttons: what those are about, so that they go once that is over.
+CREATE TABLE acp_button_message (
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
+  about_json TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('final','notice','permission','error')),
+  text TEXT NOT NULL,
+  tries INTEGER NOT NULL DEFAULT 0 CHECK (tries >= 0),
+  PRIMARY KEY (channel, account_id, conversation_id, message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX acp_button_message_of_session ON acp_button_message (session_key);
 
 CREATE TABLE acp_idempotency (
   scope TEXT NOT NULL,
@@ -213,6 +232,8 @@ CREATE TABLE acp_inbox (
   message_id TEXT NOT NULL,
   text TEXT NOT NULL,
   author TEXT NOT NULL,
+  context_json TEXT NOT NULL,
+  files_json TEXT,
   state TEXT NOT NULL CHECK (state IN ('received','routed','refused')),
   outcome_json TEXT,
   created_at INTEGER NOT NULL,

@@ -2,7 +2,7 @@
 
 use crate::core::effect::{AccountCap, Caps};
 use crate::core::recovery::{Found, Rows};
-use crate::core::rows::{BindingStatus, SessionRow};
+use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
 use crate::core::ttl::{BindingClock, Subject, Windows};
 use crate::store::codec::{
@@ -320,7 +320,7 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
     let runs = first(db, SQL, [row.session_key.as_str()], |row| Ok(row.get::<_, bool>("busy")?))?;
     let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
     let bindings = bindings::of_session(db, &row.session_key)?;
-    let active = bindings.iter().filter(|binding| binding.status == BindingStatus::Active);
+    let active = bindings.iter().filter(|binding| binding.status.is_live());
     Ok(Some(Subject {
         busy: !rests || runs.unwrap_or(false),
         agent_may_end: row.lease_id.is_some() && row.resumable,
@@ -333,7 +333,7 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
 fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
-         acp_bindings AS b WHERE b.session_key = s.session_key AND b.status = 'active' \
+         acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
          AND (?2 OR b.idle_ms > 0 OR b.max_age_ms > 0)))"
     );
     let for_bindings = windows.binding_idle_ms > 0 || windows.binding_max_age_ms > 0;

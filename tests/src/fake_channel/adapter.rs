@@ -165,14 +165,9 @@ impl Link {
     }
 
     async fn bring(&self, inbox: &dyn Inbox, said: Said) {
-        let message = Inbound {
-            conversation: at(&said.conversation),
-            message_id: said.message_id.clone(),
-            author: said.author,
-            text: said.text,
-        };
+        let message = Inbound::new(at(&said.conversation), said.message_id.clone(), said.author, said.text);
         let refused = match inbox.offer(message).await {
-            Offered::Taken => None,
+            Offered::Taken(_) => None,
             // It is brought again.
             Offered::Later { .. } => return,
             Offered::Refused { why } => Some(why),

@@ -3,7 +3,9 @@
 use crate::core::effect::Caps;
 use crate::core::link::RpcError;
 use crate::core::options::Setting;
-use crate::core::request::{Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow};
+use crate::core::request::{
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
+};
 use crate::core::rows::{NonInteractive, PermissionMode};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
@@ -79,6 +81,13 @@ pub(crate) enum Command {
     },
     /// Stop a run.
     Cancel(Option<RunId>),
+    /// Change a run that waits, if it still does.
+    Queued {
+        /// Which one.
+        run_id: RunId,
+        /// What is to be done.
+        change: QueuedChange,
+    },
     /// Close the session.
     Close(CloseRequest),
     /// A window ran out.
@@ -112,6 +121,8 @@ pub(crate) enum Answered {
     Prompt(PromptAccepted),
     /// To [`Command::Cancel`].
     Cancel(Cancelled),
+    /// To [`Command::Queued`].
+    Queued(QueuedNow),
     /// To commands on the session as a whole.
     Now(SessionNow),
     /// To [`Command::AnswerPermission`].

@@ -9,6 +9,7 @@ mod close;
 mod end;
 mod input;
 mod lease;
+mod queued;
 mod settings;
 mod start;
 mod turn;

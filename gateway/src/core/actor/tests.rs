@@ -10,6 +10,7 @@ mod lives;
 mod machines;
 mod permissions;
 mod phases;
+mod queued;
 mod world;
 
 use super::*;

@@ -5,6 +5,7 @@ use super::input::{Answered, Command, Keyed, Ticket};
 use super::{Actor, Batch};
 use crate::core::effect::{Caps, Write};
 use crate::core::event::EventKind;
+use crate::core::files;
 use crate::core::link::Submit;
 use crate::core::moves::Move;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest};
@@ -29,6 +30,7 @@ impl Actor {
                 self.on_prompt((run_id, request, key), caps, keyed, out)
             }
             Command::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
+            Command::Queued { run_id, change } => self.on_queued(run_id, change, keyed, out),
             Command::Close(request) => Ok(self.on_close(&request, keyed, out)),
             Command::Expire { expiry, seen_ms, closes } => Ok(self.on_expire(&expiry, seen_ms, closes, out)),
             Command::NewConversation => self.on_new_conversation(keyed, out),
@@ -62,7 +64,7 @@ impl Actor {
         out.moves.push(Move::run(None, None, &run));
         self.session.last_activity_at_ms = out.now_ms;
         let queued_behind = self.runs.iter().filter(|run| run.mode == RunMode::Prompt).count() as u64;
-        let submit = Submit { run_id, text: run.text.clone(), steer: true };
+        let submit = Submit { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
         self.runs.push_back(run);
         if steers {
             let steps = self.link.submit(&submit);
@@ -80,23 +82,32 @@ impl Actor {
         if self.session.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));
         }
-        if request.text.len() > self.limits.prompt_bytes_max {
-            let max = self.limits.prompt_bytes_max;
-            return Err(Failure::new(Code::LimitReached, format!("A prompt may have {max} bytes at most.")));
-        }
+        self.check_size(&request.text)?;
         if self.runs.len() >= self.limits.queue_runs_max {
             let max = self.limits.queue_runs_max;
             let text = format!("{max} prompts run or wait already. Wait for one to end, or cancel one.");
             return Err(Failure::new(Code::LimitReached, text).retryable());
-        }
-        if json_len(&request.text) > MESSAGE_BYTES_MAX {
-            return Err(Failure::new(Code::LimitReached, "As JSON this prompt is too long for one message."));
         }
         if let Some(failure) = self.profile.refused.as_ref().filter(|_| self.lease.is_none()) {
             return Err(failure.clone());
         }
         if !request.new_conversation && self.conversation_is_lost() {
             return Err(Failure::of(Code::ResumeUnavailable).origin("agent"));
+        }
+        Ok(())
+    }
+
+    /// Whether a text fits into a prompt.
+    ///
+    /// # Errors
+    /// `ACP_LIMIT_REACHED`.
+    pub(super) fn check_size(&self, text: &str) -> Result<(), Failure> {
+        if text.len() > self.limits.prompt_bytes_max {
+            let max = self.limits.prompt_bytes_max;
+            return Err(Failure::new(Code::LimitReached, format!("A prompt may have {max} bytes at most.")));
+        }
+        if json_len(text) > MESSAGE_BYTES_MAX {
+            return Err(Failure::new(Code::LimitReached, "As JSON this prompt is too long for one message."));
         }
         Ok(())
     }
@@ -121,6 +132,7 @@ impl Actor {
             mode,
             state: RunState::Queued,
             text: request.text,
+            files: files::kept(&request.files),
             author: request.author,
             interactive: request.interactive,
             requester_message_id: request.requester_message_id,
@@ -167,7 +179,8 @@ impl Actor {
         run.started_at_ms = Some(out.now_ms);
         out.moves.push(Move::run(Some(from), Some(RunEvent::Started), &run));
         out.run(&run);
-        let submit = Submit { run_id: run.run_id, text: run.text.clone(), steer: false };
+        let submit =
+            Submit { run_id: run.run_id, text: run.text.clone(), files: run.files.clone(), steer: false };
         self.runs.push_front(run);
         self.session_event(SessionEvent::TurnStarted, out);
         self.session.last_error = None;

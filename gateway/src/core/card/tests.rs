@@ -17,6 +17,7 @@ fn style() -> Style {
         separator: Separator::Space,
         repeat_suppression: true,
         tags: BTreeMap::new(),
+        footer: false,
     }
 }
 
@@ -272,7 +273,7 @@ fn a_card_that_is_made_again_says_the_same() {
 /// Whoever was about to send it may have sent it, with an older text: it is sent under the same number and changed.
 #[test]
 fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
-    let known = Known { message_id: None, number: 0, through: 0 };
+    let known = Known { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut it =
         Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
     it.say("One. ").wait(5_000);
@@ -280,7 +281,7 @@ fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
     assert!(matches!(&it.done[1].1, Act::Edit { text, .. } if text == "Working\n\nOne."), "{:?}", it.done);
     assert_eq!(it.done.len(), 2);
     // The run is over by then: it is looked for, and folded.
-    let known = Known { message_id: None, number: 0, through: 0 };
+    let known = Known { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut card = Card::new(style(), PACE, true, Some(known), 0);
     card.push(0, &row(1, EventKind::Done, json!({"stop_reason": "end_turn"})));
     assert_eq!(card.fold(), None);

@@ -8,12 +8,14 @@
 use super::{Act, Command};
 use crate::error::Failure;
 use acp_shared::codes::Code;
+use serde::{Deserialize, Serialize};
 
 /// Whom a binding belongs to that no person made; everybody may change it and take its place.
 pub(crate) const SYSTEM: &str = "system";
 
 /// What somebody may do beyond what is theirs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Runs the gateway: everything.
     Operator,
@@ -23,6 +25,19 @@ pub enum Standing {
     Sandboxed,
 }
 
+/// What somebody may answer of what agents ask.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Approves {
+    /// What the agents of their own sessions ask.
+    #[default]
+    Own,
+    /// What any agent asks.
+    All,
+    /// Nothing, not even what their own agents ask.
+    Nothing,
+}
+
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester<'a> {
@@ -30,6 +45,8 @@ pub(crate) struct Requester<'a> {
     pub(crate) name: &'a str,
     /// What they may do beyond what is theirs.
     pub(crate) standing: Standing,
+    /// What they may answer of what agents ask.
+    pub(crate) approves: Approves,
 }
 
 /// Whom a command is for.
@@ -39,6 +56,8 @@ pub(crate) enum Who {
     Anyone,
     /// Whom the session belongs to.
     Owner,
+    /// Whom the session belongs to, unless the channel says who may answer what agents ask.
+    Approver,
     /// Whom the binding belongs to.
     Binder,
     /// Whom the session belongs to, and the binding that it takes the place of.
@@ -52,6 +71,7 @@ impl Who {
         match self {
             Self::Anyone => "everybody",
             Self::Owner => "who owns the session",
+            Self::Approver => "who owns the session, or whom the channel lets approve",
             Self::Binder => "who made the binding",
             Self::Focus => "who owns the session, where nobody else is bound",
         }
@@ -73,13 +93,16 @@ impl Command {
         match self {
             Self::On { act, .. } => match act {
                 Act::Cancel
+                | Act::CancelRun(_)
+                | Act::Drop(_)
+                | Act::SteerRun(_)
                 | Act::Steer(_)
                 | Act::Close { .. }
                 | Act::New
                 | Act::Status
                 | Act::Set(_)
-                | Act::Permissions
-                | Act::Answer(_) => Who::Owner,
+                | Act::Permissions => Who::Owner,
+                Act::Answer(_) => Who::Approver,
             },
             Self::Focus(_) => Who::Focus,
             Self::Unfocus | Self::Window { change: Some(_), .. } => Who::Binder,
@@ -128,6 +151,11 @@ impl Requester<'_> {
         let refused = match who {
             Who::Anyone => false,
             Who::Owner => !of_session,
+            Who::Approver => match self.approves {
+                Approves::All => false,
+                Approves::Own => !of_session,
+                Approves::Nothing => self.standing != Standing::Operator,
+            },
             Who::Binder if bound_by_others => return Err(bound_by_other()),
             Who::Binder => false,
             Who::Focus if of_session && bound_by_others => return Err(bound_by_other()),
@@ -184,7 +212,7 @@ mod tests {
         for (what, belongs, row) in table {
             for (who, want) in row {
                 let of = |name, standing| {
-                    let may = Requester { name, standing }.may(who, belongs);
+                    let may = Requester { name, standing, approves: Approves::Own }.may(who, belongs);
                     may.err().map(|failure| {
                         assert_eq!(failure.code, Code::NotOwner);
                         failure.detail_code
@@ -201,7 +229,7 @@ mod tests {
 
     #[test]
     fn e02_who_has_no_name_owns_nothing() {
-        let unnamed = Requester { name: "", standing: Standing::Person };
+        let unnamed = Requester { name: "", standing: Standing::Person, approves: Approves::Own };
         assert!(unnamed.may(Who::Owner, &belongs(&[""], &[])).is_err());
         assert!(unnamed.may(Who::Binder, &belongs(&[], &[""])).is_err());
     }
@@ -211,7 +239,11 @@ mod tests {
         for (standing, may) in
             [(Standing::Operator, true), (Standing::Person, true), (Standing::Sandboxed, false)]
         {
-            assert_eq!(Requester { name: "ann", standing }.may_spawn().is_ok(), may, "{standing:?}");
+            assert_eq!(
+                Requester { name: "ann", standing, approves: Approves::Own }.may_spawn().is_ok(),
+                may,
+                "{standing:?}"
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::core::binding::Window;
 use crate::core::options::Setting;
 use crate::core::rows::{PermissionMode, SessionMode};
 use crate::core::session::Ending;
-use acp_shared::ids::AgentName;
+use acp_shared::ids::{AgentName, RunId};
 
 /// What a person wants of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +69,12 @@ pub(crate) enum Command {
 pub(crate) enum Act {
     /// Stop the running turn.
     Cancel,
+    /// Stop this run and no other one.
+    CancelRun(RunId),
+    /// Take this run out of the queue.
+    Drop(RunId),
+    /// Say what waits in this run into the running turn.
+    SteerRun(RunId),
     /// A word into the running turn.
     Steer(String),
     /// End the session.
@@ -145,12 +151,42 @@ impl Act {
     pub(crate) const fn changes(&self) -> bool {
         match self {
             Self::Cancel
+            | Self::CancelRun(_)
+            | Self::Drop(_)
+            | Self::SteerRun(_)
             | Self::Steer(_)
             | Self::Close { .. }
             | Self::New
             | Self::Set(_)
             | Self::Answer(_) => true,
             Self::Status | Self::Permissions => false,
+        }
+    }
+}
+
+impl Command {
+    /// Whether what it says is for whoever asks alone, where the channel can do that: it looks, or what it does is
+    /// seen elsewhere.
+    pub(crate) const fn is_private(&self) -> bool {
+        match self {
+            Self::Spawn(_) | Self::Focus(_) | Self::Unfocus | Self::Window { change: Some(_), .. } => false,
+            Self::On { act, .. } => match act {
+                Act::Close { .. } | Act::New | Act::Set(_) | Act::Steer(_) => false,
+                Act::Cancel
+                | Act::CancelRun(_)
+                | Act::Drop(_)
+                | Act::SteerRun(_)
+                | Act::Status
+                | Act::Permissions
+                | Act::Answer(_) => true,
+            },
+            Self::Sessions
+            | Self::Agents
+            | Self::Doctor
+            | Self::Install
+            | Self::Help
+            | Self::Window { change: None, .. }
+            | Self::Misused { .. } => true,
         }
     }
 }

@@ -5,11 +5,12 @@ use super::{Act, AnswerArgs, Command, Place, SpawnArgs, Verdict, Window, window}
 use crate::core::options::Setting;
 use crate::core::rows::{PermissionMode, SessionMode};
 use crate::core::session::Ending;
-use acp_shared::ids::AgentName;
+use acp_shared::ids::{AgentName, RunId};
 
 type Read = Result<Command, String>;
 
 const SESSION: Flag = Flag::Value("session");
+const RUN: Flag = Flag::Value("run");
 const DISCARD: Flag = Flag::Switch("discard");
 const SPAWN: [Flag; 6] = [
     Flag::Value("cwd"),
@@ -82,7 +83,19 @@ pub(super) fn focus(args: &str) -> Read {
 }
 
 pub(super) fn cancel(args: &str) -> Read {
-    on(args, Act::Cancel)
+    let given = Given::read(args, &[SESSION, RUN])?;
+    let act = given.value("run").map(run).transpose()?.map_or(Act::Cancel, Act::CancelRun);
+    Ok(Command::On { target: target(&given, &given.words)?, act })
+}
+
+pub(super) fn drop_run(args: &str) -> Read {
+    let given = given(args)?;
+    let Some((id, rest)) = given.words.split_first() else { return Err("It wants a run.".to_owned()) };
+    Ok(Command::On { target: target(&given, rest)?, act: Act::Drop(run(id)?) })
+}
+
+fn run(id: &str) -> Result<RunId, String> {
+    RunId::parse(id).map_err(|_| format!("{} is no run.", shown(id)))
 }
 
 pub(super) fn new(args: &str) -> Read {
@@ -99,7 +112,12 @@ pub(super) fn reset_options(args: &str) -> Read {
 
 pub(super) fn steer(args: &str) -> Read {
     // The text as it is: quotes in it are the person's own.
-    let (given, text) = Given::before_text(args, &[SESSION])?;
+    let (given, text) = Given::before_text(args, &[SESSION, RUN])?;
+    if let Some(id) = given.value("run") {
+        let what =
+            if text.is_empty() { Ok(Act::SteerRun(run(id)?)) } else { Err("With --run it takes no text.") };
+        return Ok(Command::On { target: target(&given, &[])?, act: what? });
+    }
     if text.is_empty() {
         return Err("It wants a text.".to_owned());
     }

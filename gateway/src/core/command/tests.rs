@@ -50,6 +50,10 @@ fn config(id: &str, value: &str) -> Setting {
     Setting::Config { id: id.to_owned(), value: value.to_owned() }
 }
 
+fn run() -> RunId {
+    RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
+}
+
 /// What is typed, and what it means.
 fn good() -> Vec<(&'static str, Command)> {
     let demo = || AgentName::parse("demo").ok();
@@ -85,6 +89,11 @@ fn good() -> Vec<(&'static str, Command)> {
         ("/acp cancel", on("", Act::Cancel)),
         ("/acp cancel my own label", on("my own label", Act::Cancel)),
         ("/acp cancel --session=\"my own\"", on("my own", Act::Cancel)),
+        ("/acp cancel --run 01890a5d-ac96-774b-bcce-b30200000001", on("", Act::CancelRun(run()))),
+        ("/acp cancel x --run=01890a5d-ac96-774b-bcce-b30200000001", on("x", Act::CancelRun(run()))),
+        ("/acp steer --run 01890a5d-ac96-774b-bcce-b30200000001", on("", Act::SteerRun(run()))),
+        ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001", on("", Act::Drop(run()))),
+        ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001 x", on("x", Act::Drop(run()))),
         ("/acp steer don't \"quote\"", on("", Act::Steer("don't \"quote\"".to_owned()))),
         ("/acp steer\ntwo\nlines", on("", Act::Steer("two\nlines".to_owned()))),
         ("/acp steer --session 'a b' look --there", on("a b", Act::Steer("look --there".to_owned()))),
@@ -140,7 +149,7 @@ fn good() -> Vec<(&'static str, Command)> {
 }
 
 /// What is typed, and what is wrong with it.
-const BAD: [(&str, &str); 47] = [
+const BAD: [(&str, &str); 52] = [
     ("/acp spawn a b", "It takes one agent; \"b\" is one too many."),
     ("/acp spawn a!", "\"a!\": agent name may hold letters, digits and -_.:/@ only."),
     ("/acp spawn --cwd", "--cwd wants a value."),
@@ -158,6 +167,11 @@ const BAD: [(&str, &str); 47] = [
     ("/acp spawn x\\", "A backslash at the end means nothing."),
     ("/acp cancel --discard", "There is no flag \"--discard\" here."),
     ("/acp cancel x --session y", "\"x\" is too much beside --session."),
+    ("/acp cancel --run x", "\"x\" is no run."),
+    ("/acp drop", "It wants a run."),
+    ("/acp drop x", "\"x\" is no run."),
+    ("/acp steer --run x", "\"x\" is no run."),
+    ("/acp steer --run 01890a5d-ac96-774b-bcce-b30200000001 go", "With --run it takes no text."),
     ("/acp steer", "It wants a text."),
     ("/acp steer --session x", "It wants a text."),
     ("/acp steer --sesion x go", "There is no flag \"--sesion\" here."),

@@ -64,7 +64,7 @@ const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'sta
 }
 
 /// Every command, in the order of the help.
-pub(crate) const ROWS: [Row; 28] = [
+pub(crate) const ROWS: [Row; 29] = [
     row(
         acp("spawn"),
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
@@ -75,18 +75,19 @@ pub(crate) const ROWS: [Row; 28] = [
     ),
     row(
         acp("cancel"),
-        "[SESSION]",
+        "[SESSION] [--run RUN]",
         Who::Owner,
         read::cancel,
-        "stop the running turn, or the next in the queue",
+        "stop the running turn, or the next in the queue; with `--run` that one and no other",
     ),
     row(
         acp("steer"),
-        "[--session SESSION] TEXT",
+        "[--session SESSION] TEXT | --run RUN",
         Who::Owner,
         read::steer,
-        "say something into the running turn, or queue it where the agent cannot take it",
+        "say something into the running turn, or queue it where the agent cannot take it; with `--run` what waits there",
     ),
+    row(acp("drop"), "RUN [SESSION]", Who::Owner, read::drop_run, "take a message out of the queue"),
     row(
         acp("close"),
         "[SESSION] [--discard]",
@@ -149,12 +150,18 @@ pub(crate) const ROWS: [Row; 28] = [
         read::reset_options,
         "all settings back to what configuration says",
     ),
-    row(acp("allow"), "[ID] [--session SESSION]", Who::Owner, read::allow, "allow what the agent asks for"),
-    row(acp("deny"), "[ID] [--session SESSION]", Who::Owner, read::deny, "refuse it"),
+    row(
+        acp("allow"),
+        "[ID] [--session SESSION]",
+        Who::Approver,
+        read::allow,
+        "allow what the agent asks for",
+    ),
+    row(acp("deny"), "[ID] [--session SESSION]", Who::Approver, read::deny, "refuse it"),
     row(
         acp("answer"),
         "[ID] OPTION [--session SESSION]",
-        Who::Owner,
+        Who::Approver,
         read::answer,
         "answer it with an option, by its number or id",
     ),

@@ -73,13 +73,11 @@ impl Resolver<'_> {
         let Some(channel) = &self.scope.channel else { return Vec::new() };
         let Some(section) = self.loaded.config.channels.get(channel) else { return Vec::new() };
         let mut levels = Vec::new();
-        if let Some((id, account)) =
-            self.scope.account.as_ref().and_then(|id| section.accounts.get_key_value(id))
-        {
+        if let Some((id, _, bindings)) = self.scope.account.as_ref().and_then(|id| section.account(id)) {
             let path = ["channels", channel, "accounts", id, "thread_bindings", name];
-            levels.push((key(&path), get(&account.thread_bindings)));
+            levels.push((key(&path), get(bindings)));
         }
-        levels.push((key(&["channels", channel, "thread_bindings", name]), get(&section.thread_bindings)));
+        levels.push((key(&["channels", channel, "thread_bindings", name]), get(section.thread_bindings)));
         levels
     }
 
@@ -117,9 +115,9 @@ impl Resolver<'_> {
         let (Some(channel), Some(id)) = (&self.scope.channel, &self.scope.account) else {
             return last.map(|max| set(max, 1));
         };
-        let account = self.loaded.config.channels.get(channel).and_then(|section| section.accounts.get(id));
+        let account = self.loaded.config.channels.get(channel).and_then(|section| section.account(id));
         let path = key(&["channels", channel, "accounts", id, "max_concurrent_sessions"]);
-        let own = account.and_then(|account| account.max_concurrent_sessions);
+        let own = account.and_then(|(_, sessions_max, _)| sessions_max);
         let mut max = self.pick(vec![(path, own)], last).map(|max| set(max, 1));
         if max.value.is_some_and(|max| max > sessions_max.value) {
             max.note = Some(format!("{} holds before it is reached", sessions_max.said()));

@@ -107,6 +107,11 @@ impl Body {
         self.is_text_hidden
     }
 
+    /// How many tool calls there were.
+    pub(crate) fn tools(&self) -> usize {
+        self.lines.tools()
+    }
+
     /// The tool calls in a few words; nothing without them.
     pub(crate) fn summary(&self) -> Option<String> {
         self.lines.summary()

@@ -100,6 +100,11 @@ impl Lines {
         Some(line)
     }
 
+    /// How many tool calls there were.
+    pub(crate) fn tools(&self) -> usize {
+        self.tools.len()
+    }
+
     /// `3 tool calls (2 read, 1 edit), 1 failed`; nothing without tools.
     pub(crate) fn summary(&self) -> Option<String> {
         let total = self.tools.len();

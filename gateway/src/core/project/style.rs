@@ -25,6 +25,9 @@ pub(crate) struct Style {
     pub(crate) repeat_suppression: bool,
     /// Which kinds of update are shown; a kind that is not in here is.
     pub(crate) tags: BTreeMap<String, bool>,
+    /// Whether an answer ends with a line about its turn.
+    #[serde(default)]
+    pub(crate) footer: bool,
 }
 
 impl Style {
@@ -37,7 +40,13 @@ impl Style {
             separator: stream.hidden_boundary_separator.value,
             repeat_suppression: stream.repeat_suppression.value,
             tags: stream.tag_visibility.value.clone(),
+            footer: false,
         }
+    }
+
+    /// The same where answers end with a line about their turn, or do not.
+    pub(crate) fn with_footer(self, footer: bool) -> Self {
+        Self { footer, ..self }
     }
 
     /// Whether updates of that kind are shown.
@@ -89,6 +98,7 @@ mod tests {
             separator: Separator::None,
             repeat_suppression: true,
             tags: BTreeMap::from([("plan".to_owned(), false)]),
+            footer: false,
         }
     }
 

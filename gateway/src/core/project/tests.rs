@@ -19,6 +19,7 @@ fn style() -> Style {
         separator: Separator::Paragraph,
         repeat_suppression: true,
         tags: hidden.iter().map(|&tag| (tag.to_owned(), false)).collect(),
+        footer: false,
     }
 }
 
@@ -311,14 +312,15 @@ fn styles_of() -> impl Strategy<Value = Style> {
     ]);
     let tags = ["tool_call", "tool_call_update", "agent_thought_chunk", "agent_message_chunk", "notice"];
     let tags = prop::collection::btree_map(prop::sample::select(tags.to_vec()), any::<bool>(), 0..5);
-    (32usize..200, 1usize..200, 64usize..100, separator, any::<bool>(), tags).prop_map(
-        |(chunk, output_chars_max, line_chars_max, separator, repeat_suppression, tags)| Style {
+    (32usize..200, 1usize..200, 64usize..100, separator, any::<(bool, bool)>(), tags).prop_map(
+        |(chunk, output_chars_max, line_chars_max, separator, (repeat_suppression, footer), tags)| Style {
             limit: Limit::new(Unit::Bytes, 16_384).within_chars(chunk),
             output_chars_max,
             line_chars_max,
             separator,
             repeat_suppression,
             tags: tags.into_iter().map(|(tag, shown)| (tag.to_owned(), shown)).collect(),
+            footer,
         },
     )
 }

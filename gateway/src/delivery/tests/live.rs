@@ -1,36 +1,40 @@
 //! Live cards: kept while a turn runs, never in the way of what is owed, and the carrier of nothing.
 
 use super::*;
-use crate::channel::EditOutcome;
+use crate::channel::{EditOutcome, Signal};
 use crate::core::project::PartKind;
 use crate::store::cards;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 1\n";
+pub(super) const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 1\n";
 const TOOLS: &str = "tag_visibility = { tool_call = true, tool_call_update = true }\n";
 
 /// A channel whose messages can be looked at, and changed if it can do that.
 #[derive(Default)]
-struct Board {
-    can_edit: bool,
-    messages: Mutex<Vec<Outgoing>>,
+pub(super) struct Board {
+    pub(super) can_edit: bool,
+    pub(super) messages: Mutex<Vec<Outgoing>>,
+    /// What it was shown beside them, where it shows such things.
+    pub(super) signals: Option<Mutex<Vec<Signal>>>,
+    /// How long a message can be changed.
+    pub(super) edits_until_ms: Option<u64>,
     /// Edits have no end from now on.
-    is_stuck: AtomicBool,
+    pub(super) is_stuck: AtomicBool,
     /// Sending waits from now on until somebody takes that back.
-    is_slow: AtomicBool,
+    pub(super) is_slow: AtomicBool,
     /// The answer to what is sent is lost from now on.
-    is_lost: AtomicBool,
-    edits: AtomicU32,
-    stuck: tokio::sync::Notify,
+    pub(super) is_lost: AtomicBool,
+    pub(super) edits: AtomicU32,
+    pub(super) stuck: tokio::sync::Notify,
 }
 
 impl Board {
-    fn new(can_edit: bool) -> Arc<Self> {
+    pub(super) fn new(can_edit: bool) -> Arc<Self> {
         Arc::new(Self { can_edit, ..Self::default() })
     }
 
     /// Kinds and texts, in the order of the conversation.
-    fn shown(&self) -> Vec<(PartKind, String)> {
+    pub(super) fn shown(&self) -> Vec<(PartKind, String)> {
         let messages = self.messages.lock().unwrap();
         messages.iter().map(|message| (message.kind, message.text.clone())).collect()
     }
@@ -45,7 +49,18 @@ impl Board {
         })
     }
 
-    async fn until(&self, what: &str, is: impl Fn(&[(PartKind, String)]) -> bool) -> Vec<(PartKind, String)> {
+    /// The commands of the buttons of each message.
+    pub(super) fn buttons(&self) -> Vec<Vec<String>> {
+        let messages = self.messages.lock().unwrap();
+        let of = |message: &Outgoing| message.actions.iter().map(|action| action.command.clone()).collect();
+        messages.iter().map(of).collect()
+    }
+
+    pub(super) async fn until(
+        &self,
+        what: &str,
+        is: impl Fn(&[(PartKind, String)]) -> bool,
+    ) -> Vec<(PartKind, String)> {
         eventually(what, || async {
             let shown = self.shown();
             is(&shown).then_some(shown)
@@ -94,6 +109,19 @@ impl Channel for Board {
         self.can_edit
     }
 
+    fn can_signal(&self) -> bool {
+        self.signals.is_some()
+    }
+
+    fn signal<'a>(&'a self, _to: &'a ConversationRef, signal: &'a Signal) -> Reply<'a, ()> {
+        self.signals.as_ref().unwrap().lock().unwrap().push(signal.clone());
+        Box::pin(std::future::ready(()))
+    }
+
+    fn edits_until_ms(&self) -> Option<u64> {
+        self.edits_until_ms
+    }
+
     fn edit<'a>(
         &'a self,
         _to: &'a ConversationRef,
@@ -110,6 +138,7 @@ impl Channel for Board {
             match message_id.parse::<usize>().ok().and_then(|at| messages.get_mut(at)) {
                 Some(known) => {
                     known.text.clone_from(&message.text);
+                    known.actions.clone_from(&message.actions);
                     EditOutcome::Edited
                 }
                 None => EditOutcome::Gone { why: "no such message".to_owned() },
@@ -118,16 +147,16 @@ impl Channel for Board {
     }
 }
 
-fn card(text: &str) -> (PartKind, String) {
+pub(super) fn card(text: &str) -> (PartKind, String) {
     (PartKind::Card, text.to_owned())
 }
 
-fn last(text: &str) -> (PartKind, String) {
+pub(super) fn last(text: &str) -> (PartKind, String) {
     (PartKind::Final, text.to_owned())
 }
 
 /// A bound session whose turn has begun, and what journals for it.
-async fn begun() -> (tempfile::TempDir, Store, Scribe) {
+pub(super) async fn begun() -> (tempfile::TempDir, Store, Scribe) {
     let (dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let mut scribe = Scribe::claim(&store, &key()).await;
@@ -135,7 +164,7 @@ async fn begun() -> (tempfile::TempDir, Store, Scribe) {
     (dir, store, scribe)
 }
 
-fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandle<()>, CancellationToken) {
+pub(super) fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandle<()>, CancellationToken) {
     let stop = CancellationToken::new();
     let task = driven(store, Arc::clone(board) as Arc<dyn Channel>, &configured(text), &stop);
     (task, stop)

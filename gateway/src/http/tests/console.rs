@@ -294,6 +294,9 @@ async fn c07_a_viewer_sees_a_card_being_replaced() {
         nonce: "card".to_owned(),
         session_key: None,
         run_id: None,
+        actions: Vec::new(),
+        not_before_ms: None,
+        others: Vec::new(),
     };
     let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };
     house.put("c", "a question").await;

@@ -397,7 +397,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
             fake.pending.lock().unwrap().push(question(1));
             let said = message("m1", verb);
             inlet.inner.commit(&said).await.unwrap();
-            let first = inlet.inner.act(&said).await.unwrap();
+            let first = inlet.inner.act(&said, Vec::new()).await.unwrap();
             assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
             if crash != "done" {
                 let (kept, recorded) = (said.clone(), first.clone());
@@ -481,12 +481,8 @@ async fn e02_others_may_neither_look_nor_touch() {
     spawn(&store, sessions(1, "anns"), Some(own)).await;
     spawn(&store, sessions(2, "nobodys"), None).await;
     let says = async |author: &str, place: &str, text: &str| {
-        let inbound = Inbound {
-            conversation: at(place),
-            message_id: RunId::mint().to_string(),
-            author: author.to_owned(),
-            text: text.to_owned(),
-        };
+        let id = RunId::mint().to_string();
+        let inbound = Inbound::new(at(place), id, author.to_owned(), text.to_owned());
         let outcome = inlet.accept(inbound).await.unwrap();
         match &outcome {
             Outcome::Refused { failure, .. } => {

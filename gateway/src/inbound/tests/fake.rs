@@ -14,6 +14,8 @@ pub(super) struct Fake {
     pub(super) cancels: StdMutex<Vec<SessionKey>>,
     pub(super) unbinds_stale: std::sync::atomic::AtomicBool,
     pub(super) fails: StdMutex<Option<Failure>>,
+    /// What becomes of changes to what waits.
+    pub(super) queued_now: StdMutex<QueuedNow>,
     pub(super) config: StdMutex<Arc<Loaded>>,
 }
 
@@ -29,6 +31,7 @@ impl Fake {
             cancels: StdMutex::default(),
             unbinds_stale: std::sync::atomic::AtomicBool::default(),
             fails: StdMutex::default(),
+            queued_now: StdMutex::new(QueuedNow::Done),
             config: StdMutex::default(),
         })
     }
@@ -121,6 +124,18 @@ impl Service for Fake {
             self.cancels.lock().unwrap().push(session.clone());
             Ok(Cancelled { run_id: None, state: None })
         })
+    }
+
+    fn queued<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: RunId,
+        change: QueuedChange,
+        key: IdempotencyKey,
+    ) -> Reply<'a, QueuedNow> {
+        let now = *self.queued_now.lock().unwrap();
+        self.once(&format!("queued {session} {run} {change:?} {now:?}"), &key);
+        Box::pin(async move { Ok(now) })
     }
 
     fn close<'a>(

@@ -103,9 +103,12 @@ fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Hap
             offer_fs: true,
             offer_terminal: *lease == 0,
         }),
-        Happens::Submit { run, steer } => {
-            link.submit(&Submit { run_id: world.runs[*run], text: "t".to_owned(), steer: *steer })
-        }
+        Happens::Submit { run, steer } => link.submit(&Submit {
+            run_id: world.runs[*run],
+            text: "t".to_owned(),
+            files: None,
+            steer: *steer,
+        }),
         Happens::Line(line) => link.stream(at, line),
         Happens::Reply { back, ok, body } => {
             let Some(id) = sent.iter().rev().nth(*back) else { return Vec::new() };

@@ -2,6 +2,7 @@
 //! there: a message is never refused because this lens did not know it.
 
 use super::state::{Abilities, Modes};
+use crate::core::files::Takes;
 use crate::core::jsonrpc::{Members, string};
 use crate::core::link::{PermissionOption, Wanted};
 use serde_json::Value;
@@ -45,6 +46,8 @@ pub(super) fn abilities(result: &Value) -> Abilities {
     let agent = result.get("agentCapabilities");
     let session = agent.and_then(|agent| agent.get("sessionCapabilities"));
     let of = |name: &str| on(session.and_then(|session| session.get(name)));
+    let prompt = agent.and_then(|agent| agent.get("promptCapabilities"));
+    let takes = |name: &str| prompt.and_then(|prompt| prompt.get(name)) == Some(&Value::Bool(true));
     let steering = |holder: Option<&Value>| {
         holder.and_then(|holder| holder.pointer("/_meta/steering/supported")) == Some(&Value::Bool(true))
     };
@@ -54,6 +57,7 @@ pub(super) fn abilities(result: &Value) -> Abilities {
         close: of("close"),
         delete: of("delete"),
         steer: steering(Some(result)) || steering(agent),
+        takes: Takes { image: takes("image"), audio: takes("audio"), embedded: takes("embeddedContext") },
     }
 }
 

@@ -160,7 +160,7 @@ fn a_replay_is_not_news_until_the_first_prompt() {
     reply(&mut link, "load", &input, &json!({ "result": null }));
     assert_eq!(update(&mut link, "agent_message_chunk").0, EventKind::Replay, "some replay after the answer");
     let run_id = RunId::mint();
-    link.submit(&Submit { run_id, text: "hi".into(), steer: false });
+    link.submit(&Submit { run_id, text: "hi".into(), files: None, steer: false });
     let (kind, run, _) = update(&mut link, "agent_message_chunk");
     assert_eq!((kind, run), (EventKind::AgentMessage, Some(run_id)));
     // A new conversation has nothing to replay: a greeting is shown.

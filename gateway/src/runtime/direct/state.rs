@@ -1,6 +1,7 @@
 //! The machine's state: everything that must survive the gateway's death, and nothing that grows with the
 //! conversation.
 
+use crate::core::files::Takes;
 use crate::core::link::{Goodbye, SetOption};
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
@@ -128,6 +129,8 @@ pub(super) struct Abilities {
     #[serde(default)]
     pub(super) delete: bool,
     pub(super) steer: bool,
+    #[serde(default)]
+    pub(super) takes: Takes,
 }
 
 /// The agent's session modes, as far as they matter for who approves.

@@ -122,7 +122,7 @@ pub(super) fn ensure() -> EnsureSession {
 pub(super) fn running() -> (DirectLink, RunId) {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    link.submit(&Submit { run_id, text: "hi".to_owned(), steer: false });
+    link.submit(&Submit { run_id, text: "hi".to_owned(), files: None, steer: false });
     (link, run_id)
 }
 
@@ -130,7 +130,8 @@ pub(super) fn running() -> (DirectLink, RunId) {
 fn a_prompt_is_named_by_its_run_and_its_answer_is_recognised() {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    let steps = link.submit(&Submit { run_id, text: "\u{1f600} \"x\"\n".to_owned(), steer: false });
+    let steps =
+        link.submit(&Submit { run_id, text: "\u{1f600} \"x\"\n".to_owned(), files: None, steer: false });
     let want = json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "method": "session/prompt", "params": {
         "sessionId": "s1", "prompt": [{ "type": "text", "text": "\u{1f600} \"x\"\n" }] } });
     assert_eq!(sent(&steps), [(want, Meaning::Prompt { run_id })]);
@@ -452,7 +453,7 @@ fn only_an_agent_that_says_so_is_steered() {
     ] {
         let mut link = open_with(initialize, &ensure());
         assert!(!link.can_steer(), "nothing runs");
-        link.submit(&Submit { run_id: RunId::mint(), text: "a".into(), steer: false });
+        link.submit(&Submit { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
         assert_eq!(link.can_steer(), can);
     }
     for (answer, taken) in [
@@ -463,9 +464,9 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({ "error": { "code": -32601 } }), false),
     ] {
         let mut link = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &ensure());
-        link.submit(&Submit { run_id: RunId::mint(), text: "a".into(), steer: false });
+        link.submit(&Submit { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
         let run_id = RunId::mint();
-        let steps = link.submit(&Submit { run_id, text: "b".into(), steer: true });
+        let steps = link.submit(&Submit { run_id, text: "b".into(), files: None, steer: true });
         let [(request, Meaning::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((*meant, &request["method"]), (run_id, &json!("_session/steering")));
         assert_eq!(request["params"]["prompt"][0]["text"], "b");
@@ -513,7 +514,7 @@ fn the_last_word_waits_for_the_running_turn() {
     let mut link =
         open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
     let run_id = RunId::mint();
-    let prompt = sent(&link.submit(&Submit { run_id, text: "a".to_owned(), steer: false }));
+    let prompt = sent(&link.submit(&Submit { run_id, text: "a".to_owned(), files: None, steer: false }));
     link.cancel(run_id);
     assert!(link.close(Goodbye::Discard).is_empty(), "the turn first");
     let answer = json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }).to_string();

@@ -2,6 +2,7 @@
 
 use super::state::{PENDING_MAX, Phase, Turn};
 use super::{DirectLink, control, lens};
+use crate::core::files;
 use crate::core::jsonrpc::{self, CANCELLED, string};
 use crate::core::link::{Goodbye, LinkStep, Meaning, SetOption, Submit};
 use crate::error::Failure;
@@ -18,11 +19,16 @@ impl DirectLink {
             let failure = Failure::of(Code::Runtime).detail("LINK_NOT_READY").origin("gateway");
             return vec![LinkStep::TurnFailed { run_id, failure }];
         };
-        let params = json!({ "sessionId": session_id, "prompt": [{ "type": "text", "text": input.text }] });
+        let params = json!({ "sessionId": session_id, "prompt": self.content(input) });
         let bytes = jsonrpc::request(&format!("prompt:{run_id}"), "session/prompt", &params.to_string());
         self.state.prompted = true;
         self.state.turn = Some(Turn { run_id, cancelled: false });
         vec![LinkStep::Send { bytes, meaning: Meaning::Prompt { run_id } }]
+    }
+
+    /// The text and the files, in the shape that the agent takes.
+    fn content(&self, input: &Submit) -> serde_json::Value {
+        files::blocks(&input.text, input.files.as_deref(), self.state.abilities.takes)
     }
 
     pub(super) fn steer(&mut self, input: &Submit) -> Vec<LinkStep> {
@@ -33,7 +39,7 @@ impl DirectLink {
         }
         let params = json!({
             "sessionId": self.state.session_id,
-            "prompt": [{ "type": "text", "text": input.text }],
+            "prompt": self.content(input),
             // When the turn has just ended: give it back instead of beginning a turn that nobody asked for.
             "_meta": { "steering": { "idleBehavior": "promptRequired" } },
         });

@@ -72,6 +72,7 @@ pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
         mode: RunMode::Prompt,
         state,
         text: "hello\nworld ✓".into(),
+        files: None,
         author: "ann".into(),
         interactive: true,
         requester_message_id: Some("m1".into()),

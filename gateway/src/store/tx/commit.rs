@@ -44,7 +44,8 @@ fn weight(write: &Write) -> usize {
         Write::Event { payload, .. } => payload.len(),
         Write::Tail { bytes, .. } => bytes.len(),
         Write::Outbox(row) => row.bytes.len(),
-        Write::Run(row) => row.text.len(),
+        Write::Run(row) => row.text.len() + row.files.as_ref().map_or(0, |files| files.len()),
+        Write::Reword { text, .. } => text.len(),
         Write::Request(row) => row.ask.params.len() * 2,
         Write::Permission(row) => row.ask.params.len(),
         Write::LeaseProgress { link_state, .. } => link_state.as_ref().map_or(0, String::len),
@@ -111,7 +112,8 @@ pub(super) fn check_session(tx: &Tx<'_>, row: &SessionRow) -> Result<(), StoreEr
         return Err(StoreError::Refused("the session names a lease that is not its own"));
     }
     if row.state == SessionState::Closed {
-        let live = |status| matches!(status, BindingStatus::Pending | BindingStatus::Active);
+        let live =
+            |status| matches!(status, BindingStatus::Pending | BindingStatus::Active | BindingStatus::Parked);
         if bindings::of_session(tx, &row.session_key)?.iter().any(|binding| live(binding.status)) {
             return Err(StoreError::Refused("a session is closed together with its bindings"));
         }
@@ -139,6 +141,7 @@ impl Batch<'_> {
                 self.own(&row.session_key)?;
                 runs::put(tx, row)
             }
+            Write::Reword { run_id, text } => runs::reword(tx, *run_id, self.session, text),
             Write::NewLease(row) => {
                 self.own(&row.session_key)?;
                 self.leases.insert(row.lease_id, row.usage);

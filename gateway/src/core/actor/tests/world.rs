@@ -182,6 +182,11 @@ impl Rows {
                 Some(have) => *have = *row,
                 None => self.runs.push(*row),
             },
+            Write::Reword { run_id, text } => {
+                let row = self.runs.iter_mut().find(|row| row.run_id == run_id).unwrap();
+                assert_eq!(row.state, RunState::Queued, "what has started keeps its words");
+                row.text = text;
+            }
             Write::NewLease(row) => {
                 assert!(self.lease.is_none(), "one lease at a time");
                 self.lease = Some(*row);
@@ -570,6 +575,7 @@ pub(super) fn prompt_request(text: &str) -> PromptRequest {
         mode: RunMode::Prompt,
         author: "somebody".to_owned(),
         interactive: true,
+        files: Vec::new(),
         requester_message_id: None,
         new_conversation: false,
     }

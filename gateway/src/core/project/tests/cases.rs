@@ -204,3 +204,48 @@ fn c08_the_final_message_holds_the_whole_turn() {
     let want: String = (0..500).map(|n| format!("{n} ")).collect();
     assert_eq!(text, want.trim_end());
 }
+
+/// The buttons stand where the question ends, however long it is.
+#[test]
+fn a_question_has_its_buttons_in_its_last_part() {
+    let options: Vec<Value> = (0..3)
+        .map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(299), "kind": "allow_once"}))
+        .collect();
+    let params = json!({"toolCall": {"title": "t".repeat(299)}, "options": options});
+    let mut journal = Journal::default();
+    journal.push(Some(run_id(1)), EventKind::Permission, json!({"permission_id": "p:1", "params": params}));
+    let small = Style { limit: Limit::new(Unit::Utf16, 600), ..style() };
+    let parts = journal.parts_in(&small, 0, RunMode::Prompt, true);
+    let buttons: Vec<usize> =
+        parts.iter().map(|part| part.asks.as_ref().map_or(0, |asks| asks.actions.len())).collect();
+    assert_eq!(buttons, [0, 0, 0, 3], "{parts:?}");
+}
+
+/// Where answers end with a line about their turn, it is the last one, and the line of tools goes.
+#[test]
+fn an_answer_ends_with_what_is_known_of_its_turn() {
+    let told = |stop: &str, kind: EventKind| {
+        let style = style().with_footer(true);
+        let mut journal = Journal::default();
+        journal
+            .say(run_id(1), "Hello.")
+            .tool(run_id(1), "a", "read", "completed")
+            .update(run_id(1), json!({"sessionUpdate": "usage_update", "used": 38, "size": 100}));
+        let mut digest =
+            RunDigest::new(RunMode::Prompt, true, style.clone()).by("demo".to_owned(), Some(1_000));
+        journal.rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
+        journal.push(Some(run_id(1)), kind, json!({"stop_reason": stop, "message": "No."}));
+        let mut end = journal.rows.pop().unwrap();
+        end.created_at_ms = 3_500;
+        project(binding(), &style, &end, Digest::Run(&digest)).remove(0).text
+    };
+    assert_eq!(told("end_turn", EventKind::Done), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
+    let cancelled = told("cancelled", EventKind::Done);
+    assert!(cancelled.starts_with("Hello.\n\nThe turn was cancelled."), "{cancelled}");
+    assert!(cancelled.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"), "{cancelled}");
+    let failed = told("", EventKind::Error);
+    assert!(
+        failed.contains("The turn failed") && failed.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"),
+        "{failed}"
+    );
+}

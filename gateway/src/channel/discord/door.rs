@@ -1,0 +1,101 @@
+//! Who may speak to agents, and who may answer what they ask: pure.
+//!
+//! An agent acts on the machine, so nobody gets through a door on which nobody is named.
+
+use crate::channel::Approves;
+use acp_discord::core::event::Member;
+use acp_discord::core::ids::Snowflake;
+use std::collections::BTreeSet;
+
+/// Users and roles.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct People {
+    /// Users.
+    pub(crate) users: BTreeSet<Snowflake>,
+    /// Roles of a server.
+    pub(crate) roles: BTreeSet<Snowflake>,
+}
+
+impl People {
+    /// Whether nobody is named.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.users.is_empty() && self.roles.is_empty()
+    }
+
+    fn has(&self, who: &Member) -> bool {
+        self.users.contains(&who.user.id) || who.roles.iter().any(|role| self.roles.contains(role))
+    }
+}
+
+/// Who may do what on one account.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Door {
+    /// Servers that are served; empty for all that the bot is in.
+    pub(crate) guilds: BTreeSet<Snowflake>,
+    /// Who may speak to agents.
+    pub(crate) allowed: People,
+    /// Who may answer what any agent asks; nobody named: everybody what their own agents ask.
+    pub(crate) approvers: People,
+}
+
+impl Door {
+    /// Whether a server is served.
+    pub(crate) fn serves(&self, guild: Option<Snowflake>) -> bool {
+        self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))
+    }
+
+    /// Whether somebody may speak to agents; who approves may.
+    pub(crate) fn admits(&self, who: &Member) -> bool {
+        self.allowed.has(who) || self.approvers.has(who)
+    }
+
+    /// What somebody may answer of what agents ask.
+    pub(crate) fn approves(&self, who: &Member) -> Approves {
+        match (self.approvers.is_empty(), self.approvers.has(who)) {
+            (true, _) => Approves::Own,
+            (false, true) => Approves::All,
+            (false, false) => Approves::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_discord::core::event::User;
+
+    fn member(id: u64, roles: &[u64]) -> Member {
+        let user = User { id: Snowflake(id), name: "n".to_owned(), shown: None, bot: false };
+        Member { user, roles: roles.iter().map(|role| Snowflake(*role)).collect(), permissions: None }
+    }
+
+    fn people(users: &[u64], roles: &[u64]) -> People {
+        let set = |ids: &[u64]| ids.iter().map(|id| Snowflake(*id)).collect();
+        People { users: set(users), roles: set(roles) }
+    }
+
+    #[test]
+    fn nobody_gets_in_where_nobody_is_named() {
+        let closed = Door::default();
+        assert!(!closed.admits(&member(1, &[2])));
+        let door = Door { allowed: people(&[1], &[20]), approvers: people(&[3], &[30]), ..Door::default() };
+        for (who, admitted, approves) in [
+            (member(1, &[]), true, Approves::Nothing),
+            (member(2, &[20]), true, Approves::Nothing),
+            (member(2, &[21]), false, Approves::Nothing),
+            (member(3, &[]), true, Approves::All),
+            (member(1, &[30]), true, Approves::All),
+        ] {
+            assert_eq!((door.admits(&who), door.approves(&who)), (admitted, approves), "{who:?}");
+        }
+        let own = Door { allowed: people(&[1], &[]), ..Door::default() };
+        assert_eq!(own.approves(&member(1, &[])), Approves::Own);
+    }
+
+    #[test]
+    fn a_server_that_is_not_named_is_not_served() {
+        let some = Door { guilds: [Snowflake(1)].into(), ..Door::default() };
+        assert!(some.serves(Some(Snowflake(1))) && !some.serves(Some(Snowflake(2))));
+        assert!(Door::default().serves(Some(Snowflake(2))));
+    }
+}

@@ -1,0 +1,118 @@
+//! What is known of Discord just now: who the bot is, which conversations are threads, when somebody last spoke there.
+//! A cache: what is not in here is asked for.
+
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::intake::Identity;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The most conversations that are remembered; beyond that it begins anew.
+const PLACES_MAX: usize = 20_000;
+const MINUTE_MS: u64 = 60_000;
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    facts: Mutex<Facts>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    me: Option<Snowflake>,
+    application: Option<Snowflake>,
+    /// The channel of each thread; `None` for what is a channel itself.
+    parents: HashMap<Snowflake, Option<Snowflake>>,
+    /// The last message of a conversation, whoever said it.
+    last: HashMap<Snowflake, Snowflake>,
+}
+
+impl Known {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn me(&self) -> Option<Snowflake> {
+        self.facts().me
+    }
+
+    /// The bot said who it is.
+    pub(super) fn is_me(&self, me: Snowflake, application: Snowflake) {
+        let mut facts = self.facts();
+        (facts.me, facts.application) = (Some(me), Some(application));
+    }
+
+    /// Who the bot is, once it has said so.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        let facts = self.facts();
+        let (me, application) = (facts.me?, facts.application?);
+        Some(Identity { me, application, webhooks: BTreeSet::new(), hear_bots: false })
+    }
+
+    /// A conversation is a thread of that channel, or a channel itself.
+    pub(super) fn is_thread(&self, id: Snowflake, parent: Option<Snowflake>) {
+        let mut facts = self.facts();
+        if facts.parents.len() >= PLACES_MAX {
+            facts.parents.clear();
+        }
+        facts.parents.insert(id, parent);
+    }
+
+    /// Whether it is known what a conversation is.
+    pub(super) fn knows(&self, id: Snowflake) -> bool {
+        self.facts().parents.contains_key(&id)
+    }
+
+    /// The channel of a thread.
+    pub(super) fn parent(&self, id: Snowflake) -> Option<Snowflake> {
+        self.facts().parents.get(&id).copied().flatten()
+    }
+
+    /// Somebody spoke.
+    pub(super) fn spoke(&self, channel: Snowflake, message: Snowflake) {
+        let mut facts = self.facts();
+        if facts.last.len() >= PLACES_MAX {
+            facts.last.clear();
+        }
+        let last = facts.last.entry(channel).or_insert(message);
+        *last = (*last).max(message);
+    }
+
+    /// When somebody last spoke there, in milliseconds of the Unix epoch.
+    pub(super) fn last_ms(&self, channel: Snowflake) -> Option<u64> {
+        self.facts().last.get(&channel).map(|id| id.made_at_ms())
+    }
+}
+
+/// Whether a person put a thread away, rather than Discord after its time of silence: Discord never does that sooner.
+pub(super) const fn by_person(last_ms: u64, now_ms: u64, auto_archive_minutes: u64) -> bool {
+    now_ms.saturating_sub(last_ms) < auto_archive_minutes.saturating_mul(MINUTE_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d12_a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
+        let hour = 60 * MINUTE_MS;
+        for (silent_ms, minutes, want) in
+            [(hour - 1, 60, true), (hour, 60, false), (0, 60, true), (24 * hour, 1_440, false), (0, 0, false)]
+        {
+            assert_eq!(by_person(1_000, 1_000 + silent_ms, minutes), want, "{silent_ms} {minutes}");
+        }
+    }
+
+    #[test]
+    fn the_last_word_only_goes_forward() {
+        let known = Known::default();
+        assert_eq!(known.last_ms(Snowflake(1)), None);
+        let (early, late) = (Snowflake::from_ms(1_500_000_000_000), Snowflake::from_ms(1_600_000_000_000));
+        known.spoke(Snowflake(1), late);
+        known.spoke(Snowflake(1), early);
+        assert_eq!(known.last_ms(Snowflake(1)), Some(1_600_000_000_000));
+        known.is_thread(Snowflake(1), Some(Snowflake(9)));
+        known.is_thread(Snowflake(2), None);
+        let seen = [1, 2, 3].map(|id| (known.knows(Snowflake(id)), known.parent(Snowflake(id))));
+        assert_eq!(seen, [(true, Some(Snowflake(9))), (true, None), (false, None)]);
+    }
+}

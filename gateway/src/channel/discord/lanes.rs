@@ -1,0 +1,348 @@
+//! Messages of conversations, each conversation in its own lane: in their order, and after a gap not before what was
+//! missed was read (H8).
+
+use super::Inner;
+use super::interactions::shown;
+use super::known::by_person;
+use crate::channel::{Attachment, AttachmentContent, Change, Inbound, Inbox, Offered, Place};
+use crate::store::now_ms;
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::event::{Attachment as File, Edit, Message};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::intake::{Taken, take};
+use acp_discord::core::route::Page;
+use acp_discord::rest::Fault;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Things that may wait in one lane. What does not fit is read again from Discord.
+const WAITING_MAX: usize = 256;
+/// How long a lane with nothing in it stays.
+const IDLE: Duration = Duration::from_secs(300);
+/// Messages of one page.
+const PAGE: u8 = 100;
+/// First and longest pause before what could not be read or kept is tried again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// The longest file that is fetched, in bytes, and how long that may take.
+const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
+
+/// Something for one conversation.
+pub(super) enum Job {
+    /// Somebody wrote.
+    Message(Box<Message>),
+    /// Somebody changed what they wrote.
+    Edited(Edit),
+    /// A message is gone.
+    Deleted(Snowflake),
+    /// Something may have been missed: what is there is read.
+    Missed(Place),
+    /// It is a thread that is put away or not; the minutes after which Discord does that.
+    Thread { is_archived: bool, auto_archive_minutes: u64 },
+    /// It is not there any more.
+    Gone(String),
+}
+
+/// The lanes of one account.
+pub(super) struct Lanes {
+    inner: Arc<Inner>,
+    inbox: Arc<dyn Inbox>,
+    lanes: HashMap<Snowflake, (mpsc::Sender<Job>, Arc<AtomicBool>)>,
+}
+
+impl Lanes {
+    pub(super) fn new(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) -> Self {
+        Self { inner, inbox, lanes: HashMap::new() }
+    }
+
+    /// Puts something into a lane. Never waits.
+    pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
+        let mut job = job;
+        for _ in 0..2 {
+            if let Some((lane, has_missed)) = self.lanes.get(&channel) {
+                match lane.try_send(job) {
+                    Ok(()) => return,
+                    Err(mpsc::error::TrySendError::Full(_)) => {
+                        has_missed.store(true, Ordering::SeqCst);
+                        return;
+                    }
+                    Err(mpsc::error::TrySendError::Closed(back)) => job = back,
+                }
+            }
+            let (lane, jobs) = mpsc::channel(WAITING_MAX);
+            let has_missed = Arc::new(AtomicBool::new(false));
+            let work = Lane {
+                inner: Arc::clone(&self.inner),
+                inbox: Arc::clone(&self.inbox),
+                channel,
+                has_missed: Arc::clone(&has_missed),
+                is_whole: false,
+            };
+            tasks.spawn(work.run(jobs));
+            self.lanes.insert(channel, (lane, has_missed));
+            self.lanes.retain(|_, (lane, _)| !lane.is_closed());
+        }
+    }
+}
+
+/// One conversation.
+struct Lane {
+    inner: Arc<Inner>,
+    inbox: Arc<dyn Inbox>,
+    channel: Snowflake,
+    /// Something did not fit into the lane.
+    has_missed: Arc<AtomicBool>,
+    /// Everything since the mark came by: then a message moves it.
+    is_whole: bool,
+}
+
+impl Lane {
+    async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Ok(Some(job)) = tokio::time::timeout(IDLE, jobs.recv()).await {
+            self.work(job).await;
+            if jobs.is_empty()
+                && self.has_missed.swap(false, Ordering::SeqCst)
+                && let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await
+            {
+                self.work(Job::Missed(place)).await;
+            }
+        }
+    }
+
+    async fn work(&mut self, job: Job) {
+        let at = || self.inner.at(self.channel, self.inner.known.parent(self.channel));
+        match job {
+            Job::Message(message) => {
+                let id = message.id;
+                if self.bring(&message).await && self.is_whole && !self.has_missed.load(Ordering::SeqCst) {
+                    self.inbox.caught_up(at(), id.to_string()).await;
+                }
+            }
+            Job::Edited(edit) => {
+                let is_own =
+                    edit.author.as_ref().is_some_and(|author| Some(author.id) == self.inner.known.me());
+                if let (Some(text), false, true) = (edit.text, is_own, edit.by_author) {
+                    let amended = self.inbox.edited(at(), edit.id.to_string(), text).await;
+                    tracing::debug!(message = %edit.id, ?amended, "a message was edited");
+                }
+            }
+            Job::Deleted(id) => {
+                let amended = self.inbox.deleted(at(), id.to_string()).await;
+                tracing::debug!(message = %id, ?amended, "a message was deleted");
+            }
+            Job::Missed(place) => self.catch_up(place).await,
+            Job::Thread { is_archived, auto_archive_minutes } => {
+                self.thread(is_archived, auto_archive_minutes).await;
+            }
+            Job::Gone(why) => self.gone(why).await,
+        }
+    }
+
+    async fn gone(&self, why: String) {
+        let changed = self.inbox.changed(self.inner.at(self.channel, None), Change::Gone { why }).await;
+        tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
+    }
+
+    async fn thread(&self, is_archived: bool, auto_archive_minutes: u64) {
+        let change = if is_archived {
+            let last_ms = match self.inner.known.last_ms(self.channel) {
+                Some(last_ms) => Some(last_ms),
+                None => self.last_said().await,
+            };
+            // Unknown: Discord does it far more often, and then the next answer takes it out again.
+            let by_person = last_ms.is_some_and(|last| by_person(last, now_ms(), auto_archive_minutes));
+            Change::Archived { by_person }
+        } else {
+            Change::Unarchived
+        };
+        self.inbox.changed(self.inner.at(self.channel, None), change).await;
+    }
+
+    async fn last_said(&self) -> Option<u64> {
+        let channel = self.inner.rest.channel(self.channel).await.ok()?;
+        Some(channel.last_message_id.unwrap_or(self.channel).made_at_ms())
+    }
+
+    /// Brings a message until it is kept or refused; whether it is dealt with.
+    async fn bring(&self, message: &Message) -> bool {
+        let Some(identity) = self.inner.known.identity() else { return false };
+        match take(&identity, message) {
+            Taken::Said => {}
+            Taken::Echo { nonce, message } => {
+                if let Some(nonce) = nonce {
+                    self.inner.rest.echo(&nonce, message);
+                }
+                return true;
+            }
+            Taken::System | Taken::Bot => return true,
+        }
+        let door = &self.inner.settings.door;
+        // A message that was read by a request does not say in which server it is: the thread is bound there.
+        if !door.serves(message.guild) {
+            return true;
+        }
+        if !door.admits(&message.author) {
+            tracing::info!(author = %message.author.user.id, thread_id = %self.channel, "somebody who may not speaks");
+            return true;
+        }
+        let parent = self.inner.parent_of(self.channel).await;
+        let inbound = Inbound {
+            author_id: message.author.user.id.to_string(),
+            approves: door.approves(&message.author),
+            attachments: self.files(&message.attachments).await,
+            ..Inbound::new(
+                self.inner.at(self.channel, parent),
+                message.id.to_string(),
+                shown(&message.author),
+                message.text.clone(),
+            )
+        };
+        if inbound.text.trim().is_empty() && inbound.attachments.is_empty() {
+            tracing::warn!(
+                thread_id = %self.channel,
+                "a message without text: turn on the Message Content intent (Developer Portal, Bot)"
+            );
+            return true;
+        }
+        let mut pause = PAUSE.0;
+        loop {
+            match self.inbox.offer(inbound.clone()).await {
+                Offered::Taken(_) => return true,
+                Offered::Refused { why } => {
+                    tracing::info!(why, message = %message.id, "a message was refused");
+                    return true;
+                }
+                Offered::Later { why } => {
+                    tracing::warn!(why, message = %message.id, "a message waits");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.1);
+                }
+            }
+        }
+    }
+
+    /// Reads what may have been missed, and brings it. Later messages wait for that in the lane.
+    async fn catch_up(&mut self, place: Place) {
+        self.is_whole = false;
+        let since = Snowflake::from_ms(place.bound_at_ms);
+        let mut after = place.backfilled_through.and_then(|id| id.parse().ok()).unwrap_or(since);
+        let mut pause = PAUSE.0;
+        loop {
+            match self.page(after).await {
+                Ok(Some(last)) => {
+                    let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
+                    self.inbox.caught_up(at, last.to_string()).await;
+                    after = last;
+                }
+                Ok(None) => break,
+                Err(fault) => match fault.meaning() {
+                    Some(Meaning::Gone(What::Channel)) => return self.gone(fault.to_string()).await,
+                    Some(Meaning::LostAccess | Meaning::Forbidden) => {
+                        // D3: it may be given again. The mark stays, and the next look reads from there.
+                        tracing::warn!(thread_id = %self.channel, %fault, "what was said here meanwhile cannot be read");
+                        return;
+                    }
+                    _ => {
+                        tracing::warn!(thread_id = %self.channel, %fault, "what was missed is read later");
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE.1);
+                    }
+                },
+            }
+        }
+        self.is_whole = true;
+        self.look_at_thread().await;
+    }
+
+    /// One page after a message, brought in its order; the last one of it, or none when there was nothing more.
+    async fn page(&self, after: Snowflake) -> Result<Option<Snowflake>, Fault> {
+        let mut page = self.inner.rest.messages(self.channel, Page::After(after), PAGE).await?;
+        page.sort_by_key(|message| message.id);
+        for message in &page {
+            self.inner.known.spoke(self.channel, message.id);
+            self.bring(message).await;
+        }
+        Ok(page.last().map(|message| message.id))
+    }
+
+    /// What happened to the thread meanwhile is told by nobody either.
+    async fn look_at_thread(&self) {
+        let Ok(channel) = self.inner.rest.channel(self.channel).await else { return };
+        self.inner.known.is_thread(self.channel, channel.parent_id.filter(|_| channel.is_thread()));
+        if let Some(state) = channel.thread_metadata {
+            self.thread(state.archived, state.auto_archive_duration).await;
+        }
+    }
+
+    /// Fetches files, as far as they may be: from Discord's own hosts, or from the configured one.
+    async fn files(&self, files: &[File]) -> Vec<Attachment> {
+        let mut out = Vec::new();
+        for file in files.iter().take(crate::core::files::FILES_MAX + 1) {
+            let content = match self.fetch(file).await {
+                Ok(bytes) => AttachmentContent::Bytes(bytes),
+                Err(why) => AttachmentContent::LeftOut { bytes: file.size, why },
+            };
+            let mime = file.mime.clone().unwrap_or_default();
+            out.push(Attachment { name: file.name.clone(), mime, content });
+        }
+        out
+    }
+
+    async fn fetch(&self, file: &File) -> Result<Vec<u8>, String> {
+        if file.size > FILE_MAX.0 {
+            return Err(format!("a file may have {} bytes", FILE_MAX.0));
+        }
+        let url = reqwest::Url::parse(&file.url).map_err(|_| "its address cannot be read".to_owned())?;
+        if !self.inner.may_fetch(&url) {
+            return Err("it is not at Discord".to_owned());
+        }
+        let none = || "it could not be fetched".to_owned();
+        let client = reqwest::Client::builder()
+            .timeout(FILE_MAX.1)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|_| none())?;
+        let mut answer = client.get(url).send().await.map_err(|_| none())?;
+        if !answer.status().is_success() {
+            return Err(format!("{} (status {})", none(), answer.status().as_u16()));
+        }
+        let mut bytes = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(|_| none())? {
+            if bytes.len() + chunk.len() > usize::try_from(FILE_MAX.0).unwrap_or(usize::MAX) {
+                return Err("it is longer than it was said to be".to_owned());
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes)
+    }
+}
+
+impl Inner {
+    fn may_fetch(&self, url: &reqwest::Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        if self.settings.base.is_discords() {
+            let own = ["cdn.discordapp.com", "media.discordapp.net"];
+            return url.scheme() == "https" && own.contains(&host);
+        }
+        let base = reqwest::Url::parse(self.settings.base.text()).ok();
+        base.is_some_and(|base| base.host_str() == Some(host) && base.scheme() == url.scheme())
+    }
+
+    /// The channel of a thread; asked for once where it is not known.
+    pub(super) async fn parent_of(&self, channel: Snowflake) -> Option<Snowflake> {
+        if !self.known.knows(channel) {
+            let found = self.rest.channel(channel).await.ok()?;
+            self.known.is_thread(channel, found.parent_id.filter(|_| found.is_thread()));
+        }
+        self.known.parent(channel)
+    }
+
+    /// A bound conversation.
+    pub(super) async fn place(&self, inbox: &dyn Inbox, channel: Snowflake) -> Option<Place> {
+        let places = inbox.bound(super::DISCORD.to_owned(), self.account.clone()).await?;
+        let id = channel.to_string();
+        places.into_iter().find(|place| place.conversation.conversation_id == id)
+    }
+}

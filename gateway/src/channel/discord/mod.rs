@@ -1,0 +1,287 @@
+//! Discord: translation between the port of channels and the `acp-discord` package, and no decision about sessions.
+//!
+//! What people do becomes an [`crate::channel::Inbound`]: messages ([`lanes`]), slash commands and clicks
+//! ([`interactions`]). What the gateway says becomes requests ([`render`]). Everything that must survive a restart is in
+//! the gateway's database; what is kept here is a cache.
+
+mod door;
+mod interactions;
+mod known;
+mod lanes;
+mod listen;
+mod render;
+pub(crate) mod settings;
+mod slash;
+
+use crate::channel::{
+    Capabilities, Channel, ConversationRef, Destination, EditOutcome, Inbox, Limit, Lookup, Opened, Outgoing,
+    Reply, SendOutcome, Signal, Standing, Unit,
+};
+use acp_discord::core::errors::Meaning;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::NewMessage;
+use acp_discord::core::readback::Wanted;
+use acp_discord::core::schedule::Priority;
+use acp_discord::rest::{self, CannotStart, Fault, Rest, Search, Turn};
+use acp_discord::session;
+use known::Known;
+pub(crate) use settings::Settings;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The channel's name in conversations.
+pub(crate) const DISCORD: &str = "discord";
+/// The most that one message holds, in UTF-16 units: below Discord's 2,000, whatever those count.
+const MESSAGE_UNITS_MAX: usize = 1_900;
+/// How long a message may wait for its turn before the gateway is told to come again.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for what is worth nothing a moment later.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(8);
+/// How long a message can be changed freely, in milliseconds: after an hour Discord has a budget of its own.
+const EDITS_UNTIL_MS: u64 = 50 * 60_000;
+/// After how long a silence Discord puts a thread away, in minutes: the longest there is, so that no binding outlives
+/// its thread (D12).
+const ARCHIVE_MINUTES: u64 = 10_080;
+/// How far back a message is looked for of which nobody knows when it was sent first, in milliseconds.
+const LOOK_BACK_MS: u64 = 24 * 60 * 60_000;
+/// How far our clock may be ahead of Discord's, in milliseconds.
+const SKEW_MS: u64 = 60_000;
+
+/// One bot. Copies are the same thing.
+#[derive(Debug, Clone)]
+pub(crate) struct Discord {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    account: String,
+    settings: Settings,
+    rest: Rest,
+    counts: Arc<session::Counts>,
+    known: Known,
+}
+
+impl Discord {
+    /// Serves an account. Needs a runtime around it; nothing is asked before it listens or sends.
+    ///
+    /// # Errors
+    /// The token or the address cannot be used.
+    pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
+        let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
+        let inner = Inner { account, settings, rest, counts: Arc::default(), known: Known::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+impl Inner {
+    fn at(&self, channel: Snowflake, parent: Option<Snowflake>) -> ConversationRef {
+        ConversationRef {
+            channel: DISCORD.to_owned(),
+            account_id: self.account.clone(),
+            conversation_id: channel.to_string(),
+            parent_conversation_id: parent.map(|id| id.to_string()),
+        }
+    }
+
+    /// Who the bot is: as the websocket said, or else asked for.
+    async fn me(&self) -> Result<Snowflake, Fault> {
+        match self.known.me() {
+            Some(me) => Ok(me),
+            None => Ok(self.rest.me().await?.id),
+        }
+    }
+
+    async fn send(&self, to: &ConversationRef, message: &Outgoing) -> SendOutcome {
+        let channel = match id(&to.conversation_id) {
+            Ok(channel) => channel,
+            Err(why) => return SendOutcome::Rejected { why, again: false },
+        };
+        let new = NewMessage {
+            nonce: message.nonce.clone(),
+            body: render::body(&message.text, &message.actions),
+            reply_to: None,
+        };
+        let turn = Turn::new(render::priority(message), PATIENCE);
+        let result = self.rest.create_message(channel, &new, turn).await;
+        if let Ok(posted) = &result {
+            self.known.spoke(channel, posted.id);
+        }
+        render::sent(result, &message.nonce)
+    }
+
+    async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> Lookup {
+        let channel = match id(&to.conversation_id) {
+            Ok(channel) => channel,
+            Err(why) => return Lookup::Unknown { why },
+        };
+        let me = match self.me().await {
+            Ok(me) => me,
+            Err(fault) => return Lookup::Unknown { why: fault.to_string() },
+        };
+        let now = crate::store::now_ms();
+        let search = Search {
+            channel,
+            first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOK_BACK_MS)),
+            skew_ms: SKEW_MS,
+            wanted: Wanted {
+                me,
+                nonce: message.nonce.clone(),
+                content: message.text.clone(),
+                attachments: Vec::new(),
+                known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
+            },
+        };
+        match self.rest.lookup(&search).await {
+            rest::Lookup::Found(id) => Lookup::Found { message_id: id.to_string() },
+            rest::Lookup::Absent => Lookup::Absent,
+            rest::Lookup::Unknown { why } => Lookup::Unknown { why },
+        }
+    }
+
+    /// A message in the channel, and the thread that hangs from it: both are found again when they are there (H13).
+    async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> Opened {
+        let message_id = match self.send(parent, starter).await {
+            SendOutcome::Sent { message_id } => message_id,
+            SendOutcome::Rejected { why, again } => return Opened::Rejected { why, again },
+            SendOutcome::Limited { retry_after_ms } => {
+                return Opened::Rejected { why: format!("limited for {retry_after_ms} ms"), again: true };
+            }
+            SendOutcome::Uncertain { why } => match self.lookup(parent, starter).await {
+                Lookup::Found { message_id } => message_id,
+                Lookup::Absent | Lookup::Unknown { .. } => return Opened::Uncertain { why },
+            },
+        };
+        let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
+            (Ok(channel), Ok(message)) => (channel, message),
+            (Err(why), _) | (_, Err(why)) => return Opened::Rejected { why, again: false },
+        };
+        let name = render::thread_name(&starter.text);
+        let turn = Turn::new(Priority::Final, PATIENCE);
+        match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
+            Ok(started) => {
+                self.known.is_thread(started.id, Some(channel));
+                Opened::Made { conversation_id: started.id.to_string() }
+            }
+            Err(Fault::Rejected(rejection)) => {
+                // One that is missing may be given: the binding waits, and the reason is in the log.
+                let again = rejection.again() && rejection.meaning != Meaning::Forbidden;
+                Opened::Rejected { why: rejection.to_string(), again }
+            }
+            Err(fault) => Opened::Uncertain { why: fault.to_string() },
+        }
+    }
+
+    async fn edit(&self, to: &ConversationRef, message_id: &str, message: &Outgoing) -> EditOutcome {
+        let (channel, edited) = match (id(&to.conversation_id), id(message_id)) {
+            (Ok(channel), Ok(edited)) => (channel, edited),
+            (Err(why), _) | (_, Err(why)) => return EditOutcome::Gone { why },
+        };
+        let body = render::body(&message.text, &message.actions);
+        let turn = Turn::new(Priority::Card, PATIENCE);
+        render::edited(self.rest.edit_message(channel, edited, &body, turn).await)
+    }
+
+    /// Best effort: what does not work is not worth a word.
+    async fn signal(&self, to: &ConversationRef, signal: &Signal) {
+        let Ok(channel) = id(&to.conversation_id) else { return };
+        let (message_id, emoji, before) = match signal {
+            Signal::Working => {
+                drop(self.rest.typing(channel).await);
+                return;
+            }
+            Signal::Received { message_id } => (message_id, "👀", None),
+            Signal::Queued { message_id } => (message_id, "⏳", None),
+            Signal::Done { message_id } => (message_id, "✅", Some(["👀", "⏳"])),
+            Signal::Failed { message_id } => (message_id, "❌", Some(["👀", "⏳"])),
+        };
+        let Ok(message) = id(message_id) else { return };
+        drop(self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE).await);
+        for emoji in before.into_iter().flatten() {
+            drop(self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE).await);
+        }
+    }
+}
+
+/// An id of Discord's.
+fn id(text: &str) -> Result<Snowflake, String> {
+    text.parse().map_err(|_| format!("{text:?} is no id of Discord's"))
+}
+
+impl Channel for Discord {
+    fn id(&self) -> &'static str {
+        DISCORD
+    }
+
+    fn account_id(&self) -> &str {
+        &self.inner.account
+    }
+
+    /// A thread is bound itself; in a channel a thread is made unless the channel itself is asked for.
+    fn capabilities(&self, at: &ConversationRef) -> Capabilities {
+        let is_thread = at.parent_conversation_id.is_some()
+            || id(&at.conversation_id).is_ok_and(|id| self.inner.known.parent(id).is_some());
+        Capabilities { here: true, child: !is_thread, child_first: !is_thread }
+    }
+
+    fn hears_itself(&self) -> bool {
+        false
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Ignore
+    }
+
+    fn standing(&self, _author: &str) -> Standing {
+        Standing::Person
+    }
+
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+        Box::pin(self.inner.send(to, message))
+    }
+
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+        Box::pin(self.inner.lookup(to, message))
+    }
+
+    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+        Box::pin(self.inner.open_child(parent, starter))
+    }
+
+    fn can_edit(&self) -> bool {
+        true
+    }
+
+    fn edit<'a>(
+        &'a self,
+        to: &'a ConversationRef,
+        message_id: &'a str,
+        message: &'a Outgoing,
+    ) -> Reply<'a, EditOutcome> {
+        Box::pin(self.inner.edit(to, message_id, message))
+    }
+
+    fn edits_until_ms(&self) -> Option<u64> {
+        Some(EDITS_UNTIL_MS)
+    }
+
+    fn shows_footer(&self) -> bool {
+        true
+    }
+
+    fn can_signal(&self) -> bool {
+        true
+    }
+
+    fn signal<'a>(&'a self, to: &'a ConversationRef, signal: &'a Signal) -> Reply<'a, ()> {
+        Box::pin(self.inner.signal(to, signal))
+    }
+
+    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+        Box::pin(listen::listen(Arc::clone(&self.inner), inbox))
+    }
+}

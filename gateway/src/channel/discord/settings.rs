@@ -1,0 +1,154 @@
+//! An account of Discord as the configuration has it.
+
+use super::door::{Door, People};
+use crate::config::DiscordAccount;
+use acp_discord::core::base::Base;
+use acp_discord::core::ids::Snowflake;
+use acp_shared::redact::Secret;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The longest file that a token is read from, in bytes.
+const TOKEN_BYTES_MAX: usize = 4_096;
+
+/// What an account is served with.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// The bot's token.
+    pub(crate) token: Secret,
+    /// Where Discord is.
+    pub(crate) base: Base,
+    /// Who may do what.
+    pub(crate) door: Door,
+    /// Conversations that the configuration binds: what is said there, and in threads below, is for agents.
+    pub(crate) configured: BTreeSet<Snowflake>,
+}
+
+impl Settings {
+    /// Reads an account; `env` gives the value of an environment variable.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong, and what to do.
+    pub(crate) fn of(
+        id: &str,
+        account: &DiscordAccount,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        let key = |name: &str| format!("channels.discord.accounts.{id}.{name}");
+        let base = match &account.base_url {
+            None => Base::discord(),
+            Some(url) => Base::parse(url),
+        };
+        let base = base.map_err(|why| format!("{}: {why}", key("base_url")))?;
+        let ids = |name: &str, ids: &[String]| -> Result<BTreeSet<Snowflake>, String> {
+            let read = |text: &String| {
+                text.parse().map_err(|_| {
+                    format!("{}: {text:?} is no id. Turn on Developer Mode in Discord, right-click, and copy the id.", key(name))
+                })
+            };
+            ids.iter().map(read).collect()
+        };
+        let door = Door {
+            guilds: ids("guilds", &account.guilds)?,
+            allowed: People {
+                users: ids("allowed_users", &account.allowed_users)?,
+                roles: ids("allowed_roles", &account.allowed_roles)?,
+            },
+            approvers: People {
+                users: ids("approver_users", &account.approver_users)?,
+                roles: ids("approver_roles", &account.approver_roles)?,
+            },
+        };
+        let token = token(account, env).map_err(|why| format!("{}: {why}", key("token_file")))?;
+        Ok(Self { token, base, door, configured: BTreeSet::new() })
+    }
+}
+
+fn token(account: &DiscordAccount, env: impl Fn(&str) -> Option<String>) -> Result<Secret, String> {
+    let how = "Put the bot's token (Discord's Developer Portal, Bot, Reset Token) into a file of mode 0600 and name \
+               it here, or name an environment variable in `token_env`.";
+    let text = match (&account.token_file, &account.token_env) {
+        (Some(file), _) => {
+            read(Path::new(file)).map_err(|why| format!("{file} cannot be read: {why}. {how}"))?
+        }
+        (None, Some(name)) => env(name).ok_or_else(|| format!("the environment has no {name}. {how}"))?,
+        (None, None) => return Err(format!("there is no token. {how}")),
+    };
+    let text = text.trim();
+    if text.is_empty() || text.len() > TOKEN_BYTES_MAX || text.contains(char::is_whitespace) {
+        return Err(format!("what is there is no token. {how}"));
+    }
+    Ok(Secret::new(text.to_owned()))
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    std::fs::read_to_string(file)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    fn account() -> DiscordAccount {
+        DiscordAccount { token_env: Some("T".to_owned()), ..DiscordAccount::default() }
+    }
+
+    fn of(account: &DiscordAccount) -> Result<Settings, String> {
+        Settings::of("main", account, |name| (name == "T").then(|| " secret\n".to_owned()))
+    }
+
+    #[test]
+    fn a_token_comes_from_a_file_or_from_the_environment_and_is_not_shown() {
+        let from_env = of(&account()).unwrap();
+        assert_eq!(from_env.token.expose(), "secret");
+        assert!(!format!("{from_env:?}").contains("secret"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let with = |file: &Path| DiscordAccount { token_file: Some(file.display().to_string()), ..account() };
+        std::fs::write(&file, "other\n").unwrap();
+        assert_eq!(of(&with(&file)).unwrap().token.expose(), "other");
+        std::fs::write(&file, "two words").unwrap();
+        for (account, want) in [
+            (with(&file), "no token"),
+            (with(&dir.path().join("none")), "cannot be read"),
+            (DiscordAccount { token_env: Some("X".to_owned()), ..account() }, "has no X"),
+            (DiscordAccount::default(), "there is no token"),
+        ] {
+            let why = of(&account).unwrap_err();
+            let says = [want, "channels.discord.accounts.main.token_file", "Developer Portal"];
+            assert!(says.iter().all(|part| why.contains(part)), "{why}");
+            assert!(!why.contains("two words"), "{why}");
+        }
+    }
+
+    #[test]
+    fn another_service_than_discords_is_named_by_its_address() {
+        let at = |url: &str| of(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
+        assert!(!at("http://127.0.0.1:9").unwrap().base.is_discords());
+        assert!(of(&account()).unwrap().base.is_discords());
+        assert!(at("http://discord.com").unwrap_err().contains("channels.discord.accounts.main.base_url"));
+    }
+
+    #[test]
+    fn people_and_servers_are_named_by_ids() {
+        let list = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let named = DiscordAccount {
+            guilds: list(&["1"]),
+            allowed_users: list(&["2"]),
+            allowed_roles: list(&["3"]),
+            approver_users: list(&["4"]),
+            approver_roles: list(&["5"]),
+            ..account()
+        };
+        let set = |id: u64| BTreeSet::from([Snowflake(id)]);
+        let want = Door {
+            guilds: set(1),
+            allowed: People { users: set(2), roles: set(3) },
+            approvers: People { users: set(4), roles: set(5) },
+        };
+        assert_eq!(of(&named).unwrap().door, want);
+        let wrong = DiscordAccount { allowed_users: list(&["ann"]), ..account() };
+        assert!(of(&wrong).unwrap_err().contains("\"ann\" is no id"));
+    }
+}

@@ -1,0 +1,280 @@
+//! The slash commands: the same words as the text commands, with forms around them. What somebody chooses becomes the
+//! line that they could have typed.
+
+use crate::channel::Suggest;
+use acp_discord::core::commands::{Kind, Param, Place, Spec, Takes};
+use acp_discord::core::event::{Command, Given, Value};
+
+/// The longest text of an option, in characters.
+const TEXT_MAX: u32 = 1_000;
+
+fn spec(name: &str, says: &str, takes: Takes) -> Spec {
+    Spec { name: name.to_owned(), says: says.to_owned(), takes }
+}
+
+fn verb(name: &str, says: &str, params: Vec<Param>) -> Spec {
+    spec(name, says, Takes::Options(params))
+}
+
+fn param(name: &str, says: &str, kind: Kind, place: Place) -> Param {
+    Param { name: name.to_owned(), says: says.to_owned(), kind, required: false, place }
+}
+
+fn text(name: &str, says: &str, place: Place) -> Param {
+    param(name, says, Kind::Text { max: TEXT_MAX, suggest: false }, place)
+}
+
+/// One that suggestions come for.
+fn known(name: &str, says: &str, place: Place) -> Param {
+    param(name, says, Kind::Text { max: TEXT_MAX, suggest: true }, place)
+}
+
+fn wanted(param: Param) -> Param {
+    Param { required: true, ..param }
+}
+
+fn choice(name: &str, says: &str, of: &[&str], place: Place) -> Param {
+    let choices = of.iter().map(|one| ((*one).to_owned(), (*one).to_owned())).collect();
+    param(name, says, Kind::Choice(choices), place)
+}
+
+fn session() -> Param {
+    known("session", "another session than this conversation's", Place::Flag)
+}
+
+fn ending(name: &str, says: &str) -> Spec {
+    let discard = param("discard", "its agent forgets it too", Kind::Bool, Place::Flag);
+    verb(name, says, vec![session(), discard])
+}
+
+/// Every command there is, in the order in which Discord shows them.
+pub(super) fn specs() -> Vec<Spec> {
+    const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
+    let spawn = vec![
+        known("agent", "which agent", Place::Word(0)),
+        text("cwd", "its directory", Place::Flag),
+        text("label", "what you call it", Place::Flag),
+        choice("mode", "how long it lives", &["persistent", "oneshot"], Place::Flag),
+        choice("permission", "what happens when it asks", &MODES, Place::Flag),
+        choice("thread", "where it answers", &["auto", "here", "off"], Place::Flag),
+    ];
+    let run = |says: &str| text("run", says, Place::Flag);
+    let id = || text("id", "which question, where there are several", Place::Word(0));
+    let acp = vec![
+        verb("spawn", "Start a session", spawn),
+        verb("cancel", "Stop the running turn", vec![session(), run("this run and no other")]),
+        verb(
+            "steer",
+            "Say something into the running turn",
+            vec![wanted(text("text", "what", Place::Rest)), session()],
+        ),
+        verb(
+            "drop",
+            "Take a message out of the queue",
+            vec![wanted(text("run", "which", Place::Word(0))), session()],
+        ),
+        ending("close", "End the session"),
+        ending("archive", "End the session, to be read later"),
+        ending("delete", "End the session, and list it no more"),
+        ending("reset", "End the session, to begin again"),
+        verb("new", "Start the agent's conversation anew", vec![session()]),
+        verb("sessions", "The sessions", vec![]),
+        verb("status", "What a session is and does", vec![session()]),
+        verb(
+            "set-mode",
+            "Set the agent's mode",
+            vec![wanted(text("mode", "which", Place::Word(0))), session()],
+        ),
+        verb(
+            "set",
+            "Set one of the agent's options",
+            vec![
+                wanted(known("option", "which", Place::Word(0))),
+                wanted(text("value", "to what", Place::Word(1))),
+                session(),
+            ],
+        ),
+        verb(
+            "cwd",
+            "Go on in another directory",
+            vec![wanted(text("dir", "which", Place::Word(0))), session()],
+        ),
+        verb(
+            "permissions",
+            "What the agent waits for, or what happens when it asks",
+            vec![choice("mode", "what happens", &MODES, Place::Word(0)), session()],
+        ),
+        verb(
+            "timeout",
+            "How long a turn may take",
+            vec![
+                wanted(param(
+                    "seconds",
+                    "0 takes the limit away",
+                    Kind::Integer { min: 0, max: 86_400 },
+                    Place::Word(0),
+                )),
+                session(),
+            ],
+        ),
+        verb(
+            "model",
+            "Set the agent's model",
+            vec![wanted(text("model", "which", Place::Word(0))), session()],
+        ),
+        verb("reset-options", "All settings back to what configuration says", vec![session()]),
+        verb("allow", "Allow what the agent asks for", vec![id(), session()]),
+        verb("deny", "Refuse it", vec![id(), session()]),
+        verb(
+            "answer",
+            "Answer it with one of its options",
+            vec![wanted(text("option", "its number or id", Place::Word(1))), id(), session()],
+        ),
+        verb("doctor", "How the gateway is", vec![]),
+        verb("install", "How agents are set up", vec![]),
+        verb("help", "All commands", vec![]),
+    ];
+    let window = |name: &str, says: &str| {
+        verb(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
+    };
+    vec![
+        spec("acp", "Agents and their sessions", Takes::Verbs(acp)),
+        spec(
+            "session",
+            "How long this binding lasts",
+            Takes::Verbs(vec![
+                window("idle", "After how long without a word it ends"),
+                window("max-age", "How long it lasts in any case"),
+            ]),
+        ),
+        verb(
+            "focus",
+            "Bind this conversation to a session",
+            vec![wanted(known("session", "which", Place::Word(0)))],
+        ),
+        verb("unfocus", "Unbind this conversation", vec![]),
+        verb("agents", "What runs, and what can be started", vec![]),
+    ]
+}
+
+/// What is being typed, and what may be suggested for it.
+pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
+    let given = focused(&command.options)?;
+    let Value::Text(prefix) = &given.value else { return None };
+    let what = match given.name.as_str() {
+        "agent" => Suggest::Agents,
+        "session" => Suggest::Sessions,
+        "option" => Suggest::Options,
+        _ => return None,
+    };
+    Some((what, prefix.clone()))
+}
+
+fn focused(options: &[Given]) -> Option<&Given> {
+    options.iter().find_map(|given| match &given.value {
+        Value::Sub(below) => focused(below),
+        _ => given.focused.then_some(given),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::core::command::{Command as Known, parse};
+    use acp_discord::core::commands::{line, registration};
+    use acp_discord::core::event::{Interaction, Member, User};
+    use acp_discord::core::ids::Snowflake;
+    use acp_shared::redact::Secret;
+
+    fn command(name: &str, options: Vec<Given>) -> Command {
+        let user = User { id: Snowflake(1), name: "ann".to_owned(), shown: None, bot: false };
+        let at = Interaction {
+            id: Snowflake(5),
+            application: Snowflake(2),
+            token: Secret::new("t".to_owned()),
+            guild: None,
+            channel: Snowflake(3),
+            parent: None,
+            who: Member { user, roles: Vec::new(), permissions: None },
+            app_permissions: None,
+            locale: None,
+            attachment_limit: None,
+        };
+        Command { at, name: name.to_owned(), options }
+    }
+
+    fn value(param: &Param) -> Value {
+        match &param.kind {
+            Kind::Text { .. } if param.name == "run" => {
+                Value::Text("01890a5d-ac96-774b-bcce-b30200000001".to_owned())
+            }
+            Kind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
+            Kind::Text { .. } => Value::Text("demo".to_owned()),
+            Kind::Choice(of) => Value::Text(of[0].1.clone()),
+            Kind::Integer { min, .. } => Value::Integer(*min),
+            Kind::Bool => Value::Bool(true),
+            Kind::File => panic!(),
+        }
+    }
+
+    /// Discord takes the registration, and whatever can be chosen is a command that the gateway knows.
+    #[test]
+    fn e01_every_form_is_a_command_of_ours() {
+        let specs = specs();
+        let registered = registration(&specs).unwrap();
+        assert_eq!(registered.as_array().map(Vec::len), Some(specs.len()));
+        let mut seen = 0;
+        for spec in &specs {
+            let verbs: Vec<(Option<&str>, &Vec<Param>)> = match &spec.takes {
+                Takes::Options(params) => vec![(None, params)],
+                Takes::Verbs(verbs) => verbs
+                    .iter()
+                    .map(|verb| match &verb.takes {
+                        Takes::Options(params) => (Some(verb.name.as_str()), params),
+                        Takes::Verbs(_) => panic!(),
+                    })
+                    .collect(),
+            };
+            for (verb, params) in verbs {
+                for all in [true, false] {
+                    let given: Vec<Given> = params
+                        .iter()
+                        .filter(|param| all || param.required)
+                        .map(|param| Given { name: param.name.clone(), value: value(param), focused: false })
+                        .collect();
+                    let options = match verb {
+                        Some(verb) => {
+                            vec![Given { name: verb.to_owned(), value: Value::Sub(given), focused: false }]
+                        }
+                        None => given,
+                    };
+                    let text = line(&specs, &command(&spec.name, options)).unwrap();
+                    let read = parse(&text);
+                    assert!(!matches!(read, None | Some(Known::Misused { .. })), "{text}: {read:?}");
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen > 50, "{seen}");
+    }
+
+    #[test]
+    fn what_is_typed_decides_what_is_suggested() {
+        let given = |name: &str, focused| Given {
+            name: name.to_owned(),
+            value: Value::Text("de".to_owned()),
+            focused,
+        };
+        let sub = |below| vec![Given { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
+        for (name, want) in [
+            ("agent", Some((Suggest::Agents, "de".to_owned()))),
+            ("session", Some((Suggest::Sessions, "de".to_owned()))),
+            ("option", Some((Suggest::Options, "de".to_owned()))),
+            ("cwd", None),
+        ] {
+            assert_eq!(typed(&command("acp", sub(vec![given("label", false), given(name, true)]))), want);
+        }
+        assert_eq!(typed(&command("acp", sub(vec![given("agent", false)]))), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! Where channels bring what people say and do.
+
+use super::{Action, ConversationRef, Inbound, Place, Reply};
+
+/// Where channels bring what people say and do. The same message (by its id in its conversation) may be brought any
+/// number of times, and is acted on once. Whoever drops a call before its answer stops nothing.
+pub trait Inbox: Send + Sync + 'static {
+    /// Brings a message, a slash command or a click.
+    fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
+
+    /// A person gave a message another text: while its prompt waits, the prompt changes with it.
+    fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended>;
+
+    /// A person took a message back: while its prompt waits, it is dropped.
+    fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended>;
+
+    /// Something happened to a conversation itself.
+    fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed>;
+
+    /// The bound conversations of an account, and how far each was read. Empty too when that cannot be read now:
+    /// `None`.
+    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
+
+    /// Everything of a conversation up to this message id was brought in and taken, without a gap: by a completed
+    /// look through its history, or by a stream that has none (H8). Whether that is kept.
+    fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool>;
+
+    /// What may follow a command, while a person types: 25 at most, those that fit best first. Reads only.
+    fn suggest(&self, what: Suggest, at: ConversationRef, prefix: String) -> Reply<'_, Vec<Suggestion>>;
+}
+
+/// What became of a message that was brought in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Offered {
+    /// It is kept, and was acted on: it need not be brought again.
+    Taken(Said),
+    /// It may not be kept: bring it again after a moment.
+    Later {
+        /// Why, for the log.
+        why: String,
+    },
+    /// It is no message that can be taken.
+    Refused {
+        /// Why, for the log and for whoever waits for an answer.
+        why: String,
+    },
+}
+
+/// What is to be said to whoever brought a message that is answered by its caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    /// What; empty when the gateway says it itself, or nothing is to be said.
+    pub text: String,
+    /// Whether it is for them alone.
+    pub private: bool,
+    /// Its buttons.
+    pub actions: Vec<Action>,
+}
+
+/// What became of a change to a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Amended {
+    /// It is as the person wants it now.
+    Done,
+    /// Its turn has begun or is over: nothing was changed.
+    TooLate,
+    /// It is none that waits: not a prompt, or never brought in.
+    NotOurs,
+    /// Nothing was changed; it may be tried again.
+    Later {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// What happened to a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It was put away.
+    Archived {
+        /// Whether a person did that, rather than the service after some time.
+        by_person: bool,
+    },
+    /// It was taken out again.
+    Unarchived,
+    /// It has another name.
+    Renamed,
+    /// It is not there any more, or nobody here may see it again.
+    Gone {
+        /// Why, for the record.
+        why: String,
+    },
+}
+
+/// What followed from a change of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changed {
+    /// Nothing is said there until somebody speaks there, or takes it out again.
+    Parked,
+    /// What waited is said.
+    Resumed,
+    /// It is bound no more.
+    Ended,
+    /// Nothing.
+    Nothing,
+    /// Nothing was done; it may be tried again.
+    Later {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// What is suggested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suggest {
+    /// Agents that can be started.
+    Agents,
+    /// Sessions that are open.
+    Sessions,
+    /// The agent's options in this conversation.
+    Options,
+}
+
+/// One suggestion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suggestion {
+    /// What is put into the command.
+    pub value: String,
+    /// What people read.
+    pub label: String,
+}

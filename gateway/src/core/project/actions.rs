@@ -1,0 +1,162 @@
+//! Buttons as data: what a person can say about a message by one click, as the command that they could type.
+//!
+//! A button is nothing but its command, so that it means the same after a restart, whoever clicks it and however
+//! often. What it is about is kept beside the message, so that it loses its buttons once that is over.
+
+use crate::core::link::{PermissionOption, Wanted};
+use crate::core::project::{OPTIONS_MAX, short};
+use crate::core::rows::{PermissionRow, PermissionState, RunMode};
+use crate::core::run::RunState;
+use acp_shared::ids::RunId;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The longest command of a button, in bytes: chat services keep about 100 characters with a button.
+pub(crate) const COMMAND_BYTES_MAX: usize = 90;
+/// The longest label of a button, in characters.
+const LABEL_CHARS_MAX: usize = 80;
+/// How the last line of a question begins that says how it is answered by typing.
+pub(super) const BY_TYPING: &str = "Answer with /acp allow";
+
+/// One button.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// What a click says, as a person would type it: 90 bytes at most.
+    pub command: String,
+    /// What it shows.
+    pub label: String,
+    /// How it looks.
+    pub style: ActionStyle,
+}
+
+/// How a button looks, by what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionStyle {
+    /// What is done most often.
+    Primary,
+    /// One of several.
+    Secondary,
+    /// It allows.
+    Success,
+    /// It refuses, or stops something.
+    Danger,
+}
+
+/// What a message with buttons is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum About {
+    /// A permission of this id is asked for.
+    Permission(String),
+    /// A run waits in the queue.
+    Queued(RunId),
+}
+
+/// The buttons of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Asks {
+    /// What they are about.
+    pub(crate) about: About,
+    /// The buttons, in order.
+    pub(crate) actions: Vec<Action>,
+}
+
+fn action(command: String, label: &str, style: ActionStyle) -> Option<Action> {
+    let label: String = short(label).trim().chars().take(LABEL_CHARS_MAX).collect();
+    (command.len() <= COMMAND_BYTES_MAX && !label.is_empty()).then_some(Action { command, label, style })
+}
+
+/// The agent's own options, in its order. One that does not fit into a button is answered by typing.
+pub(super) fn of_permission(payload: &Value) -> Option<Asks> {
+    let id =
+        payload["permission_id"].as_str().filter(|id| !id.is_empty() && !id.contains(char::is_whitespace))?;
+    let options = payload["params"]["options"].as_array()?;
+    let actions: Vec<Action> = (1..)
+        .zip(options.iter().take(OPTIONS_MAX))
+        .filter_map(|(number, option)| {
+            let name = option["name"].as_str().or_else(|| option["optionId"].as_str())?;
+            let style = match option["kind"].as_str().unwrap_or_default() {
+                "allow_once" => ActionStyle::Success,
+                "allow_always" => ActionStyle::Primary,
+                kind if kind.starts_with("reject") => ActionStyle::Danger,
+                _ => ActionStyle::Secondary,
+            };
+            action(format!("/acp answer {id} {number}"), name, style)
+        })
+        .collect();
+    (!actions.is_empty()).then(|| Asks { about: About::Permission(id.to_owned()), actions })
+}
+
+/// The button that stops the turn of a card, and no other one.
+pub(crate) fn of_card(run_id: RunId) -> Vec<Action> {
+    action(format!("/acp cancel --run {run_id}"), "Stop", ActionStyle::Danger).into_iter().collect()
+}
+
+/// The buttons of what is said about a message that waits. `may_steer`: it was not meant for the running turn already.
+pub(crate) fn of_queued(run_id: RunId, may_steer: bool) -> Asks {
+    let steer = action(format!("/acp steer --run {run_id}"), "Steer now", ActionStyle::Primary);
+    let drop = action(format!("/acp drop {run_id}"), "Drop", ActionStyle::Secondary);
+    Asks {
+        about: About::Queued(run_id),
+        actions: steer.filter(|_| may_steer).into_iter().chain(drop).collect(),
+    }
+}
+
+/// What became of what a message with buttons is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate<'a> {
+    /// The permission, as it is now.
+    Permission(&'a PermissionRow),
+    /// The run, as it is now.
+    Run(RunMode, RunState),
+    /// There is nothing of it.
+    Gone,
+}
+
+/// What the message says once that is over; `None` while its buttons mean something.
+pub(crate) fn amended(text: &str, fate: Fate<'_>) -> Option<String> {
+    let end = match fate {
+        Fate::Permission(row) => match row.state {
+            PermissionState::Pending => return None,
+            PermissionState::Answered | PermissionState::Expired => settled_line(row),
+        },
+        Fate::Run(_, RunState::Queued) => return None,
+        Fate::Run(RunMode::Steer, RunState::Failed) => {
+            "It could not be said into the running turn.".to_owned()
+        }
+        Fate::Run(RunMode::Steer, _) => "It was said into the running turn.".to_owned(),
+        Fate::Run(RunMode::Prompt, RunState::Cancelled) => "It was dropped, or stopped.".to_owned(),
+        Fate::Run(RunMode::Prompt, RunState::Running | RunState::Completed | RunState::Failed) => {
+            "It has started.".to_owned()
+        }
+        Fate::Gone => "It is over.".to_owned(),
+    };
+    let kept: Vec<&str> = text.lines().filter(|line| !line.starts_with(BY_TYPING)).collect();
+    Some(format!("{}\n{end}", kept.join("\n").trim_end()))
+}
+
+/// Who settled a permission, and how.
+pub(crate) fn settled_line(row: &PermissionRow) -> String {
+    let by = row
+        .settled_by
+        .as_deref()
+        .filter(|by| !by.is_empty())
+        .map_or_else(|| "nobody named".to_owned(), short);
+    let options: &[PermissionOption] = match &row.ask.what {
+        Wanted::Permission { options, .. } => options,
+        _ => &[],
+    };
+    match &row.option_id {
+        Some(id) => {
+            let name =
+                options.iter().find(|option| option.id == *id).map_or(id.as_str(), |option| &option.name);
+            format!("Answered: {} ({by}).", short(name))
+        }
+        None => format!("Over without an answer ({by})."),
+    }
+}
+
+#[cfg(test)]
+#[path = "actions_tests.rs"]
+mod tests;

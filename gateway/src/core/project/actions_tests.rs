@@ -1,0 +1,148 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::core::link::Ask;
+use acp_shared::ids::{LeaseId, SessionKey};
+use serde_json::json;
+
+fn run_id() -> RunId {
+    RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
+}
+
+fn action_of(command: &str, label: &str, style: ActionStyle) -> Action {
+    Action { command: command.to_owned(), label: label.to_owned(), style }
+}
+
+/// The agent's own options, in its order: the command is what a person would type, the kind decides the look.
+#[test]
+fn a_permission_has_the_agents_options_as_buttons() {
+    let lease = LeaseId::mint();
+    let id = format!("{lease}:{}", u64::MAX);
+    let payload = json!({"permission_id": id, "params": {"options": [
+        {"optionId": "a", "name": "Allow", "kind": "allow_once"},
+        {"optionId": "b", "name": "Always\nallow", "kind": "allow_always"},
+        {"optionId": "c", "kind": "reject_once"},
+        {"optionId": "d", "name": "Never", "kind": "reject_always"},
+        {"optionId": "e", "name": "Ask later", "kind": "x"},
+        {"kind": "allow_once"},
+        {"optionId": "f", "name": "  "},
+        {"optionId": "g", "name": "Last", "kind": null},
+    ]}});
+    let asks = of_permission(&payload).unwrap();
+    assert_eq!(asks.about, About::Permission(id.clone()));
+    let command = |number: u32| format!("/acp answer {id} {number}");
+    assert_eq!(
+        asks.actions,
+        [
+            action_of(&command(1), "Allow", ActionStyle::Success),
+            action_of(&command(2), "Always allow", ActionStyle::Primary),
+            action_of(&command(3), "c", ActionStyle::Danger),
+            action_of(&command(4), "Never", ActionStyle::Danger),
+            action_of(&command(5), "Ask later", ActionStyle::Secondary),
+            action_of(&command(8), "Last", ActionStyle::Secondary),
+        ]
+    );
+    let many: Vec<Value> =
+        (0..40).map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(500)})).collect();
+    let asks = of_permission(&json!({"permission_id": id, "params": {"options": many}})).unwrap();
+    assert_eq!(asks.actions.len(), 25);
+    for action in asks.actions {
+        assert!(
+            action.command.len() <= COMMAND_BYTES_MAX && action.label.chars().count() <= 80,
+            "{action:?}"
+        );
+    }
+}
+
+#[test]
+fn what_fits_into_no_button_is_answered_by_typing() {
+    let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});
+    for payload in [
+        json!({"permission_id": "x".repeat(90), "params": options}),
+        json!({"permission_id": "a b", "params": options}),
+        json!({"permission_id": "", "params": options}),
+        json!({"params": options}),
+        json!({"permission_id": "p", "params": {"options": []}}),
+        json!({"permission_id": "p"}),
+    ] {
+        assert_eq!(of_permission(&payload), None, "{payload}");
+    }
+}
+
+/// An old button means the run that it was made for.
+#[test]
+fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
+    let (run, id) = (run_id(), run_id().to_string());
+    assert_eq!(of_card(run), [action_of(&format!("/acp cancel --run {id}"), "Stop", ActionStyle::Danger)]);
+    let steer = action_of(&format!("/acp steer --run {id}"), "Steer now", ActionStyle::Primary);
+    let drop = action_of(&format!("/acp drop {id}"), "Drop", ActionStyle::Secondary);
+    assert_eq!(of_queued(run, true), Asks { about: About::Queued(run), actions: vec![steer, drop.clone()] });
+    assert_eq!(of_queued(run, false).actions, [drop]);
+}
+
+/// What stands behind every button is a command that the grammar knows.
+#[test]
+fn every_button_is_a_command() {
+    use crate::core::command::{Act, Command, parse};
+    let id = format!("{}:7", LeaseId::mint());
+    let asked = json!({"permission_id": id, "params": {"options": [{"optionId": "a", "name": "A"}]}});
+    let mut actions = of_permission(&asked).unwrap().actions;
+    actions.extend(of_card(run_id()));
+    actions.extend(of_queued(run_id(), true).actions);
+    let read: Vec<Option<Command>> = actions.iter().map(|action| parse(&action.command)).collect();
+    let acts = read.into_iter().map(|command| match command {
+        Some(Command::On { target: None, act }) => act,
+        other => panic!("{other:?}"),
+    });
+    let want = [Act::CancelRun(run_id()), Act::SteerRun(run_id()), Act::Drop(run_id())];
+    assert_eq!(acts.skip(1).collect::<Vec<_>>(), want);
+}
+
+fn permission(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> PermissionRow {
+    let options =
+        vec![PermissionOption { id: "y".into(), name: "Yes, once".into(), kind: "allow_once".into() }];
+    let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
+    PermissionRow {
+        lease_id: LeaseId::mint(),
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+        ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        state,
+        option_id: option_id.map(str::to_owned),
+        settled_by: by.map(str::to_owned),
+        created_at_ms: 1,
+        deadline_at_ms: None,
+    }
+}
+
+#[test]
+fn a_message_says_what_became_of_it() {
+    use PermissionState as P;
+    use RunMode::{Prompt, Steer};
+    use RunState as R;
+    let asked =
+        "The agent asks for a permission: Write\n1. Yes, once\nAnswer with /acp allow, /acp deny or …";
+    let pending = permission(P::Pending, None, None);
+    let yes = permission(P::Answered, Some("y"), Some("ann"));
+    let odd = permission(P::Answered, Some("z"), None);
+    let over = permission(P::Expired, None, Some("deadline"));
+    let head = "The agent asks for a permission: Write\n1. Yes, once\n";
+    for (fate, want) in [
+        (Fate::Permission(&pending), None),
+        (Fate::Permission(&yes), Some("Answered: Yes, once (ann).")),
+        (Fate::Permission(&odd), Some("Answered: z (nobody named).")),
+        (Fate::Permission(&over), Some("Over without an answer (deadline).")),
+        (Fate::Gone, Some("It is over.")),
+    ] {
+        assert_eq!(amended(asked, fate), want.map(|want| format!("{head}{want}")), "{fate:?}");
+    }
+    for (fate, want) in [
+        (Fate::Run(Prompt, R::Queued), None),
+        (Fate::Run(Steer, R::Queued), None),
+        (Fate::Run(Prompt, R::Running), Some("It has started.")),
+        (Fate::Run(Prompt, R::Completed), Some("It has started.")),
+        (Fate::Run(Prompt, R::Cancelled), Some("It was dropped, or stopped.")),
+        (Fate::Run(Steer, R::Completed), Some("It was said into the running turn.")),
+        (Fate::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
+    ] {
+        assert_eq!(amended("Queued.", fate), want.map(|want| format!("Queued.\n{want}")), "{fate:?}");
+    }
+}

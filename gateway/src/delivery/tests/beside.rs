@@ -1,0 +1,218 @@
+//! What stands beside the messages that are owed: buttons, signals, and conversations that were put away.
+
+use super::live::{Board, LIVE, begun, card, drive, last};
+use super::*;
+use crate::channel::{Inbound, Signal};
+use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::project::PartKind;
+use crate::core::rows::{PermissionRow, PermissionState};
+use crate::store::codec;
+use crate::store::inbox;
+use acp_shared::ids::{LeaseId, RunId};
+
+const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + 'static) {
+    let text = text.to_owned();
+    store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
+}
+
+/// What an agent asks, as its row says it now.
+fn asked(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> PermissionRow {
+    let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
+    let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
+    PermissionRow {
+        lease_id: LeaseId::parse(LEASE).unwrap(),
+        session_key: key(),
+        ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        state,
+        option_id: option_id.map(str::to_owned),
+        settled_by: by.map(str::to_owned),
+        created_at_ms: 1,
+        deadline_at_ms: None,
+    }
+}
+
+async fn put(store: &Store, row: PermissionRow) {
+    store.write("permission", move |tx| crate::store::permissions::put(tx, &row)).await.unwrap();
+}
+
+async fn lease(store: &Store) {
+    const SQL: &str = "INSERT INTO acp_leases (lease_id, session_key, kind, spawn_json, usage, stdout_offset, \
+        next_stdin_seq, link_state) VALUES (?1, ?2, 'agent', '{}', 'ready', 0, 1, '')";
+    sql(store, SQL, (LEASE, key().to_string())).await;
+}
+
+/// The buttons are the agent's own options; once it is settled, by whomever, they are gone and the message says so.
+/// Also when the process that sent it is not there any more.
+#[tokio::test]
+async fn a_question_loses_its_buttons_when_it_is_settled() {
+    let rows = [
+        (asked(PermissionState::Answered, Some("y"), Some("ann")), "Answered: Yes (ann)."),
+        (asked(PermissionState::Expired, None, Some("deadline")), "Over without an answer (deadline)."),
+    ];
+    for (settled, want) in rows {
+        for is_restarted in [false, true] {
+            let (_dir, store, mut scribe) = begun().await;
+            lease(&store).await;
+            let board = Board::new(true);
+            let (mut task, mut stop) = drive(&store, &board, "");
+            put(&store, asked(PermissionState::Pending, None, None)).await;
+            let id = format!("{LEASE}:7");
+            let params = json!({"toolCall": {"title": "Write"},
+                "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]});
+            scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+            board.until("the question", |shown| shown.len() == 1).await;
+            assert_eq!(board.buttons(), [[format!("/acp answer {id} 1")]]);
+            if is_restarted {
+                stop.cancel();
+                task.await.unwrap();
+                (task, stop) = drive(&store, &board, "");
+            }
+            put(&store, settled.clone()).await;
+            let payload =
+                json!({"permission_id": id, "option_id": settled.option_id, "by": settled.settled_by});
+            scribe.event(EventKind::PermissionSettled, payload).await;
+            let text = format!("The agent asks for a permission: Write\n1. Yes\n{want}");
+            board
+                .until("the question to say it", |shown| shown[0] == (PartKind::Permission, text.clone()))
+                .await;
+            assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
+            eventually("nothing to be kept of it", || async {
+                let (at, key) = (conversation("c"), key());
+                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key));
+                read.await.unwrap().is_empty().then_some(())
+            })
+            .await;
+            stop.cancel();
+            task.await.unwrap();
+        }
+    }
+}
+
+/// A card stops its own turn and no other one, and only while that runs.
+#[tokio::test]
+async fn a_card_has_a_button_that_stops_its_own_turn() {
+    let (_dir, store, mut scribe) = begun().await;
+    let run_id = running(&store).await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    assert_eq!(board.buttons(), [[format!("/acp cancel --run {run_id}")]]);
+    scribe.done().await;
+    board.until("the answer", |shown| shown == [card("Done"), last("One.")]).await;
+    assert_eq!(board.buttons(), [Vec::<String>::new(), Vec::new()]);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+async fn running(store: &Store) -> RunId {
+    store.runs(key(), 1).await.unwrap().remove(0).run_id
+}
+
+/// Where messages can be changed for some time only, the card of a longer turn goes on in another one; the old one
+/// says that.
+#[tokio::test]
+async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Arc::new(Board { can_edit: true, edits_until_ms: Some(3_000_000), ..Board::default() });
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    stop.cancel();
+    task.await.unwrap();
+    sql(&store, "UPDATE acp_delivery_card SET posted_at = posted_at - 3000001", []).await;
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("Two. ").await;
+    let want = [card("This goes on below"), card("Working\n\nOne. Two.")];
+    board.until("the next one", |shown| shown == want).await;
+    assert_eq!(board.buttons()[0], Vec::<String>::new());
+    scribe.done().await;
+    let want = [card("This goes on below"), card("Done"), last("One. Two.")];
+    board.until("the answer", |shown| shown == want).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// The person's own message shows what became of it; the agent works, and that is seen while it waits for nobody.
+#[tokio::test]
+async fn what_becomes_of_a_message_is_shown_at_it() {
+    for (text, fails) in [("", false), (LIVE, false), ("", true)] {
+        let (_dir, store, mut scribe) = begun().await;
+        let said = Inbound::new(conversation("c"), "m1".into(), "ann".into(), "hi".into());
+        store.write("inbox", move |tx| inbox::insert(tx, &said).map(drop)).await.unwrap();
+        let message = "UPDATE acp_runs SET requester_message_id = 'm1'";
+        sql(&store, message, []).await;
+        let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+        let given = || board.signals.as_ref().unwrap().lock().unwrap().clone();
+        let (task, stop) = drive(&store, &board, text);
+        eventually("work to be seen", || async { (given() == [Signal::Working]).then_some(()) }).await;
+        scribe.say("One.").await;
+        let message_id = "m1".to_owned();
+        let end = if fails { Signal::Failed { message_id } } else { Signal::Done { message_id } };
+        if fails {
+            scribe.fail().await;
+        } else {
+            scribe.done().await;
+        }
+        eventually("its end to be seen", || async { (given().last() == Some(&end)).then_some(()) }).await;
+        stop.cancel();
+        task.await.unwrap();
+    }
+}
+
+/// Nothing is said in a conversation that a person put away, also not after a restart; what waited comes once it is
+/// taken out again. One that ends while it is put away is told nothing any more.
+#[tokio::test]
+async fn d12_nothing_brings_back_what_a_person_put_away() {
+    for ends in [false, true] {
+        let (_dir, store, mut scribe) = begun().await;
+        let board = Board::new(true);
+        let (task, stop) = drive(&store, &board, LIVE);
+        scribe.say("One. ").await;
+        board.until("the card", |shown| shown.len() == 1).await;
+        let at = conversation("c");
+        let park = move |parked| {
+            let at = at.clone();
+            move |tx: &crate::store::Tx<'_>| bindings::park(tx, &at, parked)
+        };
+        assert!(store.write("park", park(true)).await.unwrap());
+        assert!(!store.write("park", park(true)).await.unwrap(), "it is already");
+        scribe.say("Two. ").await;
+        scribe.done().await;
+        // Somebody else is told meanwhile: the driver has looked at everything.
+        let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+        let told = binding_row(&other, &conversation("other"));
+        spawn(&store, session_row(&other), Some(told)).await;
+        let mut elsewhere = Scribe::claim(&store, &other).await;
+        elsewhere.start(RunMode::Prompt).await;
+        elsewhere.say("Elsewhere.").await;
+        elsewhere.done().await;
+        let is_told = |shown: &[(PartKind, String)]| shown.contains(&last("Elsewhere."));
+        board.until("the other one", is_told).await;
+        stop.cancel();
+        task.await.unwrap();
+        let (task, stop) = drive(&store, &board, LIVE);
+        let mut elsewhere = Scribe::claim(&store, &other).await;
+        elsewhere.start(RunMode::Prompt).await;
+        elsewhere.say("Again.").await;
+        elsewhere.done().await;
+        board.until("the other one again", |shown| shown.contains(&last("Again."))).await;
+        assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
+        if ends {
+            scribe.close().await;
+            assert!(!store.write("park", park(false)).await.unwrap(), "it has ended");
+            eventually("nothing to be owed", || async {
+                store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+            })
+            .await;
+            assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
+        } else {
+            assert!(store.write("park", park(false)).await.unwrap());
+            board.until("what waited", |shown| shown.contains(&last("One. Two."))).await;
+        }
+        stop.cancel();
+        task.await.unwrap();
+    }
+}

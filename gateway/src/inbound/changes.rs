@@ -1,0 +1,232 @@
+//! What channels bring in: messages, changes to them, and what happens to conversations.
+
+use super::{Inlet, Inner};
+use crate::channel::{
+    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Offered, Place, Reply, Said, Suggest,
+    Suggestion,
+};
+use crate::core::command;
+use crate::core::project::nonce_of;
+use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
+use crate::error::Failure;
+use crate::store::inbox::{self, Answer, Outcome};
+use crate::store::{StoreError, bindings, commands};
+use acp_shared::codes::Code;
+use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+
+/// The most that is suggested at once.
+const SUGGESTIONS_MAX: usize = 25;
+
+impl Inbox for Inlet {
+    fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
+        Box::pin(async move {
+            let by_caller = message.answer == Answer::ByCaller;
+            let is_private = command::parse(&message.text).is_some_and(|command| command.is_private());
+            let failure = match self.accept(message).await {
+                Ok(outcome) if by_caller => return Offered::Taken(said_of(&outcome, is_private)),
+                Ok(_) => return Offered::Taken(Said::default()),
+                Err(failure) => failure,
+            };
+            let why = failure.to_string();
+            match failure.code {
+                Code::Usage | Code::IdempotencyConflict => Offered::Refused { why },
+                Code::LimitReached if !failure.retryable => Offered::Refused { why },
+                _ => Offered::Later { why },
+            }
+        })
+    }
+
+    fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended> {
+        Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
+    }
+
+    fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended> {
+        Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
+    }
+
+    fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {
+        Box::pin(async move {
+            let done = match change {
+                Change::Archived { by_person: true } => self.inner.park(&at, true).await,
+                Change::Unarchived => self.inner.park(&at, false).await,
+                Change::Gone { why } => self.inner.gone(&at, &why).await,
+                // The service takes it out again by itself as soon as something is said there.
+                Change::Archived { by_person: false } | Change::Renamed => Ok(Changed::Nothing),
+            };
+            done.unwrap_or_else(|failure| Changed::Later { why: failure.to_string() })
+        })
+    }
+
+    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>> {
+        Box::pin(async move {
+            let read = move |db: &_| bindings::places(db, &channel, &account_id);
+            self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
+        })
+    }
+
+    fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {
+        Box::pin(async move {
+            let write = move |tx: &crate::store::Tx<'_>| bindings::caught_up(tx, &at, &through);
+            self.inner
+                .store
+                .write("caught_up", write)
+                .await
+                .map_err(log("how far a conversation was read"))
+                .is_ok()
+        })
+    }
+
+    fn suggest(&self, what: Suggest, at: ConversationRef, prefix: String) -> Reply<'_, Vec<Suggestion>> {
+        Box::pin(async move {
+            let found = self.inner.suggested(what, &at).await.unwrap_or_default();
+            best(found, &prefix)
+        })
+    }
+}
+
+fn log(what: &'static str) -> impl FnOnce(StoreError) -> StoreError {
+    move |error| {
+        tracing::warn!(%error, "{what}: the control plane cannot be reached");
+        error
+    }
+}
+
+fn said_of(outcome: &Outcome, is_private: bool) -> Said {
+    Said {
+        text: outcome.text().into_owned(),
+        private: is_private || matches!(outcome, Outcome::Refused { .. }),
+        actions: outcome.asks().map(|asks| asks.actions.clone()).unwrap_or_default(),
+    }
+}
+
+/// Those that begin with the prefix, then those that hold it.
+fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
+    let wanted = prefix.trim().to_lowercase();
+    let rank = |it: &Suggestion| {
+        let (value, label) = (it.value.to_lowercase(), it.label.to_lowercase());
+        if value.starts_with(&wanted) || label.starts_with(&wanted) {
+            Some(0)
+        } else {
+            (value.contains(&wanted) || label.contains(&wanted)).then_some(1)
+        }
+    };
+    let mut ranked: Vec<(u8, Suggestion)> =
+        found.into_iter().filter_map(|it| Some((rank(&it)?, it))).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, it)| it).take(SUGGESTIONS_MAX).collect()
+}
+
+impl Inlet {
+    /// Changes the prompt of a message, if it still waits. In the turn of its conversation, so that a message that is
+    /// being taken is taken first.
+    async fn amend(&self, at: &ConversationRef, message_id: &str, change: QueuedChange) -> Amended {
+        let lane = self.inner.lane(at);
+        let turn = lane.lock().await;
+        let amended = self.inner.amend(at, message_id, change).await;
+        drop(turn);
+        drop(lane);
+        self.inner.prune(at);
+        amended.unwrap_or_else(|failure| match failure.code {
+            Code::LimitReached => Amended::TooLate,
+            _ => Amended::Later { why: failure.to_string() },
+        })
+    }
+}
+
+impl Inner {
+    async fn amend(
+        &self,
+        at: &ConversationRef,
+        message_id: &str,
+        change: QueuedChange,
+    ) -> Result<Amended, Failure> {
+        let Some((session, run_id)) = self.prompted(at, message_id).await? else {
+            return Ok(Amended::NotOurs);
+        };
+        // Done again it is the same: there is nothing to be remembered under a key of its own.
+        let now = self.service.queued(&session, run_id, change, IdempotencyKey::mint()).await?;
+        Ok(match now {
+            QueuedNow::Done => Amended::Done,
+            QueuedNow::TooLate | QueuedNow::Unsteerable => Amended::TooLate,
+        })
+    }
+
+    /// The run that a message became.
+    async fn prompted(
+        &self,
+        at: &ConversationRef,
+        message_id: &str,
+    ) -> Result<Option<(SessionKey, RunId)>, Failure> {
+        let (at, id) = (at.clone(), message_id.to_owned());
+        let row = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await?;
+        Ok(match row.and_then(|row| row.outcome) {
+            Some(Outcome::Prompted { session_key, run_id, .. }) => Some((session_key, run_id)),
+            _ => None,
+        })
+    }
+
+    async fn park(&self, at: &ConversationRef, is_parked: bool) -> Result<Changed, Failure> {
+        let of = at.clone();
+        let park = move |tx: &crate::store::Tx<'_>| bindings::park(tx, &of, is_parked);
+        if !self.store.write("binding_park", park).await? {
+            return Ok(Changed::Nothing);
+        }
+        tracing::info!(
+            channel = at.channel,
+            thread_id = at.conversation_id,
+            is_parked,
+            "a conversation was put away or taken out"
+        );
+        Ok(if is_parked { Changed::Parked } else { Changed::Resumed })
+    }
+
+    /// Nobody can say anything there any more: its binding ends, and its session too unless it is bound elsewhere.
+    async fn gone(&self, at: &ConversationRef, why: &str) -> Result<Changed, Failure> {
+        let of = at.clone();
+        let found = self.store.read("binding_gone", move |db| {
+            let Some(binding) = bindings::of_conversation(db, &of)? else { return Ok(None) };
+            let all = bindings::of_session(db, &binding.session_key)?;
+            Ok(Some((binding, all.len())))
+        });
+        let Some((binding, count)) = found.await? else { return Ok(Changed::Nothing) };
+        let reason = format!("its conversation is gone: {why}");
+        let (id, session) = (binding.binding_id, binding.session_key);
+        tracing::info!(session_key = %session, thread_id = at.conversation_id, why, "a bound conversation is gone");
+        if count > 1 {
+            self.store.write("binding_gone", move |tx| bindings::end(tx, id, &reason)).await?;
+        } else {
+            self.service.close(&session, CloseRequest::new(reason), gone_key(id)?).await?;
+        }
+        Ok(Changed::Ended)
+    }
+
+    async fn suggested(&self, what: Suggest, at: &ConversationRef) -> Result<Vec<Suggestion>, Failure> {
+        let one = |value: String, label: String| Suggestion { value, label };
+        Ok(match what {
+            Suggest::Agents => {
+                let agents = self.service.agents().await?;
+                agents.into_iter().map(|agent| one(agent.name.to_string(), agent.name.to_string())).collect()
+            }
+            Suggest::Sessions => {
+                let rows = self.service.sessions(false, 200).await?;
+                let shown = |row: crate::core::rows::SessionRow| {
+                    let key = row.session_key.to_string();
+                    let name = row.label.clone().unwrap_or_else(|| key.clone());
+                    one(key, format!("{name} ({}, {})", row.agent, row.state.as_str()))
+                };
+                rows.into_iter().map(shown).collect()
+            }
+            Suggest::Options => {
+                let at = at.clone();
+                let read = self.store.read("options", move |db| commands::options_at(db, &at));
+                read.await?.into_iter().map(|(id, name)| one(id, name)).collect()
+            }
+        })
+    }
+}
+
+/// One key for each binding that lost its conversation.
+fn gone_key(id: BindingId) -> Result<IdempotencyKey, Failure> {
+    IdempotencyKey::parse(&format!("gone:{}", nonce_of(&["gone", &id.to_string()])))
+        .map_err(|error| Failure::new(Code::Runtime, error.to_string()))
+}

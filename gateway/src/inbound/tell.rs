@@ -1,0 +1,137 @@
+//! What whoever said something is told of what came of it: once, with a nonce that follows from the message.
+
+use super::{Inner, root_nonce};
+use crate::channel::{Channel, Lookup, Outgoing, SendOutcome, Signal};
+use crate::core::project::PartKind;
+use crate::core::split::split;
+use crate::error::Failure;
+use crate::store::buttons::ButtonMessage;
+use crate::store::inbox::{Answer, Inbound, Outcome};
+use acp_shared::codes::Code;
+use std::time::Duration;
+
+/// How often a reply is tried before it is left for later.
+const REPLY_ATTEMPTS_MAX: u32 = 3;
+/// The longest that a reply waits for a channel that takes no more for now, in milliseconds.
+const REPLY_LIMIT_MS: u64 = 5_000;
+/// The longest that a signal may take, in milliseconds.
+const SIGNAL_MS: u64 = 10_000;
+
+/// A message of a reply that was sent.
+pub(super) struct Reply {
+    /// The channel's id of it, and what it says.
+    pub(super) message: ButtonMessage,
+    /// Whether it has the buttons of the outcome.
+    pub(super) has_buttons: bool,
+}
+
+impl Inner {
+    /// Tells the person what came of it, once: the reply's nonce follows from the message id. `is_unknown`: an earlier
+    /// attempt may have told them. The channel's ids of what was said.
+    pub(super) async fn tell(
+        &self,
+        inbound: &Inbound,
+        outcome: &Outcome,
+        is_unknown: bool,
+    ) -> Result<Vec<Reply>, Failure> {
+        let mut said = Vec::new();
+        if inbound.answer == Answer::ByCaller {
+            return Ok(said);
+        }
+        let Ok(channel) = self.channels.get(&inbound.conversation) else {
+            tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
+            return Ok(said);
+        };
+        let kind =
+            if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
+        let session_key = match outcome {
+            Outcome::Prompted { session_key, .. } => Some(session_key.clone()),
+            Outcome::Command { session_key, .. } => session_key.clone(),
+            Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
+        };
+        let texts = split(&outcome.text(), channel.limit());
+        let count = texts.len();
+        for (number, text) in texts.into_iter().enumerate() {
+            let asks = outcome.asks().filter(|_| number + 1 == count);
+            let message = Outgoing {
+                kind,
+                text,
+                nonce: root_nonce(inbound, &format!("reply {number}")),
+                session_key: session_key.clone(),
+                run_id: None,
+                actions: asks.map(|asks| asks.actions.clone()).unwrap_or_default(),
+                not_before_ms: None,
+                others: Vec::new(),
+            };
+            let sent = self.reply(channel.as_ref(), inbound, &message, is_unknown).await?;
+            said.extend(sent.map(|message_id| Reply {
+                message: ButtonMessage { message_id, kind, text: message.text },
+                has_buttons: asks.is_some(),
+            }));
+        }
+        Ok(said)
+    }
+
+    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the answer was lost, or an earlier
+    /// process may have sent it) is looked for first, and never sent blindly.
+    async fn reply(
+        &self,
+        channel: &dyn Channel,
+        inbound: &Inbound,
+        message: &Outgoing,
+        mut is_unknown: bool,
+    ) -> Result<Option<String>, Failure> {
+        for attempt in 1..=REPLY_ATTEMPTS_MAX {
+            let looked = if is_unknown {
+                channel.lookup(&inbound.conversation, message).await
+            } else {
+                Lookup::Absent
+            };
+            let outcome = match looked {
+                Lookup::Found { message_id } => return Ok(Some(message_id)),
+                Lookup::Unknown { why } => SendOutcome::Uncertain { why },
+                Lookup::Absent => channel.send(&inbound.conversation, message).await,
+            };
+            is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
+            match outcome {
+                SendOutcome::Sent { message_id } => return Ok(Some(message_id)),
+                SendOutcome::Rejected { again: false, why } => {
+                    tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
+                    return Ok(None);
+                }
+                SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms.min(REPLY_LIMIT_MS))).await;
+                }
+                outcome if attempt == REPLY_ATTEMPTS_MAX => {
+                    tracing::warn!(
+                        message_id = inbound.message_id,
+                        why = outcome.as_str(),
+                        "a reply waits on"
+                    );
+                }
+                SendOutcome::Limited { .. }
+                | SendOutcome::Rejected { .. }
+                | SendOutcome::Uncertain { .. } => {}
+            }
+        }
+        let failure = Failure::new(Code::StoreUnavailable, "The reply could not be sent.");
+        Err(failure.origin("gateway").retryable())
+    }
+
+    /// Shows whoever said something that the agent has it. Nobody waits for that.
+    pub(super) fn show(&self, inbound: &Inbound, outcome: &Outcome) {
+        let Outcome::Prompted { queued_behind, .. } = outcome else { return };
+        let Ok(channel) = self.channels.get(&inbound.conversation) else { return };
+        if inbound.answer == Answer::ByCaller || !channel.can_signal() {
+            return;
+        }
+        let message_id = inbound.message_id.clone();
+        let signal =
+            if *queued_behind == 0 { Signal::Received { message_id } } else { Signal::Queued { message_id } };
+        let at = inbound.conversation.clone();
+        tokio::spawn(async move {
+            let shown = channel.signal(&at, &signal);
+            drop(tokio::time::timeout(Duration::from_millis(SIGNAL_MS), shown).await);
+        });
+    }
+}

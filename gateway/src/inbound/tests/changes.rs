@@ -1,0 +1,267 @@
+//! What channels bring in besides new messages: edits, deletes, clicks, files, and what happens to conversations.
+
+use super::*;
+use crate::channel::{
+    Amended, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place, Said, Suggest,
+};
+use crate::core::files;
+use crate::core::project::actions::of_queued;
+use crate::store::{bindings, buttons, codec};
+
+fn by_caller(id: &str, text: &str) -> Inbound {
+    Inbound { answer: inbox::Answer::ByCaller, ..message(id, text) }
+}
+
+async fn status(store: &Store) -> String {
+    let read = store.read("status", |db| {
+        codec::first(db, "SELECT status FROM acp_bindings", [], |row| Ok(row.get::<_, String>("status")?))
+    });
+    read.await.unwrap().unwrap()
+}
+
+async fn amended(inlet: &Inlet, id: &str, text: Option<&str>) -> Amended {
+    match text {
+        Some(text) => inlet.edited(conversation("c"), id.to_owned(), text.to_owned()).await,
+        None => inlet.deleted(conversation("c"), id.to_owned()).await,
+    }
+}
+
+/// What a person changes about their own message changes what waits, as long as it waits.
+#[tokio::test]
+async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
+    let (_dir, _store, fake, inlet) = bound_ground().await;
+    inlet.accept(message("m1", "hello")).await.unwrap();
+    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    let Outcome::Prompted { run_id, .. } = &second else { panic!("{second:?}") };
+    inlet.accept(message("m3", "/acp cancel")).await.unwrap();
+    assert_eq!(amended(&inlet, "m2", Some("less")).await, Amended::Done);
+    assert_eq!(amended(&inlet, "m2", None).await, Amended::Done);
+    assert_eq!(
+        fake.effects()[1..],
+        [
+            format!("queued {} {run_id} Reword(\"less\") Done", key()),
+            format!("queued {} {run_id} Drop Done", key())
+        ]
+    );
+    *fake.queued_now.lock().unwrap() = QueuedNow::TooLate;
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate);
+    assert_eq!(amended(&inlet, "m3", Some("/acp close")).await, Amended::NotOurs, "a command is done");
+    assert_eq!(amended(&inlet, "never", None).await, Amended::NotOurs);
+}
+
+/// Told in the conversation a message that waits has buttons, which are kept until they mean nothing.
+#[tokio::test]
+async fn a_message_that_waits_has_buttons_for_its_own_run() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap().asks(), None);
+    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
+    assert_eq!(*asks, Some(of_queued(*run_id, true)));
+    let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key())).await.unwrap();
+    // The fake keeps no rows of runs: what is not there is over.
+    let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
+    assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt is over."]);
+    let steer = inlet.accept(message("m3", "/acp steer now")).await.unwrap();
+    let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
+    assert_eq!(
+        *asks,
+        Some(of_queued(*run_id, false)),
+        "it was meant for the running turn, and could not go there"
+    );
+}
+
+/// A click or a slash command is done once, and answered by who brought it: the gateway says nothing of its own.
+#[tokio::test]
+async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let said = |text: &str, private: bool| {
+        Offered::Taken(Said { text: text.to_owned(), private, actions: Vec::new() })
+    };
+    let nothing = format!("Nothing runs and nothing waits in {}.", key());
+    for _ in 0..2 {
+        assert_eq!(inlet.offer(by_caller("i1", "/acp cancel")).await, said(&nothing, true));
+    }
+    assert_eq!(fake.effects().len(), 1, "once");
+    let Offered::Taken(public) = inlet.offer(by_caller("i2", "/acp model big")).await else { panic!() };
+    assert!(!public.private && public.text.starts_with("The model is big"), "{public:?}");
+    let Offered::Taken(misused) = inlet.offer(by_caller("i3", "/acp drop x")).await else { panic!() };
+    assert!(misused.private && misused.text.contains("is no run"), "{misused:?}");
+    assert_eq!(inlet.offer(by_caller("i4", "hello")).await, said("", false));
+    let Offered::Taken(queued) = inlet.offer(by_caller("i5", "more")).await else { panic!() };
+    assert_eq!((queued.text.as_str(), queued.actions.len()), ("The agent is busy: queued behind 1.", 2));
+    let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
+    let Offered::Taken(refused) = inlet.offer(nowhere).await else { panic!() };
+    assert!(refused.private && !refused.text.is_empty(), "{refused:?}");
+    let people: Vec<(String, String)> = shown(&store).await;
+    assert!(people.iter().all(|(kind, _)| kind == "person"), "{people:?}");
+    // Said by nobody after a restart either: whoever waited is not there.
+    let left = by_caller("i7", "/acp status");
+    inlet.inner.commit(&left).await.unwrap();
+    assert_eq!(super::inlet(&store, &fake).resume().await.unwrap(), 1);
+    assert!(shown(&store).await.iter().all(|(kind, _)| kind == "person"));
+}
+
+/// Things belong to who somebody is, and not to what they are called now.
+#[tokio::test]
+async fn e02_a_name_that_somebody_took_gives_nothing() {
+    let (_dir, store, fake, inlet) = {
+        let (dir, store) = open();
+        let own =
+            crate::core::rows::BindingRow { bound_by: "17".to_owned(), ..binding_row(&key(), &at_party()) };
+        spawn(&store, session_row(&key()), Some(own)).await;
+        let fake = Fake::new(&store);
+        let inlet = super::fake::inlet_of(&store, &fake, Arc::new(super::fake::Party::default()));
+        (dir, store, fake, inlet)
+    };
+    drop(store);
+    let says = |id: &str, who: &str, text: &str| Inbound {
+        conversation: at_party(),
+        author_id: who.to_owned(),
+        ..by_caller(id, text)
+    };
+    let text = async |said: Inbound| match inlet.offer(said).await {
+        Offered::Taken(said) => said.text,
+        other => panic!("{other:?}"),
+    };
+    assert!(text(says("1", "17", "/acp cancel")).await.starts_with("Nothing runs"));
+    assert!(!text(says("2", "18", "/acp cancel")).await.starts_with("Nothing runs"));
+    // Who may answer what agents ask is the channel's to say, where it says anything.
+    let none = "The agent waits for nothing.";
+    for (id, who, approves, may) in [
+        ("3", "17", Approves::Own, true),
+        ("4", "18", Approves::Own, false),
+        ("5", "18", Approves::All, true),
+        ("6", "17", Approves::Nothing, false),
+    ] {
+        let said = text(Inbound { approves, ..says(id, who, "/acp allow") }).await;
+        assert_eq!(said.contains(none), may, "{who} {approves:?}: {said}");
+    }
+    assert_eq!(fake.effects().len(), 1);
+}
+
+fn at_party() -> ConversationRef {
+    ConversationRef { channel: "party".to_owned(), ..conversation("c") }
+}
+
+#[tokio::test]
+async fn the_files_of_a_message_go_with_its_prompt_once() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let file =
+        |name: &str, content| Attachment { name: name.to_owned(), mime: "image/png".to_owned(), content };
+    let attachments = vec![
+        file("a.png", AttachmentContent::Bytes(vec![0x89, 0])),
+        file("b.png", AttachmentContent::LeftOut { bytes: 9, why: "it is not there any more".to_owned() }),
+    ];
+    let said = Inbound { attachments: attachments.clone(), ..message("m1", "") };
+    // What was committed before a crash has its files.
+    inlet.inner.commit(&said).await.unwrap();
+    assert_eq!(super::inlet(&store, &fake).resume().await.unwrap(), 1);
+    inlet.accept(said).await.unwrap();
+    let kept: Vec<_> = {
+        let prompts = fake.prompts.lock().unwrap();
+        prompts.values().map(|(request, _)| request.files.clone()).collect()
+    };
+    assert_eq!(kept, [files::taken(&attachments)]);
+    let left =
+        store.read("files", |db| {
+            codec::first(db, "SELECT count(files_json) AS n FROM acp_inbox", [], |row| {
+                Ok(row.get::<_, i64>("n")?)
+            })
+        });
+    assert_eq!(left.await.unwrap(), Some(0), "they are with the run now");
+    assert_eq!(inlet.accept(message("m2", " ")).await.unwrap_err().code, Code::Usage);
+}
+
+/// Putting a conversation away parks its binding, speaking there or taking it out ends that; gone is gone.
+#[tokio::test]
+async fn d03_a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let at = || conversation("c");
+    let by_itself = Change::Archived { by_person: false };
+    assert_eq!(inlet.changed(at(), by_itself).await, Changed::Nothing);
+    assert_eq!(inlet.changed(at(), Change::Unarchived).await, Changed::Nothing);
+    assert_eq!(inlet.changed(at(), Change::Renamed).await, Changed::Nothing);
+    let away = || Change::Archived { by_person: true };
+    assert_eq!(inlet.changed(at(), away()).await, Changed::Parked);
+    assert_eq!(status(&store).await, "parked");
+    assert_eq!(inlet.changed(at(), away()).await, Changed::Nothing);
+    assert_eq!(inlet.changed(at(), Change::Unarchived).await, Changed::Resumed);
+    assert_eq!(status(&store).await, "active");
+    inlet.changed(at(), away()).await;
+    inlet.accept(message("m1", "hello")).await.unwrap();
+    assert_eq!((status(&store).await.as_str(), fake.said()), ("active", vec!["hello".to_owned()]));
+    inlet.changed(at(), away()).await;
+    let gone = || Change::Gone { why: "the thread was deleted".to_owned() };
+    assert_eq!(inlet.changed(at(), gone()).await, Changed::Ended);
+    assert_eq!(status(&store).await, "ended");
+    assert_eq!(fake.effects(), [format!("closed {} false", key())]);
+    assert_eq!(inlet.changed(at(), gone()).await, Changed::Nothing);
+    assert_eq!(inlet.changed(conversation("never"), gone()).await, Changed::Nothing);
+}
+
+/// A session that is bound elsewhere too goes on there.
+#[tokio::test]
+async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let second = binding_row(&key(), &conversation("d"));
+    store.write("bind", move |tx| bindings::bind(tx, &second)).await.unwrap();
+    let gone = Change::Gone { why: "nobody may see it".to_owned() };
+    assert_eq!(inlet.changed(conversation("c"), gone).await, Changed::Ended);
+    assert_eq!(fake.effects(), Vec::<String>::new());
+    let left = store.read("left", |db| bindings::of_session(db, &key())).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].conversation.conversation_id, "d");
+}
+
+/// H8: the mark is where everything before was read, and messages alone do not move it.
+#[tokio::test]
+async fn how_far_a_conversation_was_read_moves_forward_only() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let places = async || inlet.bound("console".to_owned(), "default".to_owned()).await.unwrap();
+    let place = |last: Option<&str>, through: Option<&str>| Place {
+        conversation: conversation("c"),
+        bound_at_ms: 1,
+        last_inbound_id: last.map(str::to_owned),
+        backfilled_through: through.map(str::to_owned),
+    };
+    assert_eq!(places().await, [place(None, None)]);
+    inlet.accept(message("99", "hello")).await.unwrap();
+    inlet.accept(message("100", "more")).await.unwrap();
+    assert_eq!(places().await, [place(Some("100"), None)]);
+    for (through, want) in [("98", "98"), ("100", "100"), ("99", "100"), ("101", "101")] {
+        assert!(inlet.caught_up(conversation("c"), through.to_owned()).await);
+        assert_eq!(places().await, [place(Some("100"), Some(want))]);
+    }
+    inlet.changed(conversation("c"), Change::Archived { by_person: true }).await;
+    assert_eq!(places().await.len(), 1, "one that is put away can be spoken in");
+    assert_eq!(inlet.bound("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
+    store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
+    assert_eq!(places().await, []);
+}
+
+#[tokio::test]
+async fn what_fits_best_is_suggested_first() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let mut other = session_row(&SessionKey::parse("agent:demo:acp:2").unwrap());
+    other.label = Some("my own".to_owned());
+    spawn(&store, other, None).await;
+    let suggested = async |what, prefix: &str| {
+        let found = inlet.suggest(what, conversation("c"), prefix.to_owned()).await;
+        found.into_iter().map(|it| it.value).collect::<Vec<_>>()
+    };
+    assert_eq!(suggested(Suggest::Sessions, "").await.len(), 2);
+    assert_eq!(suggested(Suggest::Sessions, "OWN").await, ["agent:demo:acp:2"]);
+    assert_eq!(suggested(Suggest::Sessions, "acp:1").await, ["agent:demo:acp:1"]);
+    assert_eq!(suggested(Suggest::Options, "").await, ["model", "cwd"]);
+    assert_eq!(suggested(Suggest::Agents, "").await, Vec::<String>::new());
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    let options = serde_json::json!({"sessionUpdate": "config_option_update",
+        "configOptions": [{"id": "effort", "name": "Effort"}, {"id": "model", "name": "Model"}]});
+    scribe.event(crate::core::event::EventKind::Update, options).await;
+    assert_eq!(
+        suggested(Suggest::Options, "e").await,
+        ["effort", "model", "cwd"],
+        "its id first, then what has it in its name"
+    );
+}
