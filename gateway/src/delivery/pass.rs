@@ -197,24 +197,8 @@ impl Pass {
         channel: &dyn Channel,
         row: PartRow,
     ) -> Result<bool, StoreError> {
+        let message = self.message(binding, &row).await?;
         let part = row.part;
-        // Only what another process sent is looked for among other messages of ours.
-        let (id, since_ms) = (binding.binding_id, row.created_at_ms);
-        let others = if row.state == PartState::Sending {
-            self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?
-        } else {
-            Vec::new()
-        };
-        let message = Outgoing {
-            kind: part.kind,
-            text: part.text.clone(),
-            nonce: part.nonce.clone(),
-            session_key: Some(binding.session_key.clone()),
-            run_id: part.run_id,
-            not_before_ms: Some(row.created_at_ms),
-            others,
-            actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
-        };
         let mut is_unknown = row.state == PartState::Sending;
         let mut attempts = row.attempts;
         let mut unknown_in_a_row = 0;
@@ -269,6 +253,28 @@ impl Pass {
             self.pause(pause_ms).await;
             pause_ms = (pause_ms * 2).min(RETRY_LAST_MS);
         }
+    }
+
+    /// The message of a part.
+    async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Outgoing, StoreError> {
+        // Only what another process sent is looked for among other messages of ours.
+        let (id, since_ms) = (binding.binding_id, row.created_at_ms);
+        let others = if row.state == PartState::Sending {
+            self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?
+        } else {
+            Vec::new()
+        };
+        let part = &row.part;
+        Ok(Outgoing {
+            kind: part.kind,
+            text: part.text.clone(),
+            nonce: part.nonce.clone(),
+            session_key: Some(binding.session_key.clone()),
+            run_id: part.run_id,
+            not_before_ms: Some(row.created_at_ms),
+            others,
+            actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
+        })
     }
 
     /// Commits that this attempt was not taken. After one whose fate is unknown that says nothing about the part: what

@@ -47,9 +47,30 @@ fn ending(name: &str, says: &str) -> Spec {
     verb(name, says, vec![session(), discard])
 }
 
+/// What may happen when an agent asks for something.
+const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
+
 /// Every command there is, in the order in which Discord shows them.
 pub(super) fn specs() -> Vec<Spec> {
-    const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
+    let acp = [spawning(), turns(), sessions(), settings(), questions(), around()].concat();
+    let window = |name: &str, says: &str| {
+        verb(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
+    };
+    let windows = vec![
+        window("idle", "After how long without a word it ends"),
+        window("max-age", "How long it lasts in any case"),
+    ];
+    let whose = vec![wanted(known("session", "which", Place::Word(0)))];
+    vec![
+        spec("acp", "Agents and their sessions", Takes::Verbs(acp)),
+        spec("session", "How long this binding lasts", Takes::Verbs(windows)),
+        verb("focus", "Bind this conversation to a session", whose),
+        verb("unfocus", "Unbind this conversation", vec![]),
+        verb("agents", "What runs, and what can be started", vec![]),
+    ]
+}
+
+fn spawning() -> Vec<Spec> {
     let spawn = vec![
         known("agent", "which agent", Place::Word(0)),
         text("cwd", "its directory", Place::Flag),
@@ -58,21 +79,23 @@ pub(super) fn specs() -> Vec<Spec> {
         choice("permission", "what happens when it asks", &MODES, Place::Flag),
         choice("thread", "where it answers", &["auto", "here", "off"], Place::Flag),
     ];
-    let run = |says: &str| text("run", says, Place::Flag);
-    let id = || text("id", "which question, where there are several", Place::Word(0));
-    let acp = vec![
-        verb("spawn", "Start a session", spawn),
-        verb("cancel", "Stop the running turn", vec![session(), run("this run and no other")]),
-        verb(
-            "steer",
-            "Say something into the running turn",
-            vec![wanted(text("text", "what", Place::Rest)), session()],
-        ),
-        verb(
-            "drop",
-            "Take a message out of the queue",
-            vec![wanted(text("run", "which", Place::Word(0))), session()],
-        ),
+    vec![verb("spawn", "Start a session", spawn)]
+}
+
+/// About the turn that runs and those that wait.
+fn turns() -> Vec<Spec> {
+    let this = text("run", "this run and no other", Place::Flag);
+    let what = wanted(text("text", "what", Place::Rest));
+    let which = wanted(text("run", "which", Place::Word(0)));
+    vec![
+        verb("cancel", "Stop the running turn", vec![session(), this]),
+        verb("steer", "Say something into the running turn", vec![what, session()]),
+        verb("drop", "Take a message out of the queue", vec![which, session()]),
+    ]
+}
+
+fn sessions() -> Vec<Spec> {
+    vec![
         ending("close", "End the session"),
         ending("archive", "End the session, to be read later"),
         ending("delete", "End the session, and list it no more"),
@@ -80,80 +103,43 @@ pub(super) fn specs() -> Vec<Spec> {
         verb("new", "Start the agent's conversation anew", vec![session()]),
         verb("sessions", "The sessions", vec![]),
         verb("status", "What a session is and does", vec![session()]),
-        verb(
-            "set-mode",
-            "Set the agent's mode",
-            vec![wanted(text("mode", "which", Place::Word(0))), session()],
-        ),
-        verb(
-            "set",
-            "Set one of the agent's options",
-            vec![
-                wanted(known("option", "which", Place::Word(0))),
-                wanted(text("value", "to what", Place::Word(1))),
-                session(),
-            ],
-        ),
-        verb(
-            "cwd",
-            "Go on in another directory",
-            vec![wanted(text("dir", "which", Place::Word(0))), session()],
-        ),
-        verb(
-            "permissions",
-            "What the agent waits for, or what happens when it asks",
-            vec![choice("mode", "what happens", &MODES, Place::Word(0)), session()],
-        ),
-        verb(
-            "timeout",
-            "How long a turn may take",
-            vec![
-                wanted(param(
-                    "seconds",
-                    "0 takes the limit away",
-                    Kind::Integer { min: 0, max: 86_400 },
-                    Place::Word(0),
-                )),
-                session(),
-            ],
-        ),
-        verb(
-            "model",
-            "Set the agent's model",
-            vec![wanted(text("model", "which", Place::Word(0))), session()],
-        ),
+    ]
+}
+
+fn settings() -> Vec<Spec> {
+    let word = |name: &str, says: &str| wanted(text(name, says, Place::Word(0)));
+    let option = wanted(known("option", "which", Place::Word(0)));
+    let value = wanted(text("value", "to what", Place::Word(1)));
+    let modes = choice("mode", "what happens", &MODES, Place::Word(0));
+    let number = Kind::Integer { min: 0, max: 86_400 };
+    let seconds = wanted(param("seconds", "0 takes the limit away", number, Place::Word(0)));
+    vec![
+        verb("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
+        verb("set", "Set one of the agent's options", vec![option, value, session()]),
+        verb("cwd", "Go on in another directory", vec![word("dir", "which"), session()]),
+        verb("permissions", "What the agent waits for, or what happens when it asks", vec![modes, session()]),
+        verb("timeout", "How long a turn may take", vec![seconds, session()]),
+        verb("model", "Set the agent's model", vec![word("model", "which"), session()]),
         verb("reset-options", "All settings back to what configuration says", vec![session()]),
+    ]
+}
+
+/// About what the agent asks for.
+fn questions() -> Vec<Spec> {
+    let id = || text("id", "which question, where there are several", Place::Word(0));
+    let option = wanted(text("option", "its number or id", Place::Word(1)));
+    vec![
         verb("allow", "Allow what the agent asks for", vec![id(), session()]),
         verb("deny", "Refuse it", vec![id(), session()]),
-        verb(
-            "answer",
-            "Answer it with one of its options",
-            vec![wanted(text("option", "its number or id", Place::Word(1))), id(), session()],
-        ),
+        verb("answer", "Answer it with one of its options", vec![option, id(), session()]),
+    ]
+}
+
+fn around() -> Vec<Spec> {
+    vec![
         verb("doctor", "How the gateway is", vec![]),
         verb("install", "How agents are set up", vec![]),
         verb("help", "All commands", vec![]),
-    ];
-    let window = |name: &str, says: &str| {
-        verb(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
-    };
-    vec![
-        spec("acp", "Agents and their sessions", Takes::Verbs(acp)),
-        spec(
-            "session",
-            "How long this binding lasts",
-            Takes::Verbs(vec![
-                window("idle", "After how long without a word it ends"),
-                window("max-age", "How long it lasts in any case"),
-            ]),
-        ),
-        verb(
-            "focus",
-            "Bind this conversation to a session",
-            vec![wanted(known("session", "which", Place::Word(0)))],
-        ),
-        verb("unfocus", "Unbind this conversation", vec![]),
-        verb("agents", "What runs, and what can be started", vec![]),
     ]
 }
 
