@@ -1,11 +1,15 @@
 //! A session in a thread from its spawn to its end: turns, cards, questions.
 
 use crate::stage::{Stage, button, labels, texts};
+use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
 /// A card that changes as often as it may.
 const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+
+/// A turn that takes long enough to have a card.
+const LONG: &str = "say Begun.\nsleep 4000\nsay \\nStill going.\nsleep 4000\nsay \\nOver.";
 
 #[test]
 fn a_session_lives_in_its_thread() {
@@ -14,20 +18,23 @@ fn a_session_lives_in_its_thread() {
     let starter = stage.told(stage.channel);
     let made = stage.fake.channel(thread);
     assert_eq!(made.parent_id, Some(stage.channel));
-    assert!(starter.iter().any(|message| message.id == thread), "it hangs from its starter: {starter:#?}");
-    let intro = stage.said(thread, "session agent:");
+    let intro = starter.iter().find(|message| message.id == thread);
+    let intro = intro.unwrap_or_else(|| panic!("it hangs from its starter: {starter:#?}"));
     assert!(intro.content.contains("works here now"), "{}", intro.content);
 
     let first = stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
     stage.reacted(first, thread, "✅");
+    // Whatever an agent says, nobody is called by it.
+    stage.fake.post(stage.ann, thread, "say @everyone @here");
+    stage.answers(thread, &["one", "@everyone @here"]);
     // A long one: its card is shown, changed, and folded when the answer stands below it.
-    let long = stage.fake.post(stage.ann, thread, "say Begun.\nsleep 4000\nsay  Still going.\nsleep 4000\nsay  Over.");
+    let long = stage.fake.post(stage.ann, thread, LONG);
     stage.reacted(long, thread, "👀");
     let card = stage.said(thread, "Working");
     stage.shows(&card, "Begun.");
     assert_eq!(labels(&card), ["Stop"]);
-    stage.answers(thread, &["one", "Begun. Still going. Over."]);
+    stage.answers(thread, &["one", "@everyone @here", "Begun.\nStill going.\nOver."]);
     let folded = stage.shows(&card, "Done");
     assert!(labels(&folded).is_empty() && folded.edits >= 2, "{folded:?}");
     until(SOON, "the reaction of receipt goes", || {
@@ -59,7 +66,14 @@ fn a_question_is_answered_by_a_button_once() {
         assert!(why.contains(part), "{why}");
         assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered: {why}");
     }
+    // The buttons stay for a moment: a second click comes too late, and says so alone.
+    let stalls = RestFate::StallBefore { ms: Some(2_000) };
+    stage.fake.rest_fault("PATCH /channels/{}/messages/{}", When::Next(1), stalls);
     stage.press(stage.boss, &asked, &shown[2]);
+    until(SOON, "it is answered", || !stage.house.agent_events("turn_end").is_empty());
+    let late = stage.press(stage.boss, &asked, &shown[0]);
+    let why = stage.private_answer(&late);
+    assert!(why.contains("Answered: ") && why.contains("boss"), "{why}");
     let answered = stage.shows(&asked, "Answered: ");
     assert!(answered.content.contains("boss"), "{}", answered.content);
     until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
@@ -69,7 +83,7 @@ fn a_question_is_answered_by_a_button_once() {
     let id = id.split_whitespace().rev().nth(1).unwrap_or_default().to_owned();
     let late = stage.command(stage.boss, thread, "acp answer", &[("option", json!("1")), ("id", json!(id))]);
     let why = stage.answer(&late);
-    assert!(why.contains("answered") && why.contains("boss"), "{why}");
+    assert!(why.contains("Answered: ") && why.contains("boss"), "{why}");
     stage.end();
 }
 
@@ -77,9 +91,7 @@ fn a_question_is_answered_by_a_button_once() {
 fn it_is_unfocused_and_closed_with_words() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
-    let intro = stage.said(thread, "session agent:").content;
-    let key = intro.split("session ").nth(1).and_then(|rest| rest.split([',', ' ']).next()).unwrap_or_default();
-    let key = key.trim_end_matches('.').to_owned();
+    let key = stage.key(thread);
     let said = stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     assert!(said.contains(&key), "{said}");
     stage.fake.post(stage.ann, thread, "say nobody hears this");
@@ -90,9 +102,11 @@ fn it_is_unfocused_and_closed_with_words() {
     let used = stage.command(stage.ann, thread, "acp close", &[]);
     stage.answer(&used);
     let farewell = eventually(SOON, "the farewell", || {
-        stage.told(thread).into_iter().rfind(|message| message.content.contains("losed"))
+        stage.told(thread).into_iter().rfind(|message| message.content.contains("session is closed"))
     });
-    assert!(farewell.content.contains(&key), "{}", farewell.content);
+    let says = ["by ann", "/acp spawn"];
+    assert!(says.iter().all(|part| farewell.content.contains(part)), "{}", farewell.content);
+    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
     assert_eq!(stage.house.prompts_received("say nobody hears this"), 0);
     stage.end();
 }

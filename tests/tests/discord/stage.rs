@@ -2,6 +2,8 @@
 
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
+use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Id, Interaction, Message};
 use acp_tests::house::{AGENT, House, Plan};
 use acp_tests::wait::{SOON, eventually, until};
@@ -15,7 +17,6 @@ pub struct Stage {
     // In the order of their ends.
     pub house: House,
     pub fake: FakeDiscord,
-    pub guild: Id,
     pub channel: Id,
     pub ann: Id,
     pub boss: Id,
@@ -36,7 +37,7 @@ impl Stage {
         let token = dir.path().join("token");
         std::fs::write(&token, format!("{TOKEN}\n")).unwrap_or_else(|e| panic!("{e}"));
         let toml = format!(
-            "[log]\nlevel = \"debug\"\n\
+            "[log]\nlevel = \"info\"\n\
              [channels.discord.thread_bindings]\nspawn_acp_sessions = true\n\
              [channels.discord.accounts.main]\ntoken_file = \"{}\"\nbase_url = \"{}\"\n\
              allowed_users = [\"{ann}\"]\napprover_users = [\"{boss}\"]\n{more}\n",
@@ -44,7 +45,7 @@ impl Stage {
             fake.url()
         );
         let house = Plan::flags(flags).gateway(&toml).build();
-        let stage = Self { house, fake, guild, channel, ann, boss, eve, bot, _dir: dir };
+        let stage = Self { house, fake, channel, ann, boss, eve, bot, _dir: dir };
         stage.is_there();
         stage
     }
@@ -93,7 +94,7 @@ impl Stage {
         eventually(SOON, "the interaction is answered", || {
             let of = |message: &&Message| {
                 message.origin.as_ref().is_some_and(|origin| origin.interaction_id == interaction.id)
-                    && message.flags & 64 != 0
+                    && message.flags & EPHEMERAL != 0
                     && !message.content.is_empty()
             };
             self.fake.whole_transcript().iter().rfind(of).map(|message| message.content.clone())
@@ -115,6 +116,13 @@ impl Stage {
         thread
     }
 
+    /// The key of the session that works in a thread, as its first message names it.
+    pub fn key(&self, thread: Id) -> String {
+        let starter = self.message(thread, self.channel).content;
+        let key = starter.split("session ").nth(1).and_then(|rest| rest.split([',', ' ']).next());
+        key.unwrap_or_else(|| panic!("no session: {starter}")).trim_end_matches('.').to_owned()
+    }
+
     /// What the bot said in a channel and did not delete, in order.
     pub fn told(&self, channel: Id) -> Vec<Message> {
         let all = self.fake.transcript(channel);
@@ -123,7 +131,8 @@ impl Stage {
 
     /// The answers of turns in a thread: what ends with a footer, without it.
     pub fn finals(&self, thread: Id) -> Vec<String> {
-        let of = |message: Message| Some(message.content.split_once("\n-# ")?.0.trim_end().to_owned());
+        let footer = format!("\n\n{AGENT} · ");
+        let of = |message: Message| Some(message.content.rsplit_once(&footer)?.0.to_owned());
         self.told(thread).into_iter().filter_map(of).collect()
     }
 
@@ -174,7 +183,9 @@ impl Stage {
     /// Checks what holds of everything that the bot ever sent, and ends the house in order.
     pub fn end(self) {
         for message in self.fake.whole_transcript() {
-            if message.author_id == self.bot.user && message.origin.is_none() {
+            // The service itself puts the starter into a thread.
+            let is_sent = message.origin.is_none() && message.kind != THREAD_STARTER;
+            if message.author_id == self.bot.user && is_sent {
                 assert!(message.nonce.is_some() && message.enforce_nonce, "{message:?}");
             }
             assert!(message.author_id != self.bot.user || message.pinged.is_empty(), "{message:?}");
