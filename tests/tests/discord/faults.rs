@@ -26,7 +26,7 @@ fn check(break_it: impl Fn(&Stage, usize)) {
 }
 
 #[test]
-fn an_answer_whose_receipt_is_lost_is_there_once() {
+fn c09_r_an_answer_whose_receipt_is_lost_is_there_once() {
     check(|stage, number| {
         let fate = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore][number];
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
@@ -34,7 +34,7 @@ fn an_answer_whose_receipt_is_lost_is_there_once() {
 }
 
 #[test]
-fn limits_and_errors_delay_an_answer_and_nothing_else() {
+fn c11_r_limits_and_errors_delay_an_answer_and_nothing_else() {
     check(|stage, number| {
         let fate = [
             RestFate::RateLimited { retry_after_ms: 700, scope: Scope::User },
@@ -46,10 +46,23 @@ fn limits_and_errors_delay_an_answer_and_nothing_else() {
 }
 
 #[test]
-fn a_broken_session_of_events_costs_no_message() {
+fn c14_r_a_broken_session_of_events_costs_no_message() {
     check(|stage, number| match number {
         0 => drop(stage.fake.sockets(None, SocketAct::Reset)),
         1 => drop(stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false })),
         _ => stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Duplicate),
     });
+}
+
+/// A command is done once, however often Discord brings it.
+#[test]
+fn a_command_that_comes_twice_is_done_once() {
+    let stage = Stage::new(&[], "");
+    stage.fake.event_fault("INTERACTION_CREATE", When::Next(1), EventFate::Duplicate);
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    assert_eq!(stage.fake.tally().event_faults.get("duplicate"), Some(&1));
+    assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
+    stage.end();
 }

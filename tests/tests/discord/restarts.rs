@@ -16,7 +16,7 @@ fn begin(stage: &Stage) -> u64 {
 
 /// H8: what was said meanwhile is read, each message once, and the running turn goes on.
 #[test]
-fn a_gateway_that_is_killed_goes_on_where_it_was() {
+fn c14_r_a_gateway_that_is_killed_goes_on_where_it_was() {
     let mut stage = Stage::new(&[], "");
     let thread = begin(&stage);
     stage.house.kill_gateway();
