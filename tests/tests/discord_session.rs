@@ -12,14 +12,17 @@ use acp_tests::fake_discord::client::BotHandle;
 use acp_tests::fake_discord::core::faults::{EventFate, When};
 use acp_tests::fake_discord::core::model::Id;
 use acp_tests::fake_discord::core::stage::SocketAct;
-use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::wait::{SOON, until};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "discord-token";
+/// How long an event is waited for.
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// The fake with a guild, a channel, a person and a bot; and a session of that bot.
 struct Stage {
@@ -61,7 +64,7 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
 
 impl Stage {
     fn next(&mut self) -> Event {
-        let next = self.runtime.block_on(async { tokio::time::timeout(LONG, self.events.next()).await });
+        let next = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.events.next()).await });
         next.ok().flatten().unwrap_or_else(|| panic!("no event"))
     }
 

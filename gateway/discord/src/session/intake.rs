@@ -218,5 +218,67 @@ fn data(event: &Told) -> Option<(&'static str, Value)> {
     };
     // What the library has read it can write; if not, it is an event that cannot be read.
     let data = serde_json::to_value(event).ok().and_then(|mut event| event.get_mut("d").map(Value::take));
-    Some((kind, data.unwrap_or_default()))
+    let mut data = data.unwrap_or_default();
+    // The library takes its kind off an interaction, and does not write it again.
+    if let (Told::InteractionCreate(created), Some(fields)) = (event, data.as_object_mut()) {
+        fields.insert("type".to_owned(), json!(created.interaction.kind()));
+    }
+    Some((kind, data))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+
+    fn interaction(kind: u8, data: &Value) -> Value {
+        let user = json!({ "id": "1", "username": "ann", "discriminator": "0", "global_name": "Ann", "avatar": null,
+            "bot": false, "system": false, "public_flags": 0 });
+        let member = json!({ "user": user, "nick": null, "avatar": null, "roles": ["7"], "deaf": false, "mute": false,
+            "joined_at": "2026-01-01T00:00:00.000000+00:00", "premium_since": null, "flags": 0, "pending": false,
+            "permissions": "2147483647", "communication_disabled_until": null });
+        let mut interaction = json!({ "id": "5", "application_id": "2", "type": kind, "token": "t", "version": 1,
+            "guild_id": "8", "channel_id": "3", "member": member, "app_permissions": "2147483647", "locale": "en-US",
+            "guild_locale": "en-US", "entitlements": [], "context": 0, "attachment_size_limit": 1000,
+            "authorizing_integration_owners": { "0": "8" }, "data": data,
+            "channel": { "id": "3", "guild_id": "8", "type": 11, "name": "thread", "parent_id": "9",
+                "permissions": "2147483647", "thread_metadata": { "archived": false, "auto_archive_duration": 60,
+                    "archive_timestamp": "2026-01-01T00:00:00.000000+00:00", "locked": false } } });
+        if kind == 3 {
+            interaction["message"] = json!({ "id": "6", "channel_id": "3", "author": user, "content": "", "type": 0,
+                "timestamp": "2026-01-01T00:00:00.000000+00:00", "edited_timestamp": null, "tts": false,
+                "mention_everyone": false, "mentions": [], "mention_roles": [], "attachments": [], "embeds": [],
+                "pinned": false, "flags": 0, "components": [] });
+        }
+        interaction
+    }
+
+    /// An interaction that went through the library's model is what the service said: nothing that is used gets lost.
+    #[test]
+    fn the_library_keeps_what_is_used_of_an_interaction() {
+        let sub = |options: Value| json!([{ "type": 1, "name": "spawn", "options": options }]);
+        let command = |options: Value| json!({ "id": "4", "name": "acp", "type": 1, "options": options });
+        let typed = json!([{ "type": 3, "name": "agent", "value": "de", "focused": true }]);
+        let mixed = json!([{ "type": 3, "name": "agent", "value": "demo" }, { "type": 5, "name": "discard",
+            "value": true }, { "type": 4, "name": "seconds", "value": 7 }]);
+        let row = json!([{ "type": 1, "components": [{ "type": 4, "custom_id": "why", "value": "so" }] }]);
+        for (kind, data) in [
+            (2, command(sub(mixed))),
+            (2, command(sub(json!([])))),
+            (2, command(json!([]))),
+            (3, json!({ "custom_id": "a1:/acp status", "component_type": 2 })),
+            (4, command(sub(typed))),
+            (5, json!({ "custom_id": "form", "components": row })),
+        ] {
+            let said = interaction(kind, &data);
+            let whole = json!({ "t": "INTERACTION_CREATE", "d": said });
+            let told: Told = serde_json::from_value(whole).expect("the library reads it");
+            let (name, passed) = super::data(&told).expect("it is taken up");
+            assert_eq!(name, "INTERACTION_CREATE");
+            let want = read::event("INTERACTION_CREATE", &said);
+            assert!(matches!(&want, Ok(Read::Events(_))), "{want:?}");
+            assert_eq!(read::event(name, &passed), want, "{kind}: {passed}");
+        }
+    }
 }

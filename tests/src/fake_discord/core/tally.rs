@@ -20,7 +20,7 @@ pub struct Tally {
     pub event_faults: BTreeMap<String, u64>,
     /// Connections to the gateway.
     pub sockets: u64,
-    /// IDENTIFYs.
+    /// IDENTIFYs, the refused ones too.
     pub identifies: u64,
     /// RESUMEs.
     pub resumes: u64,

@@ -84,6 +84,8 @@ impl Machine {
     }
 
     fn identify(&mut self, now: Ms, id: SocketId, data: &Value) -> Result<(), Closed> {
+        // Whatever becomes of it.
+        self.tally.identifies += 1;
         let text = |key: &str| data.get(key).and_then(Value::as_str);
         let token = text("token").ok_or(DECODE_ERROR)?;
         let token = token.strip_prefix("Bot ").unwrap_or(token);
@@ -164,7 +166,6 @@ impl Machine {
 
     fn count_identify(&mut self, now: Ms, bot: &Bot) -> Result<(), Closed> {
         let (total, counts) = (self.settings.identify_total, self.holds(Rule::IdentifyBudget));
-        self.tally.identifies += 1;
         let Some(bot) = self.world.bots.edit(bot.user_id) else { return Ok(()) };
         if now >= bot.identifies_reset_ms {
             bot.identifies = 0;

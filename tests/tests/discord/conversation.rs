@@ -1,0 +1,112 @@
+//! A session in a thread from its spawn to its end: turns, cards, questions.
+
+use crate::stage::{Stage, button, labels, texts};
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::wait::{SOON, eventually, until};
+use serde_json::json;
+
+/// A card that changes as often as it may.
+const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+
+/// A turn that takes long enough to have a card.
+const LONG: &str = "say Begun.\nsleep 4000\nsay \\nStill going.\nsleep 4000\nsay \\nOver.";
+
+#[test]
+fn a_session_lives_in_its_thread() {
+    let stage = Stage::new(&[], LIVE);
+    let thread = stage.spawn();
+    let starter = stage.told(stage.channel);
+    let made = stage.fake.channel(thread);
+    assert_eq!(made.parent_id, Some(stage.channel));
+    let intro = starter.iter().find(|message| message.id == thread);
+    let intro = intro.unwrap_or_else(|| panic!("it hangs from its starter: {starter:#?}"));
+    assert!(intro.content.contains("works here now"), "{}", intro.content);
+
+    let first = stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.reacted(first, thread, "✅");
+    // Whatever an agent says, nobody is called by it.
+    stage.fake.post(stage.ann, thread, "say @everyone @here");
+    stage.answers(thread, &["one", "@everyone @here"]);
+    // A long one: its card is shown, changed, and folded when the answer stands below it.
+    let long = stage.fake.post(stage.ann, thread, LONG);
+    stage.reacted(long, thread, "👀");
+    let card = stage.said(thread, "Working");
+    stage.shows(&card, "Begun.");
+    assert_eq!(labels(&card), ["Stop"]);
+    stage.answers(thread, &["one", "@everyone @here", "Begun.\nStill going.\nOver."]);
+    let folded = stage.shows(&card, "Done");
+    assert!(labels(&folded).is_empty() && folded.edits >= 2, "{folded:?}");
+    until(SOON, "the reaction of receipt goes", || {
+        stage.message(long, thread).reactions.get("👀").is_none_or(std::collections::BTreeSet::is_empty)
+    });
+    let spoke = texts(&stage.told(stage.channel));
+    let starters = stage.told(stage.channel).into_iter().filter(|it| it.origin.is_none()).count();
+    assert_eq!(starters, 1, "nothing but the starter: {spoke:#?}");
+    assert!(stage.fake.tally().typing.contains_key(&thread.to_string()));
+    stage.end();
+}
+
+#[test]
+fn a_question_is_answered_by_a_button_once() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "permission Delete everything");
+    let asked = stage.said(thread, "Delete everything");
+    let shown = labels(&asked);
+    assert_eq!(shown.len(), 4, "{asked:?}");
+    let ids = shown.iter().map(|label| button(&asked, label));
+    for (number, id) in (1..).zip(ids) {
+        assert!(id.ends_with(&format!(" {number}")), "in the agent's order: {id}");
+    }
+    // Who may not speak at all, and who may not answer, hear so alone.
+    for (user, part) in [(stage.eve, "may not use"), (stage.ann, "")] {
+        let refused = stage.press(user, &asked, &shown[0]);
+        let why = stage.private_answer(&refused);
+        assert!(why.contains(part), "{why}");
+        assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered: {why}");
+    }
+    // The buttons stay for a moment: a second click comes too late, and says so alone.
+    let stalls = RestFate::StallBefore { ms: Some(2_000) };
+    stage.fake.rest_fault("PATCH /channels/{}/messages/{}", When::Next(1), stalls);
+    stage.press(stage.boss, &asked, &shown[2]);
+    until(SOON, "it is answered", || !stage.house.agent_events("turn_end").is_empty());
+    let late = stage.press(stage.boss, &asked, &shown[0]);
+    let why = stage.private_answer(&late);
+    assert!(why.contains("Answered: ") && why.contains("boss"), "{why}");
+    let answered = stage.shows(&asked, "Answered: ");
+    assert!(answered.content.contains("boss"), "{}", answered.content);
+    until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
+    stage.answers(thread, &["permission: selected reject_once"]);
+    // Somebody who had the message open with its buttons types the answer.
+    let id = button(&asked, &shown[0]);
+    let id = id.split_whitespace().rev().nth(1).unwrap_or_default().to_owned();
+    let late = stage.command(stage.boss, thread, "acp answer", &[("option", json!("1")), ("id", json!(id))]);
+    let why = stage.answer(&late);
+    assert!(why.contains("Answered: ") && why.contains("boss"), "{why}");
+    stage.end();
+}
+
+#[test]
+fn it_is_unfocused_and_closed_with_words() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    let said = stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
+    assert!(said.contains(&key), "{said}");
+    stage.fake.post(stage.ann, thread, "say nobody hears this");
+    let said = stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
+    assert!(said.contains(&key), "{said}");
+    stage.fake.post(stage.ann, thread, "say heard");
+    stage.answers(thread, &["heard"]);
+    let used = stage.command(stage.ann, thread, "acp close", &[]);
+    stage.answer(&used);
+    let farewell = eventually(SOON, "the farewell", || {
+        stage.told(thread).into_iter().rfind(|message| message.content.contains("session is closed"))
+    });
+    let says = ["by ann", "/acp spawn"];
+    assert!(says.iter().all(|part| farewell.content.contains(part)), "{}", farewell.content);
+    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    assert_eq!(stage.house.prompts_received("say nobody hears this"), 0);
+    stage.end();
+}

@@ -1,0 +1,68 @@
+//! What Discord and the way to it do wrong while turns run: every answer is there once, whole, in order.
+
+use crate::stage::Stage;
+use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
+use acp_tests::fake_discord::core::stage::SocketAct;
+
+const CREATE: &str = "POST /channels/{}/messages";
+
+/// Says three things while something is wrong, and checks that each is answered once.
+fn check(break_it: impl Fn(&Stage, usize)) {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let texts = ["one", "two", "three"];
+    for (number, text) in texts.iter().enumerate() {
+        break_it(&stage, number);
+        stage.fake.post(stage.ann, thread, &format!("say {text}"));
+        stage.answers(thread, &texts[..=number]);
+    }
+    stage.fake.clear_faults();
+    stage.fake.post(stage.ann, thread, "say four");
+    stage.answers(thread, &[&texts[..], &["four"]].concat());
+    for text in texts {
+        assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
+    }
+    stage.end();
+}
+
+#[test]
+fn c09_r_an_answer_whose_receipt_is_lost_is_there_once() {
+    check(|stage, number| {
+        let fate = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore][number];
+        stage.fake.rest_fault(CREATE, When::Next(1), fate);
+    });
+}
+
+#[test]
+fn c11_r_limits_and_errors_delay_an_answer_and_nothing_else() {
+    check(|stage, number| {
+        let fate = [
+            RestFate::RateLimited { retry_after_ms: 700, scope: Scope::User },
+            RestFate::RateLimited { retry_after_ms: 700, scope: Scope::Shared },
+            RestFate::ErrorBefore { status: 503 },
+        ][number];
+        stage.fake.rest_fault(CREATE, When::Next(2), fate);
+    });
+}
+
+#[test]
+fn c14_r_a_broken_session_of_events_costs_no_message() {
+    check(|stage, number| match number {
+        0 => drop(stage.fake.sockets(None, SocketAct::Reset)),
+        1 => drop(stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false })),
+        _ => stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Duplicate),
+    });
+}
+
+/// A command is done once, however often Discord brings it.
+#[test]
+fn a_command_that_comes_twice_is_done_once() {
+    let stage = Stage::new(&[], "");
+    stage.fake.event_fault("INTERACTION_CREATE", When::Next(1), EventFate::Duplicate);
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    assert_eq!(stage.fake.tally().event_faults.get("duplicate"), Some(&1));
+    assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
+    stage.end();
+}

@@ -1,0 +1,69 @@
+//! Everything dies in the middle of a turn and comes back.
+
+use crate::stage::Stage;
+use acp_tests::wait::{SOON, until};
+
+const SLOW: &str = "say begun\nsleep 3000\nsay -ended";
+
+fn begin(stage: &Stage) -> u64 {
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.post(stage.ann, thread, SLOW);
+    until(SOON, "the turn runs", || stage.house.prompts_received(SLOW) == 1);
+    thread
+}
+
+/// H8: what was said meanwhile is read, each message once, and the running turn goes on.
+#[test]
+fn c14_r_a_gateway_that_is_killed_goes_on_where_it_was() {
+    let mut stage = Stage::new(&[], "");
+    let thread = begin(&stage);
+    stage.house.kill_gateway();
+    let missed: Vec<u64> =
+        (1..=3).map(|number| stage.fake.post(stage.ann, thread, &format!("say missed {number}"))).collect();
+    stage.house.start_gateway();
+    stage.is_there();
+    let all = ["one", "begun-ended", "missed 1", "missed 2", "missed 3"];
+    stage.answers(thread, &all);
+    stage.fake.post(stage.ann, thread, "say last");
+    stage.answers(thread, &[&all[..], &["last"]].concat());
+    for text in ["say one", SLOW, "say missed 1", "say missed 2", "say missed 3", "say last"] {
+        assert_eq!(stage.house.prompts_received(text), 1, "{text}");
+    }
+    missed.into_iter().for_each(|id| stage.reacted(id, thread, "✅"));
+    stage.end();
+}
+
+/// Its agents end with a supervisor: that the turn failed is said once, and the session goes on.
+#[test]
+fn a_supervisor_that_is_killed_costs_the_running_turn_and_no_more() {
+    let mut stage = Stage::new(&[], "");
+    let thread = begin(&stage);
+    stage.house.kill_supervisor();
+    stage.fake.post(stage.ann, thread, "say meanwhile");
+    stage.house.start_supervisor();
+    until(SOON, "the next one is answered", || {
+        stage.finals(thread).last().is_some_and(|it| it == "meanwhile")
+    });
+    let finals = stage.finals(thread);
+    assert_eq!((finals.len(), finals[0].as_str()), (3, "one"), "{finals:#?}");
+    assert!(finals[1].starts_with("begun") && finals[1].contains("The turn failed"), "{finals:#?}");
+    assert_eq!(stage.house.prompts_received(SLOW), 1, "it is not tried again");
+    assert_eq!(stage.house.prompts_received("say meanwhile"), 1);
+    stage.end();
+}
+
+#[test]
+fn a_discord_that_is_killed_hears_everything_once() {
+    let mut stage = Stage::new(&[], "");
+    let thread = begin(&stage);
+    stage.fake.kill();
+    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    stage.fake.restart();
+    stage.fake.post(stage.ann, thread, "say meanwhile");
+    stage.is_there();
+    stage.answers(thread, &["one", "begun-ended", "meanwhile"]);
+    assert_eq!(stage.house.prompts_received("say meanwhile"), 1);
+    stage.end();
+}
