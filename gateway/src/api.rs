@@ -8,7 +8,9 @@ mod session;
 pub(crate) use bodies::{
     AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody,
 };
-pub(crate) use gateway::{AgentView, BackendView, HealthView, StatusView, StoreView, SupervisorView};
+pub(crate) use gateway::{
+    AccountView, AgentView, BackendView, HealthView, StatusView, StoreView, SupervisorView,
+};
 pub(crate) use session::{OptionView, PermissionView, RunView, SessionView};
 
 use crate::error::Failure;

@@ -82,16 +82,18 @@ pub(crate) async fn serve(
     let config = live.at_start();
     let Some(store) = open_with_room(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = Clock::start();
-    let service = Arc::new(start(&settings, &live, &store, clock, &stop)?);
+    let all = Channels::default();
+    let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     channels.push(Arc::new(Console::new(store.clone())));
     channels.extend(bots(config));
-    let all = Channels::new(channels.iter().cloned());
+    all.add(channels.iter().cloned());
     let metrics = service.metrics.clone();
     let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
-    let scrape = Scrape { metrics, store: store.clone(), supervisor: service.supervisor.clone() };
+    let supervisor = service.supervisor.clone();
+    let scrape = Scrape { metrics, store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
@@ -281,7 +283,7 @@ fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
 fn start(
     settings: &Settings,
     live: &Live,
-    store: &Store,
+    (store, channels): (&Store, &Channels),
     clock: Clock,
     stop: &CancellationToken,
 ) -> Result<Local, Failure> {
@@ -321,6 +323,7 @@ fn start(
         supervisor,
         registry,
         supervisor_socket: settings.supervisor_socket.clone(),
+        channels: channels.clone(),
         durability: match durability(live.at_start()) {
             Durability::Full => "full",
             Durability::Normal => "normal",

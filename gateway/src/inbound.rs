@@ -297,7 +297,7 @@ impl Inner {
                 (outcome, false)
             }
         };
-        let replies = self.tell(&row.inbound, &outcome, is_unknown).await?;
+        let replies = self.tell(&row.inbound, &outcome, row.received_at_ms, is_unknown).await?;
         let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {

@@ -1,7 +1,8 @@
 //! What the local API stands on: commands go to the manager, questions to the store.
 
 use crate::agents::Agents;
-use crate::api::{AgentView, BackendView, StatusView, StoreView, SupervisorView};
+use crate::api::{AccountView, AgentView, BackendView, StatusView, StoreView, SupervisorView};
+use crate::channel::{Channels, Health};
 use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
@@ -44,6 +45,8 @@ pub(crate) struct Local {
     pub(crate) registry: Arc<Registry>,
     /// Where the supervisor is looked for.
     pub(crate) supervisor_socket: PathBuf,
+    /// The channels that are served.
+    pub(crate) channels: Channels,
     /// The durability of a commit: `full` or `normal`.
     pub(crate) durability: &'static str,
     /// The configuration that holds now.
@@ -217,6 +220,12 @@ impl Local {
         self.registry.ids().into_iter().filter_map(view).collect()
     }
 
+    fn accounts(&self) -> Vec<AccountView> {
+        let view =
+            |((channel, account), Health { ok, details, .. })| AccountView { channel, account, ok, details };
+        self.channels.health().into_iter().map(view).collect()
+    }
+
     async fn store_now(&self) -> Result<StoreView, Failure> {
         let read = self.store.read("status", |db| {
             let levels = levels::look(db)?;
@@ -258,6 +267,7 @@ impl Local {
             dispatch_enabled: self.manager.dispatch_enabled(),
             durability: self.durability.to_owned(),
             backends: self.backends(),
+            accounts: self.accounts(),
             store: None,
         }
     }

@@ -1,5 +1,6 @@
 //! `GET /metrics`: what was counted, and what a look at the database and at the connection says at this moment.
 
+use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, keep};
 use crate::store::{Health, Store, StoreError, levels};
 use crate::supervisor::{LinkStatus, Supervisor};
@@ -37,6 +38,8 @@ pub(crate) struct Scrape {
     pub(crate) store: Store,
     /// How the connection is.
     pub(crate) supervisor: Supervisor,
+    /// What the channels count.
+    pub(crate) channels: Channels,
 }
 
 impl Scrape {
@@ -67,6 +70,11 @@ impl Scrape {
             LinkStatus::Down(_) => false,
         };
         now.connected.set(i64::from(connected));
+        for ((channel, account), health) in self.channels.health() {
+            for (figure, value) in &health.figures {
+                self.metrics.channel(&channel, &account, figure, *value);
+            }
+        }
         set(&now.actors, self.metrics.actors().count());
         set(&now.stuck, self.metrics.actors().stuck(STUCK));
         self.metrics.render()

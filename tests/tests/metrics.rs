@@ -19,7 +19,8 @@ const DELIVERY: &str = "gateway/src/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
-const METRICS: [(&str, &str); 34] = [
+const CHANNELS: &str = "gateway/src/metrics/channels.rs";
+const METRICS: [(&str, &str); 47] = [
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
@@ -42,6 +43,19 @@ const METRICS: [(&str, &str); 34] = [
     ("acp_stale_bindings", INBOUND),
     ("acp_actors", HERE),
     ("acp_actors_stuck", WATCHDOG),
+    ("acp_channel_connected", CHANNELS),
+    ("acp_channel_authorized", CHANNELS),
+    ("acp_channel_sessions", CHANNELS),
+    ("acp_channel_gaps", CHANNELS),
+    ("acp_channel_events_dropped", CHANNELS),
+    ("acp_channel_events_strange", CHANNELS),
+    ("acp_channel_requests", CHANNELS),
+    ("acp_channel_request_retries", CHANNELS),
+    ("acp_channel_rate_limits", CHANNELS),
+    ("acp_channel_request_turns", CHANNELS),
+    ("acp_channel_request_wait_seconds", CHANNELS),
+    ("acp_channel_requests_waiting", CHANNELS),
+    ("acp_channel_requests_under_way", CHANNELS),
     ("acp_supervisor_connected", HERE),
     ("acp_supervisor_connections", HERE),
     ("acp_store_writable", HERE),

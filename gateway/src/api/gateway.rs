@@ -36,6 +36,9 @@ pub(crate) struct StatusView {
     /// The runtime backends.
     #[serde(default)]
     pub(crate) backends: Vec<BackendView>,
+    /// The accounts of channels that have a service behind them.
+    #[serde(default)]
+    pub(crate) accounts: Vec<AccountView>,
     /// The control plane's database.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<StoreView>,
@@ -71,6 +74,19 @@ pub(crate) struct BackendView {
     /// Its name in configuration.
     pub(crate) id: String,
     /// Whether it can be used.
+    pub(crate) ok: bool,
+    /// For people.
+    pub(crate) details: String,
+}
+
+/// An account of a channel as the gateway sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AccountView {
+    /// The channel, e.g. `discord`.
+    pub(crate) channel: String,
+    /// Its name in configuration.
+    pub(crate) account: String,
+    /// Whether it can hear and speak.
     pub(crate) ok: bool,
     /// For people.
     pub(crate) details: String,

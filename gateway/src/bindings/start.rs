@@ -117,7 +117,7 @@ impl SessionBindingService {
             session_key: Some(session.session_key.clone()),
             run_id: None,
             actions: Vec::new(),
-            not_before_ms: None,
+            not_before_ms: Some(binding.bound_at_ms),
             others: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {

@@ -1,6 +1,6 @@
 //! The adapters that are there, by channel and account.
 
-use super::Channel;
+use super::{Channel, Health};
 use crate::core::route;
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
@@ -65,14 +65,20 @@ fn place(at: &ConversationRef) -> Place {
 
 impl Channels {
     /// With these adapters; of two for one account the first one serves it.
+    #[cfg(test)]
     pub(crate) fn new(adapters: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
         let channels = Self::default();
+        channels.add(adapters);
+        channels
+    }
+
+    /// From now on with these adapters too; of two for one account the first one serves it.
+    pub(crate) fn add(&self, adapters: impl IntoIterator<Item = Arc<dyn Channel>>) {
         for adapter in adapters {
-            if let Err(error) = channels.register(adapter) {
+            if let Err(error) = self.register(adapter) {
                 tracing::error!(%error, "an adapter is not used");
             }
         }
-        channels
     }
 
     /// From now on this adapter serves its account. One that serves it already goes on until it is unregistered.
@@ -116,6 +122,12 @@ impl Channels {
     /// Whether a conversation is served.
     pub(crate) fn serves(&self, at: &ConversationRef) -> bool {
         self.adapters.borrow().contains_key(&place(at))
+    }
+
+    /// How each account is that says so, by channel and account.
+    pub(crate) fn health(&self) -> Vec<(Place, Health)> {
+        let all = self.adapters.borrow();
+        all.iter().filter_map(|(place, adapter)| Some((place.clone(), adapter.health()?))).collect()
     }
 
     /// Waits until a conversation is served.

@@ -7,6 +7,7 @@ pub(crate) mod adapters;
 pub(crate) mod console;
 #[cfg(feature = "discord")]
 pub(crate) mod discord;
+mod health;
 mod inbox;
 
 pub(crate) use adapters::{Channels, NoAdapter};
@@ -21,6 +22,7 @@ pub use crate::core::rows::ConversationRef;
 pub use crate::core::split::{Limit, Unit};
 pub use crate::store::bindings::Place;
 pub use crate::store::inbox::{Answer, Inbound};
+pub use health::{Figure, Health};
 pub use inbox::{Amended, Change, Changed, Inbox, Offered, Said, Suggest, Suggestion};
 
 use acp_shared::ids::{RunId, SessionKey};
@@ -101,6 +103,11 @@ pub trait Channel: Send + Sync + 'static {
     /// Whether the answer of a turn ends with a line about it: agent, time, tools, context, cost.
     fn shows_footer(&self) -> bool {
         false
+    }
+
+    /// How it is. `None`: there is nothing that could be wrong with it.
+    fn health(&self) -> Option<Health> {
+        None
     }
 
     /// Whether a message that was sent can be given another text.

@@ -1,5 +1,7 @@
 //! `doctor`: looks at the installation and says what is wrong, and what to know.
 
+mod accounts;
+
 use crate::agents::Agents;
 use crate::api::{HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::Global;
@@ -59,6 +61,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     let state_dir = global.state_dir()?;
     let mut checks = Vec::new();
     let mut supervisor_socket = supervisor_dir(&state_dir).join("supervisor.sock");
+    let mut config = None;
     match read(&state_dir, &args.config, None) {
         Err(failure) => checks.push(check("configuration", Verdict::Failed, failure.message)),
         Ok((loaded, file)) => {
@@ -69,6 +72,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }
+            config = Some(loaded.config.clone());
             checks.push(agents(&Agents::new(Live::new(loaded), environment(), &exe(), &state_dir)));
         }
     }
@@ -76,9 +80,14 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     checks.push(directory(&state_dir));
     let (answers, found) = gateway(global, &state_dir).await;
     checks.extend(found);
-    checks.extend(database(&state_dir, answers.is_some()));
-    if let Some(socket) = answers.filter(|socket| !socket.is_empty()) {
-        supervisor_socket = socket.into();
+    let served = match &answers {
+        Answers::Status(status) => Some(status.accounts.as_slice()),
+        Answers::Nothing | Answers::Health => None,
+    };
+    checks.extend(accounts::look(config.as_ref(), served, &environment().into_iter().collect()));
+    checks.extend(database(&state_dir, !matches!(answers, Answers::Nothing)));
+    if let Answers::Status(status) = answers {
+        supervisor_socket = status.supervisor.socket.into();
     }
     checks.extend(supervisor(&supervisor_socket).await);
     checks.push(check(
@@ -145,26 +154,37 @@ fn directory(dir: &Path) -> Check {
     }
 }
 
-/// What the gateway says of itself; and if one answers, which supervisor it uses, or an empty text if it does not say.
-async fn gateway(global: &Global, state_dir: &Path) -> (Option<String>, Vec<Check>) {
+/// How much a gateway says.
+enum Answers {
+    Nothing,
+    /// That it is there.
+    Health,
+    Status(Box<StatusView>),
+}
+
+/// What the gateway says of itself.
+async fn gateway(global: &Global, state_dir: &Path) -> (Answers, Vec<Check>) {
     let name = "gateway";
     let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
     let failed = |failure: Failure| vec![check(name, Verdict::Failed, failure.message)];
     let client = match global.client() {
         Ok(client) => client.until(Some(deadline)),
-        Err(failure) => return (None, failed(failure)),
+        Err(failure) => return (Answers::Nothing, failed(failure)),
     };
     let health = match client.get::<HealthView>("/v1/health").await {
         Ok(health) => health,
         Err(_) if !state_dir.join(SOCKET).exists() => {
             let text = "not running: start it with `acp-gateway up`";
-            return (None, vec![check(name, Verdict::Note, text)]);
+            return (Answers::Nothing, vec![check(name, Verdict::Note, text)]);
         }
-        Err(failure) => return (None, failed(failure)),
+        Err(failure) => return (Answers::Nothing, failed(failure)),
     };
     match client.get::<StatusView>("/v1/status").await {
-        Err(failure) => (Some(String::new()), failed(failure)),
-        Ok(status) => (Some(status.supervisor.socket.clone()), serving(&health, &status)),
+        Err(failure) => (Answers::Health, failed(failure)),
+        Ok(status) => {
+            let checks = serving(&health, &status);
+            (Answers::Status(Box::new(status)), checks)
+        }
     }
 }
 

@@ -32,6 +32,7 @@ impl Inner {
         &self,
         inbound: &Inbound,
         outcome: &Outcome,
+        received_at_ms: u64,
         is_unknown: bool,
     ) -> Result<Vec<Reply>, Failure> {
         let mut said = Vec::new();
@@ -60,7 +61,7 @@ impl Inner {
                 session_key: session_key.clone(),
                 run_id: None,
                 actions: asks.map(|asks| asks.actions.clone()).unwrap_or_default(),
-                not_before_ms: None,
+                not_before_ms: Some(received_at_ms),
                 others: Vec::new(),
             };
             let sent = self.reply(channel.as_ref(), inbound, &message, is_unknown).await?;

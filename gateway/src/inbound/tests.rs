@@ -99,7 +99,7 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome, false).await.unwrap();
+                inner.tell(&said, &outcome, 0, false).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -219,6 +219,8 @@ async fn stale_bindings_and_full_queues_are_counted() {
 #[derive(Default)]
 struct Foggy {
     taken: StdMutex<Vec<String>>,
+    /// From when on it was looked for something.
+    since: StdMutex<Vec<Option<u64>>>,
     unanswered: StdMutex<u32>,
     blind: StdMutex<u32>,
 }
@@ -268,6 +270,7 @@ impl Channel for Foggy {
         _: &'a ConversationRef,
         message: &'a Outgoing,
     ) -> crate::channel::Reply<'a, Lookup> {
+        self.since.lock().unwrap().push(message.not_before_ms);
         let is_there = self.taken.lock().unwrap().contains(&message.nonce);
         let found = match (Self::one_less(&self.blind), is_there) {
             (true, _) => Lookup::Unknown { why: "the history cannot be read".to_owned() },
@@ -301,6 +304,13 @@ async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_fo
     *channel.blind.lock().unwrap() = 0;
     assert_eq!(inlet.resume().await.unwrap(), 1);
     assert_eq!(channel.taken(), 1);
+    // H12: from the message on that it replies to, and no further back.
+    let received =
+        store.read("received", |db| crate::store::inbox::get(db, &conversation("c"), "m1")).await.unwrap();
+    let received = received.unwrap().received_at_ms;
+    assert!(received > 0);
+    let since = channel.since.lock().unwrap().clone();
+    assert!(!since.is_empty() && since.iter().all(|since| *since == Some(received)), "{since:?} {received}");
 }
 
 #[tokio::test]

@@ -4,9 +4,11 @@
 //! can tell is not counted as it happens but read when somebody asks (see `crate::scrape`).
 
 mod actors;
+mod channels;
 
 pub(crate) use actors::{ActorWatch, Pulse};
 
+use crate::channel::Figure;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -70,6 +72,7 @@ struct Inner {
     rate_limits: Counts,
     rejections: Counts,
     levels: Now,
+    channels: channels::OfChannels,
     actors: ActorWatch,
 }
 
@@ -141,10 +144,12 @@ impl Metrics {
             rate_limits: Counts::default(),
             rejections: Counts::default(),
             levels: Now::default(),
+            channels: channels::OfChannels::default(),
             actors: ActorWatch::default(),
         };
         inner.register_events();
         inner.register_levels();
+        inner.channels.register(&mut inner.registry);
         inner.register_store(group_sizes, commit_seconds);
         Self { inner: Arc::new(inner) }
     }
@@ -205,6 +210,11 @@ impl Metrics {
     /// A part is tried once more.
     pub(crate) fn delivery_retry(&self, channel: &str) {
         self.inner.retries.get_or_create_owned(&labels([("channel", channel)])).inc();
+    }
+
+    /// A number that a channel keeps of one of its accounts.
+    pub(crate) fn channel(&self, channel: &str, account: &str, figure: &Figure, value: u64) {
+        self.inner.channels.set(channel, account, figure, value);
     }
 
     /// An actor was made again, and why.

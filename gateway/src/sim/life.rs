@@ -224,6 +224,8 @@ pub(super) fn start(
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
     let Deps { registry, live, metrics, stop, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
+    let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
+    let channels = Channels::new([room]);
     let local = Arc::new(Local {
         manager: Arc::clone(&manager),
         metrics: metrics.clone(),
@@ -232,12 +234,11 @@ pub(super) fn start(
         supervisor: supervisor.clone(),
         registry,
         supervisor_socket: dir.to_owned(),
+        channels: channels.clone(),
         durability: "full",
         live,
         started_at_ms: now_ms,
     });
-    let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
-    let channels = Channels::new([room]);
     let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
     let resumed = (Arc::clone(&manager), inlet.clone());
     tokio::spawn(async move {

@@ -8,7 +8,7 @@ use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
 use crate::core::told::told;
 use crate::error::Failure;
-use crate::store::codec::{Int, all, first, json, json_opt, run, to_json, word};
+use crate::store::codec::{Int, all, first, int, json, json_opt, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, \
-    context_json, files_json, state, outcome_json";
+    context_json, files_json, state, outcome_json, created_at";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
 /// What a person said in a conversation.
@@ -181,6 +181,8 @@ pub(crate) struct InboxRow {
     pub(crate) settled: bool,
     /// What was done, once it was; not settled yet means that the person was not told yet.
     pub(crate) outcome: Option<Outcome>,
+    /// When it was brought in first, milliseconds since the Unix epoch: no reply to it is older.
+    pub(crate) received_at_ms: u64,
 }
 
 fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
@@ -206,6 +208,7 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
         files: json_opt(row, "files_json")?.unwrap_or_default(),
         settled: state != "received",
         outcome: json_opt(row, "outcome_json")?,
+        received_at_ms: int(row, "created_at")?,
     })
 }
 

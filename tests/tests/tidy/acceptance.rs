@@ -1,4 +1,4 @@
-//! The acceptance list names tests: each of them is there, and each point has one.
+//! The acceptance lists name tests: each of them is there, and each point has one, or says why not.
 
 use crate::assert_none;
 use crate::cases::names_of_tests;
@@ -9,6 +9,10 @@ use std::collections::BTreeSet;
 const DOCUMENT: &str = "packaging/doc/acceptance.md";
 /// The points of the source document's list.
 const POINTS: usize = 13;
+/// What people want of a bot, and the cases that only Discord has.
+const DISCORD: &str = "packaging/doc/discord.md";
+const WISHES: usize = 20;
+const CASES: [&str; 7] = ["C10", "D3", "D7", "D9", "D12", "D13", "D14"];
 
 /// The points in order: number, and the tests that it names.
 fn points(text: &str) -> Vec<(String, Vec<String>)> {
@@ -47,6 +51,29 @@ fn every_point_names_tests_that_are_there() {
     assert_none(&format!("{DOCUMENT} names tests for every point"), &judge(&points, &known));
 }
 
+/// The points that name no test and do not say that they have none.
+fn unsaid(text: &str) -> Vec<String> {
+    let sections = text.split("\n## ").skip(1);
+    let is_silent = |section: &&str| !section.contains("\n- `") && !section.contains("\nNot ");
+    sections.filter(is_silent).map(|section| section.lines().next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn every_wish_and_case_of_discord_names_its_tests_or_says_why_not() {
+    let text = std::fs::read_to_string(repository().join(DISCORD)).unwrap_or_else(|e| panic!("{e}"));
+    let points = points(&text);
+    let numbers: Vec<String> = points.iter().map(|(number, _)| number.clone()).collect();
+    let wishes = (1..=WISHES).map(|number| number.to_string());
+    let want: Vec<String> = wishes.chain(CASES.map(str::to_owned)).collect();
+    assert_eq!(numbers, want, "{DISCORD} has the wishes and cases in order");
+    let known: BTreeSet<String> = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
+    let named = points.iter().flat_map(|(number, tests)| tests.iter().map(move |test| (number, test)));
+    let gone = named.filter(|(_, test)| !known.contains(*test));
+    let gone = gone.map(|(number, test)| format!("point {number}: there is no test {test}"));
+    let violations: Vec<String> = gone.chain(unsaid(&text)).collect();
+    assert_none(&format!("{DISCORD} names tests that are there, or says why not"), &violations);
+}
+
 #[test]
 fn the_rules_see_what_they_must() {
     let known: BTreeSet<String> = ["a".to_owned()].into();
@@ -59,4 +86,6 @@ fn the_rules_see_what_they_must() {
     ] {
         assert_eq!(judge(&points(text), &known).len(), violations, "{text}");
     }
+    let text = "x\n## 1. One\n\n- `a`\n\n## 2. Two\n\nwords\n\n## 3. Three\n\nNot yet.\n";
+    assert_eq!(unsaid(text), ["2. Two"]);
 }

@@ -90,10 +90,7 @@ impl Gate {
         if self.unauthorized && counted.bot {
             return Asked::Unauthorized;
         }
-        if self.shut_until > now {
-            return Asked::Wait(Some(self.shut_until));
-        }
-        if let Some(until) = self.invalid.ready(now) {
+        if let Some(until) = self.shut_until(now) {
             return Asked::Wait(Some(until));
         }
         if counted.old_edit {
@@ -164,6 +161,13 @@ impl Gate {
         }
     }
 
+    /// Until when nothing goes at all, if that is so: the guard before Discord said so, or there were so many refusals
+    /// that Discord would shut this address out.
+    pub fn shut_until(&mut self, now: Duration) -> Option<Duration> {
+        let shut = Some(self.shut_until).filter(|until| *until > now);
+        shut.or_else(|| self.invalid.ready(now))
+    }
+
     /// There is another token.
     pub const fn authorize(&mut self) {
         self.unauthorized = false;
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_token_stops_all_that_carries_it_until_there_is_another() {
+    fn d07_a_refused_token_stops_all_that_carries_it_until_there_is_another() {
         let mut gate = Gate::new(40, 500);
         let pass = go(&mut gate, ms(0), &counted("a", 1));
         gate.tell(ms(1), &pass, &said(401, None));
@@ -280,6 +284,7 @@ mod tests {
                 gate.tell(ms(n), &pass, &became);
             }
             let asked = gate.ask(ms(10), &counted("a", 10));
+            assert_eq!(gate.shut_until(ms(10)), stops.then_some(ms(600_000)), "{became:?}");
             assert_eq!(asked == Asked::Wait(Some(ms(600_000))), stops, "{became:?} {asked:?}");
         }
     }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn c10_who_wrote_decides_what_a_message_is() {
+    fn c13_who_wrote_decides_what_a_message_is() {
         let echo = || Taken::Echo { nonce: None, message: Snowflake(100) };
         for (author, bot, webhook, kind, quiet, hearing) in [
             // A person: plain, a reply.

@@ -18,6 +18,7 @@ pub mod intake;
 pub mod message;
 pub mod overheard;
 pub mod pace;
+pub mod permissions;
 pub mod queue;
 pub mod read;
 pub mod readback;

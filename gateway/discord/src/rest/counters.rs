@@ -34,6 +34,8 @@ pub struct Counts {
     pub under_way: usize,
     /// Whether Discord refused the token: nothing that needs it is asked any more.
     pub unauthorized: bool,
+    /// For how long no request is made at all: there were too many refusals, or the guard before Discord wants none.
+    pub shut_for: Option<Duration>,
 }
 
 /// Where counting is done.

@@ -189,8 +189,7 @@ impl Rest {
     /// What was counted until now.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let (waiting, under_way, unauthorized) = self.0.queue.now_there();
-        Counts { waiting, under_way, unauthorized, ..self.0.counters.snapshot() }
+        self.0.queue.with_now(self.0.counters.snapshot())
     }
 
     /// Makes a request, and says what became of it.

@@ -1,6 +1,6 @@
 //! Requests wait here for their turn: the schedule and the gate behind one lock, and a clock.
 
-use super::counters::Counters;
+use super::counters::{Counters, Counts};
 use super::fault::Fault;
 use crate::core::errors::Meaning;
 use crate::core::gate::{Asked, Became, Counted, Gate, Pass};
@@ -171,10 +171,17 @@ impl Queue {
         self.0.change(|state, _| state.gate.authorize());
     }
 
-    /// How many wait, how many are under way, and whether the token was refused.
-    pub(super) fn now_there(&self) -> (usize, usize, bool) {
-        let state = self.0.lock();
-        (state.schedule.waiting(), state.schedule.under_way(), state.gate.is_unauthorized())
+    /// The counts, with how many wait, how many are under way, and what holds all of them back.
+    pub(super) fn with_now(&self, counts: Counts) -> Counts {
+        let now = self.now();
+        let mut state = self.0.lock();
+        Counts {
+            waiting: state.schedule.waiting(),
+            under_way: state.schedule.under_way(),
+            unauthorized: state.gate.is_unauthorized(),
+            shut_for: state.gate.shut_until(now).map(|until| until.saturating_sub(now)),
+            ..counts
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::lanes::{Job, Lanes};
 use super::slash::specs;
 use super::{DISCORD, Inner};
 use crate::channel::Inbox;
+use crate::store::now_ms;
 use acp_discord::core::commands::registration;
 use acp_discord::core::event::{Click, Command, Event, Message, Ready};
 use acp_discord::core::ids::Snowflake;
@@ -79,6 +80,7 @@ impl Ear {
     async fn hear(mut self, mut events: Events) {
         while let Some(event) = events.next().await {
             while self.tasks.try_join_next().is_some() {}
+            self.inner.pulse.hear(&event, now_ms());
             self.take(event).await;
         }
         // It failed for good, which is in the log: what is under way goes on.

@@ -5,6 +5,7 @@
 //! the gateway's database; what is kept here is a cache.
 
 mod door;
+mod health;
 mod interactions;
 mod known;
 mod lanes;
@@ -14,8 +15,8 @@ pub(crate) mod settings;
 mod slash;
 
 use crate::channel::{
-    Capabilities, Channel, ConversationRef, Destination, EditOutcome, Inbox, Limit, Lookup, Opened, Outgoing,
-    Reply, SendOutcome, Signal, Standing, Unit,
+    Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
+    Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
 };
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::ids::Snowflake;
@@ -60,6 +61,7 @@ struct Inner {
     rest: Rest,
     counts: Arc<session::Counts>,
     known: Known,
+    pulse: health::Pulse,
 }
 
 impl Discord {
@@ -69,7 +71,8 @@ impl Discord {
     /// The token or the address cannot be used.
     pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
         let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
-        let inner = Inner { account, settings, rest, counts: Arc::default(), known: Known::default() };
+        let (known, pulse) = (Known::default(), health::Pulse::default());
+        let inner = Inner { account, settings, rest, counts: Arc::default(), known, pulse };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
@@ -271,6 +274,10 @@ impl Channel for Discord {
 
     fn shows_footer(&self) -> bool {
         true
+    }
+
+    fn health(&self) -> Option<Health> {
+        Some(self.inner.health())
     }
 
     fn can_signal(&self) -> bool {

@@ -404,7 +404,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, false).await.unwrap();
+                inlet.inner.tell(&said, &first, 0, false).await.unwrap();
             }
             // In the meantime, by another message.
             store

@@ -21,6 +21,7 @@ fn status() -> StatusView {
         dispatch_enabled: true,
         durability: "full".to_owned(),
         backends: vec![BackendView { id: "direct".to_owned(), ok: true, details: secret }],
+        accounts: Vec::new(),
         store: Some(StoreView {
             health: "well".to_owned(),
             bytes: 1,

@@ -1,5 +1,5 @@
 //! The cases of the control plane that the reference lists (its §8): B1–B20 of sessions and runs, C1–C14 of delivery,
-//! D1–D15 of bindings, E1–E6 of commands. Which of them a channel of people is needed for, and which are on their way.
+//! D1–D15 of bindings, E1–E6 of commands. Which of them the adapter of Discord leaves out, and which are on their way.
 
 use super::table::{Asked, Case, List};
 
@@ -71,16 +71,16 @@ const COMMANDS: [&str; 6] = [
     "sessions, status, doctor, install: stable, without secrets",
 ];
 
-/// Cases that only a channel like Discord has, and why. They are the Discord channel's to show; what a test shows of
-/// them here all the same stands in the table.
-pub(crate) const DISCORD: [(List, u32, &str); 7] = [
-    (List::Delivery, 10, "webhooks are Discord's; a lost reply of any channel is case 9"),
-    (List::Bindings, 3, "only threads are archived, deleted or closed to the bot from outside"),
-    (List::Bindings, 7, "the token of a bot or of a webhook; the console has none"),
-    (List::Bindings, 9, "the records to import are those of Discord threads"),
-    (List::Bindings, 12, "only threads are archived by their channel after a while"),
-    (List::Bindings, 13, "ids with a prefix and sibling threads are Discord's"),
-    (List::Bindings, 14, "only webhooks have a token that is stored with a binding"),
+/// Cases that only a channel like Discord has and that the adapter of Discord leaves out, and why; see
+/// `packaging/doc/discord.md`.
+pub(crate) const DISCORD: [(List, u32, &str); 3] = [
+    (
+        List::Delivery,
+        10,
+        "the adapter of Discord sends nothing by webhooks; a lost reply of any channel is case 9",
+    ),
+    (List::Bindings, 9, "records of other programs are not imported"),
+    (List::Bindings, 13, "ids are chosen from suggestions, and a spawn inside a thread binds that thread"),
 ];
 
 /// Cases whose tests are on their way. One that has a test must leave this list, so that it can only shrink.

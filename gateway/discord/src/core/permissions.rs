@@ -1,0 +1,53 @@
+//! What the bot must be allowed to do, and the address that asks for it (documentation, "Permissions" and "OAuth2").
+
+use super::ids::Snowflake;
+
+/// What nothing works without, as people read it and as its bit.
+pub const NEEDED: [(&str, u64); 8] = [
+    ("Add Reactions", 1 << 6),
+    ("View Channel", 1 << 10),
+    ("Send Messages", 1 << 11),
+    ("Embed Links", 1 << 14),
+    ("Attach Files", 1 << 15),
+    ("Read Message History", 1 << 16),
+    ("Create Public Threads", 1 << 35),
+    ("Send Messages in Threads", 1 << 38),
+];
+
+/// All of [`NEEDED`] as the number that Discord takes.
+#[must_use]
+pub fn needed() -> u64 {
+    NEEDED.iter().fold(0, |all, (_, bit)| all | bit)
+}
+
+/// Where somebody who manages a server lets the bot in, or gives it what it lacks.
+#[must_use]
+pub fn invite(application: Snowflake) -> String {
+    let bits = needed();
+    format!(
+        "https://discord.com/oauth2/authorize?client_id={application}&scope=bot+applications.commands&permissions={bits}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a reader of the README copies is what the program asks for.
+    #[test]
+    fn the_readme_asks_for_the_same() {
+        let readme = include_str!("../../../../README.md");
+        let address = invite(Snowflake(0)).replace("client_id=0", "client_id=APPLICATION_ID");
+        assert!(readme.contains(&address), "{address}");
+        let words: String = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (name, bit) in NEEDED {
+            assert!(words.contains(&format!("*{name}*")), "{name}");
+            assert!(bit.is_power_of_two() && needed() & bit != 0, "{name}");
+        }
+        let more = needed() | 1 << 29 | 1 << 34;
+        assert!(
+            words.contains(&format!("`{more}` asks for *Manage Threads* and *Manage Webhooks*")),
+            "{more}"
+        );
+    }
+}

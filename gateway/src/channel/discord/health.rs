@@ -1,0 +1,239 @@
+//! How an account is, in words and in numbers: what its websocket last said, and what its requests came to.
+
+use super::Inner;
+use crate::channel::{Figure, Health};
+use crate::core::when::utc;
+use acp_discord::core::errors::Meaning;
+use acp_discord::core::event::Event;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::permissions::invite;
+use acp_discord::rest::Counts;
+use acp_discord::session::CountsNow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the websocket last said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Link {
+    /// Nothing yet.
+    #[default]
+    Begins,
+    /// Events come in.
+    Up,
+    /// It broke, and is made anew.
+    Lost(String),
+    /// It broke for good.
+    Failed(String),
+}
+
+#[derive(Debug, Clone, Default)]
+struct Facts {
+    link: Link,
+    /// When the last session began, milliseconds since the Unix epoch; what the bot is called there, in how many servers.
+    ready: Option<(u64, String, usize)>,
+}
+
+/// The state of the connection, as of now.
+#[derive(Debug, Default)]
+pub(super) struct Pulse(Mutex<Facts>);
+
+impl Pulse {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of an event that came in at this time.
+    pub(super) fn hear(&self, event: &Event, now_ms: u64) {
+        let mut facts = self.facts();
+        facts.link = match event {
+            Event::Ready(ready) => {
+                facts.ready = Some((now_ms, ready.me.name.clone(), ready.guilds.len()));
+                Link::Up
+            }
+            Event::Resumed => Link::Up,
+            Event::Disconnected { why } => Link::Lost(why.clone()),
+            Event::Failed(failure) => Link::Failed(failure.to_string()),
+            _ => return,
+        };
+    }
+
+    fn now(&self) -> Facts {
+        self.facts().clone()
+    }
+}
+
+impl Inner {
+    /// How it is now.
+    pub(super) fn health(&self) -> Health {
+        let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
+        let (ok, mut words) = said(&facts);
+        if !self.settings.base.is_discords() {
+            words.push(format!("at {}, not Discord's own address", self.settings.base.text()));
+        }
+        let held = held(&requests);
+        let ok = ok && held.is_empty();
+        words.extend(held);
+        words.extend(refused(&requests, self.known.identity().map(|known| known.application)));
+        let up = facts.link == Link::Up;
+        Health { ok, details: words.join("; "), figures: figures(up, &requests, &events) }
+    }
+}
+
+/// Whether the connection is well, and what is said of it.
+fn said(facts: &Facts) -> (bool, Vec<String>) {
+    let (ok, word) = match &facts.link {
+        Link::Begins => (false, "not connected yet".to_owned()),
+        Link::Up => (true, "connected".to_owned()),
+        Link::Lost(why) => (false, format!("the connection is being made anew: {why}")),
+        Link::Failed(why) => (false, why.clone()),
+    };
+    let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
+        format!("last session as {bot} in {servers} servers since {}", utc(*at_ms))
+    });
+    (ok, [Some(word), ready].into_iter().flatten().collect())
+}
+
+/// What holds all requests back.
+fn held(requests: &Counts) -> Vec<String> {
+    let unauthorized = requests.unauthorized.then(|| {
+        "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
+         restart the gateway"
+            .to_owned()
+    });
+    let shut = requests.shut_for.map(|left| {
+        format!(
+            "no request is made for {} seconds: Discord refused too many; see acp_channel_requests_total",
+            left.as_secs().max(1)
+        )
+    });
+    unauthorized.into_iter().chain(shut).collect()
+}
+
+/// What the bot was not allowed to do since the start.
+fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
+    let of = |meaning: Meaning| {
+        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == meaning.as_str());
+        kinds.map(|((route, _), _)| *route).collect::<Vec<_>>()
+    };
+    let kinds = [of(Meaning::Forbidden), of(Meaning::LostAccess)].concat();
+    let what = kinds.join(", ");
+    let then = application.map_or("see the README".to_owned(), |id| format!("open {}", invite(id)));
+    (!kinds.is_empty()).then(|| {
+        format!(
+            "refused somewhere for want of a permission since the start: {what}; {then}, and look at what the channel \
+             takes away from the bot's role"
+        )
+    })
+}
+
+/// The numbers.
+fn figures(up: bool, requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
+    let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let mut all = vec![
+        (Figure::Connected, u64::from(up)),
+        (Figure::Authorized, u64::from(!requests.unauthorized)),
+        (Figure::Sessions("asked"), events.identifies),
+        (Figure::Sessions("begun"), events.readies),
+        (Figure::Sessions("resumed"), events.resumes),
+        (Figure::Gaps, events.gaps),
+        (Figure::EventsDropped, events.dropped),
+        (Figure::EventsStrange, events.strange.values().sum()),
+        (Figure::RequestsWaiting, count(requests.waiting)),
+        (Figure::RequestsUnderWay, count(requests.under_way)),
+    ];
+    let Counts { requests, retries, limited, waits, .. } = requests;
+    all.extend(requests.iter().map(|((route, outcome), n)| (Figure::Requests(route, outcome), *n)));
+    all.extend(retries.iter().map(|(route, n)| (Figure::Retries(route), *n)));
+    all.extend(limited.iter().map(|(scope, n)| (Figure::RateLimits(scope.as_str()), *n)));
+    for (priority, waits) in waits {
+        let total = u64::try_from(waits.total.as_millis()).unwrap_or(u64::MAX);
+        all.push((Figure::Turns(priority.as_str()), waits.count));
+        all.push((Figure::WaitedMs(priority.as_str()), total));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use acp_discord::core::closes;
+    use acp_discord::core::event::{Ready, User};
+    use std::time::Duration;
+
+    fn ready() -> Event {
+        let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+        let guilds = vec![Snowflake(5), Snowflake(6)];
+        Event::Ready(Ready { me, application: Snowflake(2), session: "s".to_owned(), shard: (0, 1), guilds })
+    }
+
+    #[test]
+    fn the_last_word_of_the_connection_is_what_is_said() {
+        let lost = || Event::Disconnected { why: "the network is down".to_owned() };
+        let fatal = || Event::Failed(closes::failure(4014).unwrap());
+        let last = "last session as helper in 2 servers since 2026-06-24T00:00:00Z";
+        for (events, ok, wants) in [
+            (vec![], false, vec!["not connected yet"]),
+            (vec![ready()], true, vec!["connected", last]),
+            (vec![ready(), lost()], false, vec!["made anew: the network is down", last]),
+            (vec![ready(), lost(), Event::Resumed], true, vec!["connected", last]),
+            (vec![fatal()], false, vec!["code 4014", "Message Content Intent"]),
+            (vec![ready(), Event::Alarm("x".to_owned())], true, vec!["connected"]),
+        ] {
+            let pulse = Pulse::default();
+            events.iter().for_each(|event| pulse.hear(event, 1_782_259_200_000));
+            let (is_ok, words) = said(&pulse.now());
+            let words = words.join("; ");
+            assert_eq!(is_ok, ok, "{words}");
+            assert!(wants.iter().all(|want| words.contains(want)), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_holds_requests_back_is_said_with_what_to_do() {
+        let mut counts = Counts::default();
+        assert_eq!((held(&counts), refused(&counts, None)), (vec![], None));
+        counts.requests.insert(("create_message", "done"), 4);
+        counts.requests.insert(("add_reaction", "forbidden"), 2);
+        counts.requests.insert(("messages", "lost_access"), 1);
+        let words = refused(&counts, Some(Snowflake(5))).unwrap();
+        assert!(words.contains(": add_reaction, messages; open https://"), "{words}");
+        assert!(words.contains("client_id=5&"), "{words}");
+        counts.unauthorized = true;
+        counts.shut_for = Some(Duration::from_millis(200));
+        let words = held(&counts).join("; ");
+        assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
+    }
+
+    #[test]
+    fn every_count_has_its_figure() {
+        let mut counts = Counts { waiting: 3, under_way: 2, ..Counts::default() };
+        counts.requests.insert(("create_message", "done"), 4);
+        counts.retries.insert("create_message", 1);
+        counts.limited.insert(acp_discord::core::headers::Scope::Shared, 6);
+        let waits =
+            acp_discord::rest::Waits { count: 2, total: Duration::from_millis(70), ..Default::default() };
+        counts.waits.insert(acp_discord::core::schedule::Priority::Final, waits);
+        let mut events =
+            CountsNow { identifies: 9, readies: 8, resumes: 7, gaps: 5, dropped: 11, ..CountsNow::default() };
+        events.strange.insert("A".to_owned(), 6);
+        events.strange.insert("B".to_owned(), 6);
+        let want = [
+            (Figure::Connected, 1),
+            (Figure::Authorized, 1),
+            (Figure::Sessions("asked"), 9),
+            (Figure::Sessions("begun"), 8),
+            (Figure::Sessions("resumed"), 7),
+            (Figure::Gaps, 5),
+            (Figure::EventsDropped, 11),
+            (Figure::EventsStrange, 12),
+            (Figure::RequestsWaiting, 3),
+            (Figure::RequestsUnderWay, 2),
+            (Figure::Requests("create_message", "done"), 4),
+            (Figure::Retries("create_message"), 1),
+            (Figure::RateLimits("shared"), 6),
+            (Figure::Turns("final"), 2),
+            (Figure::WaitedMs("final"), 70),
+        ];
+        assert_eq!(figures(true, &counts, &events), want);
+    }
+}

@@ -1,0 +1,106 @@
+//! What `doctor` says of each account of a channel that has a service behind it: as the gateway that serves it sees it,
+//! or, where none does, what can be told from the configuration. Nothing is asked of the service itself.
+
+use super::{Check, Verdict, check};
+use crate::api::AccountView;
+use crate::config::Config;
+use std::collections::BTreeMap;
+
+/// One line for each account. `served` is what a running gateway says of those that it serves; none: none runs.
+pub(super) fn look(
+    config: Option<&Config>,
+    served: Option<&[AccountView]>,
+    env: &BTreeMap<String, String>,
+) -> Vec<Check> {
+    let mut checks: Vec<Check> = served.unwrap_or_default().iter().map(running).collect();
+    let is_served = |id: &str| {
+        served.unwrap_or_default().iter().any(|view| view.channel == "discord" && view.account == *id)
+    };
+    let accounts = config.map(|config| &config.channels.discord.accounts).into_iter().flatten();
+    for (id, account) in accounts.filter(|(id, _)| !is_served(id)) {
+        let (verdict, text) = match (readable(id, account, env), served.is_some()) {
+            (Err(why), _) => (Verdict::Failed, why),
+            (Ok(text), false) => (Verdict::Ok, format!("{text}; not connected, since no gateway runs")),
+            (Ok(text), true) => {
+                let then = "the gateway does not serve it: it was added since its start, or could not be read there. \
+                            Restart the gateway, and look into its log";
+                (Verdict::Failed, format!("{text}; {then}"))
+            }
+        };
+        checks.push(check("discord", verdict, format!("{id}: {text}")));
+    }
+    checks
+}
+
+fn running(view: &AccountView) -> Check {
+    let verdict = if view.ok { Verdict::Ok } else { Verdict::Failed };
+    let name = if view.channel == "discord" { "discord" } else { "channel" };
+    check(name, verdict, format!("{}: {}", view.account, view.details))
+}
+
+/// What an account would be served with; never its token.
+#[cfg(feature = "discord")]
+fn readable(
+    id: &str,
+    account: &crate::config::DiscordAccount,
+    env: &BTreeMap<String, String>,
+) -> Result<String, String> {
+    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned())?;
+    let nobody = settings.door.allowed.is_empty() && settings.door.approvers.is_empty();
+    let who =
+        if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
+    Ok(format!("token readable, at {}{who}", settings.base.text()))
+}
+
+#[cfg(not(feature = "discord"))]
+fn readable(
+    _id: &str,
+    _account: &crate::config::DiscordAccount,
+    _env: &BTreeMap<String, String>,
+) -> Result<String, String> {
+    Err("this program was built without Discord: install one that was built with it".to_owned())
+}
+
+#[cfg(all(test, feature = "discord"))]
+mod tests {
+    use super::*;
+    use crate::config::DiscordAccount;
+
+    fn config(account: DiscordAccount) -> Config {
+        let mut config = Config::default();
+        config.channels.discord.accounts.insert("main".to_owned(), account);
+        config
+    }
+
+    #[test]
+    fn each_account_has_a_line_and_no_line_has_a_token() {
+        use Verdict::{Failed, Ok};
+        let env = BTreeMap::from([("T".to_owned(), "hunter2".to_owned())]);
+        let with =
+            |name: &str| DiscordAccount { token_env: Some(name.to_owned()), ..DiscordAccount::default() };
+        let open = DiscordAccount { allowed_users: vec!["7".to_owned()], ..with("T") };
+        let elsewhere = DiscordAccount { base_url: Some("http://127.0.0.1:1".to_owned()), ..open.clone() };
+        let view = |ok: bool| AccountView {
+            channel: "discord".to_owned(),
+            account: "main".to_owned(),
+            ok,
+            details: "connected".to_owned(),
+        };
+        for (account, served, verdict, wants) in [
+            (open.clone(), None, Ok, vec!["main: token readable, at https://discord.com", "no gateway runs"]),
+            (with("T"), None, Ok, vec!["nobody may speak"]),
+            (elsewhere, None, Ok, vec!["http://127.0.0.1:1"]),
+            (with("GONE"), None, Failed, vec!["token_file", "GONE"]),
+            (open.clone(), Some(vec![]), Failed, vec!["does not serve it", "Restart"]),
+            (with("GONE"), Some(vec![view(true)]), Ok, vec!["main: connected"]),
+            (open, Some(vec![view(false)]), Failed, vec!["main: connected"]),
+        ] {
+            let checks = look(Some(&config(account)), served.as_deref(), &env);
+            let [check] = checks.as_slice() else { panic!("{checks:?}") };
+            assert_eq!((check.name, check.verdict), ("discord", verdict), "{check:?}");
+            assert!(wants.iter().all(|want| check.detail.contains(want)), "{check:?}");
+            assert!(!check.detail.contains("hunter2"), "{check:?}");
+        }
+        assert!(look(None, None, &env).is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! The numbers of channels that have a service behind them. They are kept by the channel, and read when somebody asks.
+
+use super::{Counts, Labels, Levels, keep, labels};
+use crate::channel::Figure;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
+
+/// By channel and account.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OfChannels {
+    connected: Levels,
+    authorized: Levels,
+    waiting: Levels,
+    under_way: Levels,
+    sessions: Counts,
+    gaps: Counts,
+    dropped: Counts,
+    strange: Counts,
+    requests: Counts,
+    retries: Counts,
+    limits: Counts,
+    turns: Counts,
+    waited: Seconds,
+}
+
+impl OfChannels {
+    pub(super) fn register(&self, all: &mut Registry) {
+        let text = "1 while events of the account come in";
+        all.register("channel_connected", text, self.connected.clone());
+        let text = "1 until the service refuses the account's token";
+        all.register("channel_authorized", text, self.authorized.clone());
+        let text = "Connections to the service: asked for, begun, resumed";
+        all.register("channel_sessions", text, self.sessions.clone());
+        all.register("channel_gaps", "Stretches of missed events", self.gaps.clone());
+        all.register("channel_events_dropped", "Events without room", self.dropped.clone());
+        all.register("channel_events_strange", "Events that nobody could read", self.strange.clone());
+        all.register("channel_requests", "Requests, by kind and outcome", self.requests.clone());
+        all.register("channel_request_retries", "Requests that were made again", self.retries.clone());
+        all.register("channel_rate_limits", "Answers that say too many, by scope", self.limits.clone());
+        all.register("channel_request_turns", "Requests that had their turn", self.turns.clone());
+        let text = "How long they waited for it together";
+        all.register_with_unit("channel_request_wait", text, Unit::Seconds, self.waited.clone());
+        all.register("channel_requests_waiting", "Requests that wait", self.waiting.clone());
+        all.register("channel_requests_under_way", "Requests under way", self.under_way.clone());
+    }
+
+    /// Takes a number of an account over.
+    pub(super) fn set(&self, channel: &str, account: &str, figure: &Figure, value: u64) {
+        let own = [("channel", channel), ("account", account)];
+        let with = |name: &'static str, word: &str| labels([own[0], own[1], (name, word)]);
+        let level = |levels: &Levels| {
+            levels.get_or_create_owned(&labels(own)).set(i64::try_from(value).unwrap_or(i64::MAX));
+        };
+        let count = |counts: &Counts, which: Labels| keep(&counts.get_or_create_owned(&which), value);
+        match figure {
+            Figure::Connected => level(&self.connected),
+            Figure::Authorized => level(&self.authorized),
+            Figure::RequestsWaiting => level(&self.waiting),
+            Figure::RequestsUnderWay => level(&self.under_way),
+            Figure::Gaps => count(&self.gaps, labels(own)),
+            Figure::EventsDropped => count(&self.dropped, labels(own)),
+            Figure::EventsStrange => count(&self.strange, labels(own)),
+            Figure::Sessions(what) => count(&self.sessions, with("what", what)),
+            Figure::Requests(kind, outcome) => {
+                let which = labels([own[0], own[1], ("kind", kind), ("outcome", outcome)]);
+                count(&self.requests, which);
+            }
+            Figure::Retries(kind) => count(&self.retries, with("kind", kind)),
+            Figure::RateLimits(scope) => count(&self.limits, with("scope", scope)),
+            Figure::Turns(priority) => count(&self.turns, with("priority", priority)),
+            Figure::WaitedMs(priority) => {
+                // Only this function writes it, and a sum of waits never falls.
+                let waited = self.waited.get_or_create_owned(&with("priority", priority));
+                waited.inner().store(super::seconds(value).to_bits(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Metrics;
+    use super::*;
+
+    /// The whole of what a scrape shows of an account, after two looks at it.
+    #[test]
+    fn every_figure_of_an_account_is_scraped_under_its_name() {
+        let metrics = Metrics::default();
+        let all = [
+            (Figure::Connected, "channel_connected{channel=\"discord\",account=\"main\"} 1"),
+            (Figure::Authorized, "channel_authorized{channel=\"discord\",account=\"main\"} 2"),
+            (
+                Figure::Sessions("begun"),
+                "channel_sessions_total{channel=\"discord\",account=\"main\",what=\"begun\"} 3",
+            ),
+            (Figure::Gaps, "channel_gaps_total{channel=\"discord\",account=\"main\"} 4"),
+            (Figure::EventsDropped, "channel_events_dropped_total{channel=\"discord\",account=\"main\"} 5"),
+            (Figure::EventsStrange, "channel_events_strange_total{channel=\"discord\",account=\"main\"} 6"),
+            (
+                Figure::Requests("create_message", "done"),
+                "channel_requests_total{channel=\"discord\",account=\"main\",kind=\"create_message\",outcome=\"done\"} 7",
+            ),
+            (
+                Figure::Retries("typing"),
+                "channel_request_retries_total{channel=\"discord\",account=\"main\",kind=\"typing\"} 8",
+            ),
+            (
+                Figure::RateLimits("shared"),
+                "channel_rate_limits_total{channel=\"discord\",account=\"main\",scope=\"shared\"} 9",
+            ),
+            (
+                Figure::Turns("final"),
+                "channel_request_turns_total{channel=\"discord\",account=\"main\",priority=\"final\"} 10",
+            ),
+            (
+                Figure::WaitedMs("final"),
+                "channel_request_wait_seconds_total{channel=\"discord\",account=\"main\",priority=\"final\"} 0.011",
+            ),
+            (Figure::RequestsWaiting, "channel_requests_waiting{channel=\"discord\",account=\"main\"} 12"),
+            (Figure::RequestsUnderWay, "channel_requests_under_way{channel=\"discord\",account=\"main\"} 13"),
+        ];
+        for _ in 0..2 {
+            for ((figure, _), value) in all.iter().zip(1..) {
+                metrics.channel("discord", "main", figure, value);
+            }
+        }
+        let text = metrics.render();
+        for (figure, line) in &all {
+            assert!(text.contains(&format!("\nacp_{line}\n")), "{figure:?}: {text}");
+        }
+        let series = text.lines().filter(|line| line.starts_with("acp_channel_")).count();
+        assert_eq!(series, all.len());
+    }
+}
