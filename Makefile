@@ -20,11 +20,8 @@ WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
 # Seeds in each of the ten tests of the simulation; without `make` they are few.
 SIM_SEEDS ?= 100
-# What the simulation runs through most is optimised a little, which costs less time than it saves; only here, so that
-# whoever builds by hand need not wait for it.
-FAST = --config 'profile.dev.package.acp-gateway.opt-level=1' --config 'profile.dev.package.libsqlite3-sys.opt-level=2'
 # The build in which a seed of the simulation is always the same run: see gateway/src/sim/mod.rs.
-EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" $(FAST) -p acp-gateway --lib
+EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
 .PHONY: help up build wrapper man completions test test-foreign test-vm nightly replay cases mutants bench bench-wrapper fmt lint
@@ -56,18 +53,18 @@ completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerSh
 	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
 
 test: ## Run the whole test suite
-	$(CARGO) build --locked $(FAST) --workspace --bins
+	$(CARGO) build --locked --workspace --bins
 ifeq ($(NEXTEST),yes)
-	$(CARGO) test --locked $(FAST) --workspace --doc --quiet
-	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) nextest run --locked $(FAST) --workspace --profile $(NEXTEST_PROFILE) $(ARGS)
+	$(CARGO) test --locked --workspace --doc --quiet
+	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) nextest run --locked --workspace --profile $(NEXTEST_PROFILE) $(ARGS)
 else
-	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked $(FAST) --workspace --no-fail-fast $(ARGS)
+	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
 test-foreign: ## Install real agents into target/foreign and run them through the gateway
-	$(CARGO) build --locked $(FAST) --workspace --bins
+	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
-	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked $(FAST) -p acp-tests --test foreign -- --ignored --test-threads=1
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
 
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins

@@ -13,6 +13,7 @@
 //! | `names` | what steps are called |
 //! | `reach` | what the seeds must reach together |
 //! | `plants` | bugs that are planted to see whether they are found |
+//! | `trouble` | how much goes wrong in a seed |
 //! | `chance` | numbers that follow from a seed |
 //!
 //! One thread, no socket, no wall clock. What the scheduler picks follows from the seed. One thing does not: in which
@@ -34,3 +35,4 @@ mod reach;
 mod room;
 mod stage;
 mod tests;
+mod trouble;

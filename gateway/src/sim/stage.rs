@@ -12,10 +12,11 @@ use super::people::{self, Want, Wish};
 use super::plants::Plant;
 use super::reach::{self, Tally};
 use super::room::{Call, Room};
+use super::trouble::Trouble;
 use crate::config::load::Loaded;
 use crate::core::session::Ending;
 use crate::session_task::Envelope;
-use crate::store::by_hand::Hand;
+use crate::store::by_hand::{Hand, Pump};
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
@@ -93,32 +94,12 @@ pub(super) struct Stage<'a> {
     left: Vec<Sender<Envelope>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Trouble {
-    crash: usize,
-    room: usize,
-    /// Once asleep, the room wakes once in so many times that it could.
-    sleep: usize,
-    deaths: usize,
-    commits: usize,
-}
-
 impl<'a> Stage<'a> {
     pub(super) fn new(hand: &'a mut Hand, config: &'a Loaded, seed: u64, plant: Option<Plant>) -> Self {
         hand.clear();
         laws::watch(hand.db());
         let mut chance = Chance::new(seed);
-        let often = |chance: &mut Chance, often: usize, seldom: usize| {
-            if chance.one_in(2) { often } else { seldom }
-        };
-        let trouble = Trouble {
-            // Where it comes seldom turns end and are told, where it comes often all of it is taken up again.
-            crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
-            room: often(&mut chance, 4, 12),
-            deaths: often(&mut chance, 2, 1),
-            commits: often(&mut chance, 1, 0),
-            sleep: if chance.one_in(4) { 20 } else { 1 },
-        };
+        let trouble = Trouble::of(&mut chance);
         let wishes_left = 14 + chance.below(14);
         Self {
             hand,
@@ -179,7 +160,9 @@ impl<'a> Stage<'a> {
                 // All of them hold their sessions before the next gateway begins, which is the one that counts.
                 ports.settle().await;
                 let claims = lock(&ports.pump).waiting().count();
-                lock(&ports.pump).commit(claims);
+                for _ in 0..claims {
+                    self.commit_first(&mut lock(&ports.pump), 1);
+                }
                 ports.settle().await;
             }
             let gateway = life::start(&store, &ports, &supervisor, self.config, at);
@@ -471,18 +454,24 @@ impl<'a> Stage<'a> {
         let names: Vec<&'static str> = pump.waiting().collect();
         let count = if self.chance.one_in(3) { 1 + self.chance.below(names.len()) } else { 1 };
         let count = if self.plant == Some(Plant::SupersededWrites) { 1 } else { count };
-        if let (Some(plant), Some(name)) = (self.plant, names.first()) {
-            plant.before_commit(pump.db(), name);
-        }
-        pump.commit(count);
-        if let Some(plant) = self.plant {
-            plant.after_commit(pump.db(), names.get(..count).unwrap_or_default(), &mut self.chance);
-        }
+        self.commit_first(&mut pump, count);
         if self.plant == Some(Plant::Fallback) {
             let keys = laws::sessions(pump.db(), true);
             gateway.door.fallback = keys.first().cloned();
         }
         Ok(())
+    }
+
+    /// Commits the first `count` that wait, as one group, with what is planted around it.
+    fn commit_first(&mut self, pump: &mut Pump, count: usize) {
+        let names: Vec<&'static str> = pump.waiting().take(count).collect();
+        if let (Some(plant), Some(name)) = (self.plant, names.first()) {
+            plant.before_commit(pump.db(), name);
+        }
+        pump.commit(count);
+        if let Some(plant) = self.plant {
+            plant.after_commit(pump.db(), &names, &mut self.chance);
+        }
     }
 
     fn request(&mut self, ports: &Ports) -> Result<(), Broken> {

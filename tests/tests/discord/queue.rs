@@ -32,7 +32,7 @@ fn what_waits_can_be_steered_dropped_changed_and_deleted() {
         stage.reacted(id, thread, "⏳");
         let waits = || stage.told(thread).into_iter().filter(|it| labels(it).contains(&"Drop".to_owned()));
         until(SOON, "it is said that it waits", || waits().count() == number);
-        (id, waits().last().unwrap_or_else(|| panic!("{text} waits")))
+        (id, waits().next_back().unwrap_or_else(|| panic!("{text} waits")))
     };
     let (_, dropped) = queued("say dropped", 1);
     assert_eq!(labels(&dropped), ["Steer now", "Drop"]);
