@@ -1,7 +1,6 @@
 //! The numbers of channels that have a service behind them. They are kept by the channel, and read when somebody asks.
 
-use super::{Counts, Labels, Levels, keep, labels};
-use crate::channel::Figure;
+use super::{Counts, Figure, Labels, Levels, keep, labels};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};

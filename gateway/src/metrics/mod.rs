@@ -5,10 +5,11 @@
 
 mod actors;
 mod channels;
+mod figure;
 
 pub(crate) use actors::{ActorWatch, Pulse};
+pub use figure::Figure;
 
-use crate::channel::Figure;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;

@@ -1,6 +1,6 @@
 //! Requests to Discord, each with an outcome that says what is known of it.
 //!
-//! A request waits for its turn ([`queue`]), is made ([`wire`]) and, where a repetition does no harm, made again.
+//! A request waits for its turn (`queue`), is made (`wire`) and, where a repetition does no harm, made again.
 //! Whatever is decided on the way is decided in [`crate::core`].
 
 mod application;

@@ -4,11 +4,11 @@
 //! it are worked around here, each found in its source (0.12.5) and held by a test against a faked service:
 //!
 //! - Its handlers run in a task for each event, in no order. Here it runs on a thread of its own with a scheduler
-//!   that takes tasks in the order in which they were made ([`life`]), and each of them does nothing but put its
+//!   that takes tasks in the order in which they were made (`life`), and each of them does nothing but put its
 //!   event into a queue.
-//! - It drops what it cannot read, and says much in its log alone: see [`ear`].
+//! - It drops what it cannot read, and says much in its log alone: see `ear`.
 //! - Where it cannot ask for the gateway's address it goes to Discord's own. Here the address is asked for by
-//!   [`ask`], judged by [`Base::gateway`](crate::core::base::Base::gateway), and handed to it; serenity itself makes
+//!   `ask`, judged by [`Base::gateway`](crate::core::base::Base::gateway), and handed to it; serenity itself makes
 //!   no request at all.
 //! - It spins without a pause on a connection that has ended in certain ways, for up to one interval of heartbeats
 //!   or for ever. Its thread is watched from here, and is woken up by something to send, which fails.
