@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Size of the disk, in MiB: the database of a long run, its log and its copy.
-const DISK_MIB: u64 = 64;
+// The write-ahead log alone may have 64 MiB before it is emptied: a smaller disk is full without being filled.
+const DISK_MIB: u64 = 256;
 
 /// The state directory, and how to get at it.
 pub(crate) struct Place {
