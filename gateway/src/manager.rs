@@ -61,7 +61,7 @@ impl Manager {
         let plan = recovery::plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
         for (session_key, step) in &plan.now {
             tracing::info!(%session_key, ?step, "taken up after a start");
-            self.actor_with(session_key, Patience::UntilStop);
+            self.actor(session_key);
         }
         for session_key in &plan.eager {
             self.actor_with(session_key, Patience::Once);

@@ -63,9 +63,10 @@ impl Manager {
         Err(Failure::of(Code::BackendUnavailable).detail("GATEWAY_ENDING").retryable())
     }
 
-    /// The session's actor; made when there is none.
+    /// The session's actor; made when there is none. When the database does not let it be made just now it is tried on:
+    /// a session that was committed a moment ago may have a run that nobody asks for again.
     pub(super) fn actor(&self, key: &SessionKey) -> Actor {
-        self.actor_with(key, Patience::Once)
+        self.actor_with(key, Patience::UntilStop)
     }
 
     /// The same, with what becomes of it when it cannot be made.

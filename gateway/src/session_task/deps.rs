@@ -64,9 +64,9 @@ pub(crate) struct Envelope {
 /// What becomes of an actor that cannot be made because the database does not let it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Whoever asked is told, and may ask again.
+    /// It is made when somebody asks for it: it was wanted early, and owes nothing.
     Once,
-    /// Nobody asked, there is unfinished work: it is tried until it can be made or the gateway stops.
+    /// It is tried until it can be made or the gateway stops, since it may owe something. Whoever asks meanwhile is told.
     UntilStop,
 }
 

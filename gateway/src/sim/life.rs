@@ -83,6 +83,16 @@ pub(super) struct Pause {
 }
 
 impl Ports {
+    pub(super) fn new(pump: Pump, wire: Wire, room: Room) -> Self {
+        Self {
+            pump: Arc::new(Mutex::new(pump)),
+            wire: Arc::new(Mutex::new(wire)),
+            room,
+            answers: Arc::default(),
+            pause: Arc::default(),
+        }
+    }
+
     /// Whether something waits at a border.
     fn is_wanted(&self) -> bool {
         lock(&self.pump).waiting().next().is_some()

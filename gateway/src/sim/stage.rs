@@ -21,7 +21,7 @@ use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 
 /// Effects that a seed has at least.
@@ -143,13 +143,7 @@ impl<'a> Stage<'a> {
     fn live(&mut self) -> Result<Ended, Broken> {
         let (store, pump) = self.hand.start();
         let (supervisor, wire) = Wire::new();
-        let ports = Ports {
-            pump: Arc::new(Mutex::new(pump)),
-            wire: Arc::new(Mutex::new(wire)),
-            room: self.room.clone(),
-            answers: Arc::default(),
-            pause: Arc::default(),
-        };
+        let ports = Ports::new(pump, wire, self.room.clone());
         let runtime =
             life::runtime(ports.clone(), self.chance.next()).map_err(|error| Broken(error.to_string()))?;
         let dir = self.hand.dir().to_owned();

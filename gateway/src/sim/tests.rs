@@ -20,7 +20,6 @@ use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Request;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 
 /// Seeds in each of the ten tests; `SIM_SEEDS=1000` plays ten thousand. `SIM_REACH=1` asks that each of the tests reaches
 /// everything, which wants about a thousand seeds.
@@ -165,13 +164,7 @@ fn is_asked_for_once(breaks: bool) {
     let dir = theatre.hand.dir().to_owned();
     let (store, pump) = theatre.hand.start();
     let (supervisor, wire) = Wire::new();
-    let ports = Ports {
-        pump: Arc::new(Mutex::new(pump)),
-        wire: Arc::new(Mutex::new(wire)),
-        room: Room::default(),
-        answers: Arc::default(),
-        pause: Arc::default(),
-    };
+    let ports = Ports::new(pump, wire, Room::default());
     let runtime = life::runtime(ports.clone(), 0).unwrap();
     let spawns = runtime.block_on(async {
         let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
@@ -199,6 +192,50 @@ fn is_asked_for_once(breaks: bool) {
     });
     assert!(spawns.iter().any(|asked| asked.len() == 1), "{spawns:?}");
     assert!(spawns.iter().all(|asked| asked.len() <= 1), "{spawns:?}");
+}
+
+/// A session is committed, and the database fails just when its actor is made: what was promised is done once it can be
+/// written again, though nobody asks.
+#[test]
+fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
+    let mut theatre = Theatre::new();
+    let dir = theatre.hand.dir().to_owned();
+    let (store, pump) = theatre.hand.start();
+    let (supervisor, wire) = Wire::new();
+    let ports = Ports::new(pump, wire, Room::default());
+    let runtime = life::runtime(ports.clone(), 0).unwrap();
+    let asked = runtime.block_on(async {
+        let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
+        lock(&ports.wire).up("first");
+        gateway.door.ask(0, Want::Oneshot { text: "do it".to_owned() });
+        let mut failed = false;
+        for _ in 0..100 {
+            ports.settle().await;
+            while let Some((_, request)) = lock(&ports.wire).take() {
+                if matches!(request, Request::Spawn(_)) {
+                    return (failed, true);
+                }
+            }
+            lock(&ports.answers).clear();
+            let first = lock(&ports.pump).waiting().next();
+            match first {
+                Some("claim") if !failed => {
+                    failed = true;
+                    let mut pump = lock(&ports.pump);
+                    pump.fail(1);
+                    pump.probe();
+                }
+                Some(_) => lock(&ports.pump).commit(1),
+                None => ports.sleep(1_000).await,
+            }
+        }
+        (failed, false)
+    });
+    assert_eq!(
+        asked,
+        (true, true),
+        "whether the claim was made to fail, and whether an agent was started then"
+    );
 }
 
 /// The bug breaks this law in one of the first seeds; it may break others before.
