@@ -255,6 +255,7 @@ mod tests {
                         tokio::task::yield_now().await;
                     }
                     if number % 1000 == 0 {
+                        // Not a wait for anything: the runtime parks its thread, and what waits runs before and after.
                         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                     }
                 }
