@@ -45,6 +45,12 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
     );
     *fake.queued_now.lock().unwrap() = QueuedNow::TooLate;
     assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate);
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::NoSession));
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate, "it will not come back");
+    let busy = Failure::of(Code::StoreUnavailable);
+    *fake.fails.lock().unwrap() = Some(busy.clone());
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::Later { why: busy.to_string() });
+    *fake.fails.lock().unwrap() = None;
     assert_eq!(amended(&inlet, "m3", Some("/acp close")).await, Amended::NotOurs, "a command is done");
     assert_eq!(amended(&inlet, "never", None).await, Amended::NotOurs);
 }
