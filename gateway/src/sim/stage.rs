@@ -30,8 +30,8 @@ pub(super) const EFFECTS_MIN: usize = 200;
 const STEPS_MAX: usize = 6_000;
 /// How long nothing must happen for it to be rest, in milliseconds.
 const REST_MS: u64 = 120_000;
-/// How often the gateway dies just before, or just after, what happens seldom: once in so many times.
-const SELDOM_CRASH: usize = 12;
+/// The most often that it dies so when all else is calm already.
+const LATE_CRASHES_MAX: usize = 3;
 const ROOMS: [&str; 3] = ["a", "b", "c"];
 
 /// What can happen next.
@@ -86,6 +86,8 @@ pub(super) struct Stage<'a> {
     /// How often trouble comes; a seed has its own character.
     trouble: Trouble,
     wishes_left: usize,
+    /// How often the gateway may still die in the calm, around what happens seldom: much of that happens only there.
+    late_crashes: usize,
     rest_ms: u64,
     steps: usize,
     /// Whether the store was made to fail in this life.
@@ -101,11 +103,14 @@ impl<'a> Stage<'a> {
         let mut chance = Chance::new(seed);
         let trouble = Trouble::of(&mut chance);
         let wishes_left = 14 + chance.below(14);
+        let late_crashes = chance.below(LATE_CRASHES_MAX + 1);
+        let room = Room::default();
+        room.lock().fate = trouble.fate.map(|fate| (ROOMS[chance.below(ROOMS.len())], fate));
         Self {
             hand,
             config,
             host: Host::new(plant.and_then(Plant::at_the_host)),
-            room: Room::default(),
+            room,
             wishes: Vec::new(),
             tally: Tally::default(),
             plant,
@@ -115,6 +120,7 @@ impl<'a> Stage<'a> {
             connected: false,
             trouble,
             wishes_left,
+            late_crashes,
             rest_ms: 0,
             steps: 0,
             failing: false,
@@ -149,7 +155,7 @@ impl<'a> Stage<'a> {
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
             let at = (dir.as_path(), self.now_ms);
-            if self.chance.one_in(2) {
+            if !self.calm && self.chance.one_in(2) {
                 self.left = life::leave_behind(&store, self.config, at).await;
                 // All of them hold their sessions before the next gateway begins, which is the one that counts.
                 ports.settle().await;
@@ -187,11 +193,14 @@ impl<'a> Stage<'a> {
             let Some(id) = self.chance.pick(&leases).copied() else { return };
             if self.host.is_eager(id) {
                 self.host.speak(id, &mut self.chance);
-            } else if self.chance.one_in(12) && self.host.leases.get(&id).is_some_and(|it| it.lives()) {
+            } else if !self.calm
+                && self.chance.one_in(12)
+                && self.host.leases.get(&id).is_some_and(|it| it.lives())
+            {
                 self.host.exit(id, ExitStatus::Signaled(9));
             }
         }
-        if self.chance.one_in(10) {
+        if !self.calm && self.chance.one_in(10) {
             self.host.die();
         }
     }
@@ -221,16 +230,9 @@ impl<'a> Stage<'a> {
                 return Err(Broken("nothing can happen".to_owned()));
             };
             let name = self.name(next, ports);
-            let crash = match name.as_str() {
-                _ if self.calm => 0,
-                "" => 0,
-                name if reach::is_seldom(name) => SELDOM_CRASH,
-                _ => self.trouble.crash * 2,
-            };
+            let crash = self.crash(&name);
             if next == Next::Crash || self.chance.one_in(crash) {
-                self.reach_crash(&name, "before");
-                self.now_ms = gateway.clock.now_ms();
-                return Ok(Ended::Killed);
+                return Ok(self.die(&name, "before", &gateway));
             }
             ear::note(|| format!("{} {next:?} {name}", gateway.clock.now_ms()));
             if next != Next::Time {
@@ -241,18 +243,30 @@ impl<'a> Stage<'a> {
             if !name.is_empty() {
                 self.tally.effects += name.split(' ').count();
                 if self.chance.one_in(crash) {
-                    self.reach_crash(&name, "after");
-                    self.now_ms = gateway.clock.now_ms();
-                    return Ok(Ended::Killed);
+                    return Ok(self.die(&name, "after", &gateway));
                 }
             }
         }
     }
 
-    fn reach_crash(&mut self, names: &str, when: &str) {
+    /// Once in how many times the gateway dies around effects of these names; 0 for never.
+    fn crash(&self, names: &str) -> usize {
+        if names.is_empty() || (self.calm && self.late_crashes == 0) {
+            return 0;
+        }
+        let usual = if self.calm { 0 } else { self.trouble.crash * 2 };
+        reach::seldom(names).unwrap_or(usual)
+    }
+
+    fn die(&mut self, names: &str, when: &str, gateway: &Gateway) -> Ended {
+        if self.calm {
+            self.late_crashes = self.late_crashes.saturating_sub(1);
+        }
+        self.now_ms = gateway.clock.now_ms();
         for name in names.split(' ').filter(|name| !name.is_empty()) {
             self.tally.reached.insert(format!("crash {when} {name}"), 1);
         }
+        Ended::Killed
     }
 
     fn calm_down(&mut self) {
