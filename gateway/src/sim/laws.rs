@@ -95,6 +95,11 @@ pub(super) fn pending_permission(db: &Connection) -> Option<(SessionKey, String)
     Some((SessionKey::parse(session).ok()?, permission.to_owned()))
 }
 
+/// A run that waits for its turn.
+pub(super) fn queued_run(db: &Connection) -> Option<String> {
+    texts(db, "SELECT run_id FROM acp_runs WHERE state = 'queued' ORDER BY rowid DESC LIMIT 1").pop()
+}
+
 /// Before the supervisor hears of it: what explains it is committed.
 pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broken> {
     let committed = |sql: &str, id: &LeaseId, number: u64| {

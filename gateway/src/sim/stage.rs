@@ -8,13 +8,12 @@ use super::host::{Host, Word};
 use super::laws;
 use super::life::{self, Gateway, Ports, lock};
 use super::names;
-use super::people::{self, Want, Wish};
+use super::people::Wish;
 use super::plants::Plant;
 use super::reach::{self, Tally};
 use super::room::{Call, Room};
 use super::trouble::Trouble;
 use crate::config::load::Loaded;
-use crate::core::session::Ending;
 use crate::session_task::Envelope;
 use crate::store::by_hand::{Hand, Pump};
 use crate::supervisor::by_hand::Wire;
@@ -32,7 +31,8 @@ const STEPS_MAX: usize = 6_000;
 const REST_MS: u64 = 120_000;
 /// The most often that it dies so when all else is calm already.
 const LATE_CRASHES_MAX: usize = 3;
-const ROOMS: [&str; 3] = ["a", "b", "c"];
+/// The conversations.
+pub(super) const ROOMS: [&str; 3] = ["a", "b", "c"];
 
 /// What can happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,19 +81,19 @@ pub(super) struct Stage<'a> {
     pub(super) read: laws::Read,
     now_ms: u64,
     /// No more wishes and no more trouble: everything is let come to rest.
-    calm: bool,
+    pub(super) calm: bool,
     connected: bool,
     /// How often trouble comes; a seed has its own character.
     trouble: Trouble,
-    wishes_left: usize,
+    pub(super) wishes_left: usize,
     /// How often the gateway may still die in the calm, around what happens seldom: much of that happens only there.
     late_crashes: usize,
     rest_ms: u64,
-    steps: usize,
+    pub(super) steps: usize,
     /// Whether the store was made to fail in this life.
     failing: bool,
     /// The ways to actors of an earlier gateway that do not know that they are superseded.
-    left: Vec<Sender<Envelope>>,
+    pub(super) left: Vec<Sender<Envelope>>,
 }
 
 impl<'a> Stage<'a> {
@@ -273,6 +273,7 @@ impl<'a> Stage<'a> {
         ear::note(|| "from now on nothing goes wrong".to_owned());
         self.calm = true;
         self.room.lock().asleep = false;
+        self.take_all_out();
         self.host.calm = true;
         for lease in self.host.leases.values_mut() {
             lease.deaf = false;
@@ -488,110 +489,5 @@ impl<'a> Stage<'a> {
         }
         self.host.serve(&mut self.chance);
         Ok(())
-    }
-
-    fn hear_answer(&mut self, ports: &Ports) -> Result<(), Broken> {
-        let mut answers = lock(&ports.answers);
-        let at = self.chance.below(answers.len());
-        let (no, answer) = answers.remove(at);
-        drop(answers);
-        ear::note(|| format!("  wish {no}: {answer:?}"));
-        let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
-        wish.waits = false;
-        if answer.is_ok() {
-            laws::of_answer(no, wish, lock(&ports.pump).db())?;
-        }
-        match answer {
-            Ok(text) => match &wish.answer {
-                Some(first) if *first != text => {
-                    return Err(Broken(format!(
-                        "I5: wish {no} {:?} was answered {first} and then {text}",
-                        wish.want
-                    )));
-                }
-                _ => wish.answer = Some(text),
-            },
-            Err(failure) => laws::of_refusal(wish, &failure)?,
-        }
-        Ok(())
-    }
-
-    /// One that was superseded is asked for something: it must not accept it. Until it is superseded it may.
-    fn tell_left_behind(&mut self) {
-        let at = self.chance.below(self.left.len());
-        let text = format!("to one left behind {}", self.steps);
-        people::ask_directly(&self.left.swap_remove(at), text);
-    }
-
-    fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
-        let open: Vec<usize> = (0..self.wishes.len())
-            .filter(|no| {
-                self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && !it.waits)
-            })
-            .collect();
-        let again = self.chance.pick(&open).copied().filter(|_| self.calm || self.chance.one_in(2));
-        let old = self.chance.below(self.wishes.len().max(1));
-        let repeat = !self.calm && !self.wishes.is_empty() && self.chance.one_in(5);
-        let no = if let Some(no) = again {
-            no
-        } else if repeat {
-            old
-        } else if self.wishes_left > 0 && !self.calm {
-            self.wishes_left -= 1;
-            let want = self.new_want(ports);
-            self.wishes.push(Wish { want, answer: None, refused: false, waits: false });
-            self.wishes.len() - 1
-        } else {
-            return;
-        };
-        if let Some(wish) = self.wishes.get_mut(no) {
-            wish.waits = true;
-            ear::note(|| format!("  wish {no}: {:?}", wish.want));
-            gateway.door.ask(no, wish.want.clone());
-        }
-    }
-
-    fn new_want(&mut self, ports: &Ports) -> Want {
-        let no = self.wishes.len();
-        if let Some(room) = ROOMS.get(no) {
-            return Want::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
-        }
-        let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
-        let say = |text: String| Want::Say { conversation: room.clone(), text };
-        let pump = lock(&ports.pump);
-        let all = laws::sessions(pump.db(), false);
-        // Until the rooms have their sessions nobody takes another's.
-        let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
-        let asked = laws::pending_permission(pump.db());
-        drop(pump);
-        let Some(session) = some else { return say(format!("do {no}")) };
-        let text = format!("do {no}");
-        match self.chance.below(40) {
-            0..=12 => say(text),
-            13..=15 => say(format!("/acp steer {text}")),
-            16 | 17 => say("/acp cancel".to_owned()),
-            18 => say(["/acp close", "/acp close --discard"][usize::from(self.chance.one_in(2))].to_owned()),
-            19 => say("/acp new".to_owned()),
-            20 | 21 => say(format!("/focus {session}")),
-            22 => say("/unfocus".to_owned()),
-            23 | 24 => say("/acp spawn demo".to_owned()),
-            25 => say("/acp set model big".to_owned()),
-            26 => say(["/acp status", "/acp sessions"][self.chance.below(2)].to_owned()),
-            27 => say("/session idle 90m".to_owned()),
-            28 => Want::Oneshot { text },
-            29 => Want::Cancel { session },
-            30 => Want::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },
-            31 => Want::Renew { session },
-            32 | 33 => match asked {
-                Some((session, permission)) => {
-                    let option = ["yes", "no"][self.chance.below(2)].to_owned();
-                    Want::Answer { session, permission, option }
-                }
-                None => say("/acp allow".to_owned()),
-            },
-            34 => say("/acp allow".to_owned()),
-            35 => say("/acp deny".to_owned()),
-            n => Want::Prompt { session, text, steer: n == 36, anew: n == 37 },
-        }
     }
 }
