@@ -473,9 +473,12 @@ pub(super) fn moved(db: &Connection) -> Vec<String> {
 
 /// What is in the database, for whoever looks into a seed that failed.
 pub(super) fn rows(db: &Connection) -> String {
-    const ALL: [&str; 4] = [
+    const ALL: [&str; 6] = [
         "SELECT 'session ' || session_key || ' ' || state || ' epoch ' || epoch || ' lease ' || coalesce(lease_id, '-') \
          FROM acp_sessions",
+        "SELECT 'binding ' || binding_key || ' ' || status || ' of ' || session_key || ' in ' || thread_id FROM acp_bindings",
+        "SELECT 'part ' || nonce || ' ' || state || ' of ' || binding_key || ' ' || session_seq || '.' || part_no FROM \
+         acp_delivery_part",
         "SELECT 'lease ' || lease_id || ' ' || usage || ' of ' || session_key FROM acp_leases",
         "SELECT 'run ' || run_id || ' ' || state || ' of ' || session_key FROM acp_runs",
         "SELECT 'event ' || session_key || ' ' || session_seq || ' ' || kind || ' ' || coalesce(run_id, '-') || ' at ' \
