@@ -45,7 +45,7 @@ impl Stage<'_> {
     pub(super) fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
         // What was put away is taken out only when nobody is about to put it away any more.
         let waits = self.wishes.iter().any(|it| it.waits && it.want.puts_away());
-        let may = |it: &Wish| !it.waits && !(waits && it.want.takes_out());
+        let may = |it: &Wish| !(it.waits || waits && it.want.takes_out());
         let open: Vec<usize> = (0..self.wishes.len())
             .filter(|no| self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && may(it)))
             .collect();
