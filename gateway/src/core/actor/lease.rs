@@ -272,7 +272,7 @@ impl Actor {
     fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
         let Some(lease) = &mut self.lease else { return };
         // The splitter steps aside so that a line's steps may write to the lease.
-        if lease.closing && lease.broken {
+        if lease.broken {
             lease.lines = Lines::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
             return;
         }

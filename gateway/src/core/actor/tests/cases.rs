@@ -338,6 +338,27 @@ fn a_line_over_the_limit_ends_the_lease_with_a_typed_error() {
     assert_eq!(world.rows.session.lease_id, None, "drained and gone");
 }
 
+/// What is left of an agent that ended is read to the line that broke the limit, and no further: behind it is half a line.
+#[test]
+fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
+    let mut world = World::new(1, 100_000);
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "Thello").unwrap();
+    let process = world.processes.get_mut(&lease(&world)).unwrap();
+    let rest =
+        format!("T\"before\"\n{}\nT\"{}\"\nT\"after\"\n", "x".repeat((1 << 20) + 1), "y".repeat(150_000));
+    process.stdout.extend(rest.bytes());
+    process.exit = Some(ExitStatus::Signaled(9));
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!(
+        world.kinds(),
+        [K::Status, K::Prompt, K::AgentMessage, K::AgentMessage, K::Error, K::Status, K::Status]
+    );
+    assert_eq!(world.rows.session.lease_id, None, "drained and gone");
+}
+
 #[test]
 fn a_prompt_that_provably_never_arrived_is_put_back() {
     let mut world = ready();
