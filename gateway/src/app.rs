@@ -2,6 +2,7 @@
 
 use crate::agents::Agents;
 use crate::api::SOCKET;
+use crate::bots::Bots;
 use crate::channel::console::Console;
 use crate::channel::{Channel, Channels, Inbox};
 use crate::clock::Clock;
@@ -88,8 +89,8 @@ pub(crate) async fn serve(
     let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
     channels.push(Arc::new(Console::new(store.clone())));
-    channels.extend(bots(config));
     all.add(channels.iter().cloned());
+    let bots = Bots::new(&live, all.clone(), stop.clone());
     let metrics = service.metrics.clone();
     let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
@@ -106,8 +107,9 @@ pub(crate) async fn serve(
     for channel in &channels {
         tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
     }
+    let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
     let mut tasks = in_background(&service, inlet, all.clone(), clock, &stop);
-    tasks.push(("local API", serving));
+    tasks.extend([("local API", serving), ("bots", bots)]);
     if let Some(listener) = listener {
         let bounds = scrape::Bounds::default();
         tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
@@ -139,40 +141,6 @@ pub(crate) async fn serve(
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
     Ok(())
-}
-
-/// The bots of Discord that the configuration names. One that cannot be served is said, and holds up nothing else.
-#[cfg(feature = "discord")]
-fn bots(config: &Config) -> Vec<Arc<dyn Channel>> {
-    use crate::channel::discord::{Discord, Settings};
-    let served = config.channels.discord.accounts.iter().filter_map(|(id, account)| {
-        let of_account = |binding: &&config::Binding| {
-            binding.channel == "discord" && (binding.account == *id || binding.account == "*")
-        };
-        let bound = config.bindings.iter().filter(of_account);
-        let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
-        let settings = Settings::of(id, account, |name| std::env::var(name).ok());
-        let settings = settings.map(|settings| Settings { configured, ..settings });
-        let bot = settings
-            .and_then(|settings| Discord::new(id.clone(), settings).map_err(|error| error.to_string()));
-        match bot {
-            Ok(bot) => Some(Arc::new(bot) as Arc<dyn Channel>),
-            Err(why) => {
-                tracing::error!(account = id, "this account of Discord is not served: {why}");
-                None
-            }
-        }
-    });
-    served.collect()
-}
-
-/// Without the feature nothing of Discord is in this program.
-#[cfg(not(feature = "discord"))]
-fn bots(config: &Config) -> Vec<Arc<dyn Channel>> {
-    if !config.channels.discord.accounts.is_empty() {
-        tracing::error!("this program was built without Discord: its accounts are not served");
-    }
-    Vec::new()
 }
 
 /// Takes up what was under way before a restart, before anybody can say something new. How many sessions there are.

@@ -23,7 +23,7 @@ use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
-use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
+use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome};
 use crate::store::{Health, Store, StoreError, buttons, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -281,7 +281,10 @@ impl Inner {
     }
 
     async fn take_in_turn(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let row = self.commit(&inbound).await?;
+        let Some(row) = self.commit(&inbound).await? else {
+            tracing::debug!(message_id = inbound.message_id, "a command that another account does");
+            return Ok(Outcome::Ignored { reason: "another-account".to_owned() });
+        };
         if row.inbound.text != inbound.text {
             return Err(Failure::of(Code::IdempotencyConflict).origin("gateway"));
         }
@@ -326,8 +329,17 @@ impl Inner {
         look.await.map_err(Failure::from)
     }
 
-    /// Commits the message; on the console also as a line of the conversation.
-    async fn commit(&self, inbound: &Inbound) -> Result<InboxRow, Failure> {
+    /// The accounts that may hear the same message, where only one of them is to do what it says: somebody typed a
+    /// command and named none of them.
+    fn rivals(&self, inbound: &Inbound) -> Vec<String> {
+        let at = &inbound.conversation;
+        let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
+        let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
+        if is_typed && is_shared() { self.channels.beside(at) } else { Vec::new() }
+    }
+
+    /// Commits the message; on the console also as a line of the conversation. `None` when it is for another account.
+    async fn commit(&self, inbound: &Inbound) -> Result<Option<InboxRow>, Failure> {
         let said = inbound.clone();
         let shown = (said.conversation.channel == crate::channel::console::CONSOLE).then(|| {
             console::NewConsoleMessage {
@@ -340,12 +352,16 @@ impl Inner {
                 run_id: None,
             }
         });
+        let rivals = self.rivals(inbound);
         let insert = move |tx: &crate::store::Tx<'_>| {
+            if inbox::is_of_another(tx, &said, &rivals)? {
+                return Ok(None);
+            }
             let row = inbox::insert(tx, &said)?;
             if let Some(shown) = &shown {
                 console::insert(tx, shown)?;
             }
-            Ok(row)
+            Ok(Some(row))
         };
         self.store.write("inbox_insert", insert).await.map_err(Failure::from)
     }

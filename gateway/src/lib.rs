@@ -14,6 +14,11 @@ pub(crate) mod api;
 pub(crate) mod app;
 pub(crate) mod aside;
 pub(crate) mod bindings;
+#[cfg(feature = "discord")]
+pub(crate) mod bots;
+#[cfg(not(feature = "discord"))]
+#[path = "no_bots.rs"]
+pub(crate) mod bots;
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod commands;

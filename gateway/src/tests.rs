@@ -56,6 +56,7 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
         ending: None,
         last_error: None,
         owner_session_key: key.clone(),
+        asked_by: String::new(),
         spawned_by: None,
         parent_session_key: None,
         gateway_instance_id: GatewayInstanceId::mint(),

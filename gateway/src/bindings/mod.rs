@@ -95,6 +95,11 @@ impl SessionBindingService {
         placement.ok_or_else(|| BindingError::NotHere { channel: at.channel.clone(), can })
     }
 
+    /// What a text says that means a conversation.
+    pub(crate) fn mention(&self, at: &ConversationRef) -> String {
+        self.channels.get(at).map_or_else(|_| at.conversation_id.clone(), |channel| channel.mention(at))
+    }
+
     /// Binds a session. Asked for again it is found as it is: a conversation has one binding, and a session one
     /// conversation of its own below another.
     ///

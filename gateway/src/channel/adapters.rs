@@ -124,6 +124,13 @@ impl Channels {
         self.adapters.borrow().contains_key(&place(at))
     }
 
+    /// The other accounts of a channel that are served beside that of a conversation.
+    pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<String> {
+        let all = self.adapters.borrow();
+        let accounts = all.keys().filter(|(channel, _)| *channel == at.channel).map(|(_, account)| account);
+        accounts.filter(|account| **account != at.account_id).cloned().collect()
+    }
+
     /// How each account is that says so, by channel and account.
     pub(crate) fn health(&self) -> Vec<(Place, Health)> {
         let all = self.adapters.borrow();

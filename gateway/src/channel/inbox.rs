@@ -25,8 +25,15 @@ pub trait Inbox: Send + Sync + 'static {
     /// look through its history, or by a stream that has none (H8). Whether that is kept.
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool>;
 
-    /// What may follow a command, while a person types: 25 at most, those that fit best first. Reads only.
-    fn suggest(&self, what: Suggest, at: ConversationRef, prefix: String) -> Reply<'_, Vec<Suggestion>>;
+    /// What may follow a command, while a person types: 25 at most, those that fit best first, and of sessions those
+    /// that are theirs. Reads only.
+    fn suggest(
+        &self,
+        what: Suggest,
+        at: ConversationRef,
+        author_id: String,
+        prefix: String,
+    ) -> Reply<'_, Vec<Suggestion>>;
 }
 
 /// What became of a message that was brought in.

@@ -59,6 +59,12 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
+    /// Whether the same conversation is called the same in all of its accounts, so that several of them may hear one
+    /// message. Then a command that nobody is named in is done by one of them.
+    fn shares_conversations(&self) -> bool {
+        false
+    }
+
     /// The most that one message may hold.
     fn limit(&self) -> Limit;
 
@@ -103,6 +109,11 @@ pub trait Channel: Send + Sync + 'static {
     /// Whether the answer of a turn ends with a line about it: agent, time, tools, context, cost.
     fn shows_footer(&self) -> bool {
         false
+    }
+
+    /// What a text says that means one of its conversations.
+    fn mention(&self, at: &ConversationRef) -> String {
+        at.conversation_id.clone()
     }
 
     /// How it is. `None`: there is nothing that could be wrong with it.
@@ -283,5 +294,12 @@ pub enum Lookup {
     Unknown {
         /// Why, for the log.
         why: String,
+    },
+    /// The channel could not be asked just now: the message is looked for again, however often that takes.
+    Later {
+        /// Why, for the log.
+        why: String,
+        /// After how long, in milliseconds from now.
+        retry_after_ms: u64,
     },
 }

@@ -38,7 +38,7 @@ impl Commands {
         };
         let bound = self.bindings.bind(request).await?;
         Ok(match bound.fresh {
-            true => begun(asked, &bound),
+            true => self.begun(asked, &bound),
             false => format!("This conversation was bound already to {key}."),
         })
     }
@@ -105,6 +105,17 @@ impl Commands {
         done.await?.ok_or_else(|| unbound(&session))
     }
 
+    /// What is said where a binding was asked for: what works here now, or where it is bound.
+    pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
+        let at = &bound.binding.conversation;
+        if at.conversation_id == asked.inbound.conversation.conversation_id {
+            intro(&bound.session, &bound.binding)
+        } else {
+            let place = self.bindings.mention(at);
+            format!("{} is bound to the conversation {place}. Go on there.", bound.session.session_key)
+        }
+    }
+
     /// A window of a session's binding, as it is.
     async fn shown(&self, asked: Asked<'_>, session: SessionKey, window: Window) -> Result<String, Failure> {
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
@@ -117,16 +128,6 @@ impl Commands {
 fn unbound(session: &SessionKey) -> Failure {
     let text = format!("No conversation here is bound to {session}, so there is nothing that could run out.");
     Failure::new(Code::NotBound, text).origin("gateway")
-}
-
-/// What is said where a binding was asked for: what works here now, or where it is bound.
-pub(super) fn begun(asked: Asked<'_>, bound: &Bound) -> String {
-    let at = &bound.binding.conversation;
-    if at.conversation_id == asked.inbound.conversation.conversation_id {
-        intro(&bound.session, &bound.binding)
-    } else {
-        format!("{} is bound to the conversation {}.", bound.session.session_key, at.conversation_id)
-    }
 }
 
 /// What a window of a binding is, and when it ends.

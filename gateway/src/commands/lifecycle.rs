@@ -1,6 +1,5 @@
 //! Sessions from their spawn to their end, and what runs in them.
 
-use super::bindings::begun;
 use super::{Asked, Commands, Meant};
 use crate::bindings::BindingError;
 use crate::core::binding::Placement;
@@ -71,7 +70,7 @@ impl Commands {
             ));
         }
         match self.bindings.of_spawn(key).await {
-            Ok(Some(bound)) => Ok(begun(asked, &bound)),
+            Ok(Some(bound)) => Ok(self.begun(asked, &bound)),
             // Unbound meanwhile, by somebody else or by a window.
             Ok(None) => {
                 Ok(format!("{key} runs. This conversation is not bound to it; /focus {key} binds it."))

@@ -41,6 +41,7 @@ fn session() -> SessionRow {
         ending: None,
         last_error: None,
         owner_session_key: key(),
+        asked_by: String::new(),
         spawned_by: None,
         parent_session_key: None,
         gateway_instance_id: GatewayInstanceId::mint(),

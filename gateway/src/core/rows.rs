@@ -59,6 +59,9 @@ pub(crate) struct SessionRow {
     pub(crate) last_error: Option<Failure>,
     /// The session that owns it (itself, when a person spawned it).
     pub(crate) owner_session_key: SessionKey,
+    /// Who asked for it, by the name that their channel vouches for: it is theirs, wherever it is bound. Empty where
+    /// nobody is known.
+    pub(crate) asked_by: String,
     /// The session that spawned it, if one did.
     pub(crate) spawned_by: Option<SessionKey>,
     /// The session above it, if any.

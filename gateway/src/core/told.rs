@@ -27,6 +27,9 @@ pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
             "CONVERSATION_BOUND" => {
                 "/acp close ends that session; /unfocus leaves it running and frees the conversation."
             }
+            "NOT_APPROVER" => {
+                "ask one of them to answer; whoever runs this gateway can name you in approver_users or approver_roles."
+            }
             "PERMISSION_NOT_PENDING" => "/acp permissions lists what waits.",
             "SANDBOXED" => "ask a person to start it.",
             "TURN_RUNS" => "/acp cancel stops the turn; or wait for its end.",

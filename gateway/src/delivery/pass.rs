@@ -306,6 +306,10 @@ impl Pass {
             match channel.lookup(&binding.conversation, message).await {
                 Lookup::Found { message_id } => return Ok(SendOutcome::Sent { message_id }),
                 Lookup::Unknown { why } => return Ok(SendOutcome::Uncertain { why }),
+                Lookup::Later { why, retry_after_ms } => {
+                    tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
+                    return Ok(SendOutcome::Limited { retry_after_ms });
+                }
                 Lookup::Absent => {}
             }
         }

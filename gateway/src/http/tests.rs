@@ -102,6 +102,7 @@ impl Fake {
             ending: None,
             last_error: None,
             owner_session_key: self.key.clone(),
+            asked_by: String::new(),
             spawned_by: None,
             parent_session_key: None,
             gateway_instance_id: GatewayInstanceId::mint(),

@@ -6,8 +6,10 @@ use crate::channel::{
     Suggestion,
 };
 use crate::core::command;
+use crate::core::command::gate::{Approves, Requester, Standing};
 use crate::core::project::nonce_of;
 use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
+use crate::core::rows::SessionRow;
 use crate::error::Failure;
 use crate::store::inbox::{self, Answer, Outcome};
 use crate::store::{StoreError, bindings, commands};
@@ -16,6 +18,8 @@ use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 
 /// The most that is suggested at once.
 const SUGGESTIONS_MAX: usize = 25;
+/// Sessions that are looked through for those that are somebody's.
+const SESSIONS_MAX: u32 = 1_000;
 
 impl Inbox for Inlet {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
@@ -76,9 +80,15 @@ impl Inbox for Inlet {
         })
     }
 
-    fn suggest(&self, what: Suggest, at: ConversationRef, prefix: String) -> Reply<'_, Vec<Suggestion>> {
+    fn suggest(
+        &self,
+        what: Suggest,
+        at: ConversationRef,
+        author_id: String,
+        prefix: String,
+    ) -> Reply<'_, Vec<Suggestion>> {
         Box::pin(async move {
-            let found = self.inner.suggested(what, &at).await.unwrap_or_default();
+            let found = self.inner.suggested(what, &at, &author_id).await.unwrap_or_default();
             best(found, &prefix)
         })
     }
@@ -206,7 +216,12 @@ impl Inner {
         Ok(Changed::Ended)
     }
 
-    async fn suggested(&self, what: Suggest, at: &ConversationRef) -> Result<Vec<Suggestion>, Failure> {
+    async fn suggested(
+        &self,
+        what: Suggest,
+        at: &ConversationRef,
+        author_id: &str,
+    ) -> Result<Vec<Suggestion>, Failure> {
         let one = |value: String, label: String| Suggestion { value, label };
         Ok(match what {
             Suggest::Agents => {
@@ -214,8 +229,8 @@ impl Inner {
                 agents.into_iter().map(|agent| one(agent.name.to_string(), agent.name.to_string())).collect()
             }
             Suggest::Sessions => {
-                let rows = self.service.sessions(false, 200).await?;
-                let shown = |row: crate::core::rows::SessionRow| {
+                let rows = self.visible(at, author_id).await?;
+                let shown = |row: SessionRow| {
                     let key = row.session_key.to_string();
                     let name = row.label.clone().unwrap_or_else(|| key.clone());
                     one(key, format!("{name} ({}, {})", row.agent, row.state.as_str()))
@@ -228,6 +243,26 @@ impl Inner {
                 read.await?.into_iter().map(|(id, name)| one(id, name)).collect()
             }
         })
+    }
+}
+
+impl Inner {
+    /// The open sessions that somebody may hear of, the one used last first: the same as `/acp sessions` lists.
+    async fn visible(&self, at: &ConversationRef, author_id: &str) -> Result<Vec<SessionRow>, Failure> {
+        let rows = self.service.sessions(false, SESSIONS_MAX).await?;
+        let standing = self.channels.get(at).map_or(Standing::Person, |channel| channel.standing(author_id));
+        let name = author_id.to_owned();
+        let read = self.store.read("suggest_sessions", move |db| {
+            let by = Requester { name: &name, standing, approves: Approves::Nothing };
+            let mut own = Vec::new();
+            for row in rows {
+                if by.owns(&commands::owners(db, &row.session_key)?) {
+                    own.push(row);
+                }
+            }
+            Ok(own)
+        });
+        Ok(read.await?)
     }
 }
 

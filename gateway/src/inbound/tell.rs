@@ -91,6 +91,7 @@ impl Inner {
             let outcome = match looked {
                 Lookup::Found { message_id } => return Ok(Some(message_id)),
                 Lookup::Unknown { why } => SendOutcome::Uncertain { why },
+                Lookup::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
                 Lookup::Absent => channel.send(&inbound.conversation, message).await,
             };
             is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });

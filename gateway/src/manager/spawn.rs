@@ -191,6 +191,7 @@ impl Manager {
             ending: None,
             last_error: None,
             owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            asked_by: request.author.clone(),
             spawned_by: request.spawned_by.clone(),
             parent_session_key: request.spawned_by.clone(),
             gateway_instance_id: self.instance_id,

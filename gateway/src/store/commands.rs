@@ -38,13 +38,14 @@ pub(crate) fn candidates(db: &Connection, name: &str) -> Result<Vec<Candidate>, 
     })
 }
 
-/// Whom a session belongs to: who was bound to it first, and who is bound to it now.
+/// Whom a session belongs to: who asked for it, who was bound to it first, and who is bound to it now.
 ///
 /// # Errors
 /// What SQLite says.
 pub(crate) fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreError> {
-    const SQL: &str = "SELECT DISTINCT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
-        OR rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = ?1))";
+    const SQL: &str = "SELECT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
+        OR rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = ?1)) \
+        UNION SELECT asked_by FROM acp_sessions WHERE session_key = ?1 AND asked_by <> ''";
     all(db, SQL, [key.as_str()], |row| Ok(row.get("bound_by")?))
 }
 

@@ -8,6 +8,7 @@ use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
 use crate::core::told::told;
 use crate::error::Failure;
+use crate::store::bindings;
 use crate::store::codec::{Int, all, first, int, json, json_opt, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::now_ms;
@@ -257,6 +258,27 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
         ],
     )?;
     get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
+}
+
+/// Whether a message is for one of these other accounts of its channel: that one works in the conversation and this one
+/// does not, or has taken the message already. What this one has taken stays its own.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn is_of_another(db: &Connection, new: &Inbound, others: &[String]) -> Result<bool, StoreError> {
+    let at = &new.conversation;
+    if others.is_empty() || get(db, at, &new.message_id)?.is_some() {
+        return Ok(false);
+    }
+    let is_bound = bindings::of_conversation(db, at)?.is_some();
+    for other in others {
+        let there = ConversationRef { account_id: other.clone(), ..at.clone() };
+        let works = !is_bound && bindings::of_conversation(db, &there)?.is_some();
+        if works || get(db, &there, &new.message_id)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The message of a conversation that a run came from, if a person said it there and nobody else answers it.

@@ -22,6 +22,7 @@ CREATE TABLE acp_sessions (
   ending TEXT CHECK (ending IN ('closed','archived','deleted','reset','expired')),
   last_error TEXT,
   owner_session_key TEXT NOT NULL,
+  asked_by TEXT NOT NULL DEFAULT '',
   spawned_by TEXT,
   parent_session_key TEXT,
   gateway_instance_id TEXT NOT NULL,

@@ -14,14 +14,14 @@ use acp_shared::ids::{AgentName, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
 const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
-    spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
+    asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
     options_json, last_session_seq, created_at, updated_at, last_activity_at";
 
 const INSERT: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, label, state, last_error, \
-    owner_session_key, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, \
+    owner_session_key, asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, \
     agent_info_json, lease_id, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
     VALUES (:session_key, :backend, :agent, :mode, :cwd, :label, :state, :last_error, :owner_session_key, \
-    :spawned_by, :parent_session_key, :gateway_instance_id, :agent_session_id, :resumable, :agent_info_json, \
+    :asked_by, :spawned_by, :parent_session_key, :gateway_instance_id, :agent_session_id, :resumable, :agent_info_json, \
     :lease_id, :options_json, 0, :created_at, :updated_at, :last_activity_at)";
 
 const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent, mode = :mode, cwd = :cwd, \
@@ -55,6 +55,7 @@ fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
         ending: word_opt(row, "ending")?,
         last_error: json_opt(row, "last_error")?,
         owner_session_key: id(row, "owner_session_key")?,
+        asked_by: row.get("asked_by")?,
         spawned_by: id_opt(row, "spawned_by")?,
         parent_session_key: id_opt(row, "parent_session_key")?,
         gateway_instance_id: id(row, "gateway_instance_id")?,
@@ -89,6 +90,7 @@ pub(crate) fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError
             ":state": row.state.word(),
             ":last_error": to_json_opt(row.last_error.as_ref())?,
             ":owner_session_key": row.owner_session_key.as_str(),
+            ":asked_by": row.asked_by,
             ":spawned_by": row.spawned_by.as_ref().map(SessionKey::as_str),
             ":parent_session_key": row.parent_session_key.as_ref().map(SessionKey::as_str),
             ":gateway_instance_id": row.gateway_instance_id.to_string(),

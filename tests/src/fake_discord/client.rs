@@ -202,6 +202,26 @@ impl FakeDiscord {
         BotHandle { user: id("user"), application: id("application"), token: token.to_owned() }
     }
 
+    /// An account becomes a member of another guild.
+    pub fn add_member(&self, guild: Id, user: Id) {
+        self.tell(&Order::AddMember { guild, user });
+    }
+
+    /// A member is gone.
+    pub fn remove_member(&self, guild: Id, user: Id) {
+        self.tell(&Order::RemoveMember { guild, user });
+    }
+
+    /// A member gets a role, or loses it.
+    pub fn give_role(&self, guild: Id, user: Id, role: Id, has: bool) {
+        self.tell(&Order::GiveRole { guild, user, role, has });
+    }
+
+    /// The token of a bot is another one.
+    pub fn set_token(&self, bot: Id, token: &str) {
+        self.tell(&Order::SetToken { bot, token: token.to_owned() });
+    }
+
     /// What the portal allows a bot.
     pub fn set_privileged_intents(&self, bot: Id, privileged_intents: u64) {
         self.tell(&Order::SetIntents { bot, privileged_intents });

@@ -1,10 +1,19 @@
 //! Discord end to end: gateway, supervisor, wrapper and the scripted agent as real processes, with the real library, over
 //! the strict fake. Judged from what the fake has kept, never from our own tables.
 
+mod accounts;
+mod bindings;
+mod cases;
 mod chaos;
 mod conversation;
 mod faults;
+mod numbers;
+mod people;
 mod queue;
 mod restarts;
+mod shards;
+mod spawn;
 mod stage;
+mod suggest;
 mod threads;
+mod tokens;

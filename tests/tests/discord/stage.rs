@@ -5,37 +5,55 @@ use acp_tests::fake_discord::client::BotHandle;
 use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Id, Interaction, Message};
-use acp_tests::house::{AGENT, House, Plan};
+use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::wait::{SOON, eventually, until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const TOKEN: &str = "discord-token";
+
+/// What is there before the house: what its settings can speak of.
+pub struct Ground<'a> {
+    pub fake: &'a FakeDiscord,
+    pub guild: Id,
+    pub ann: Id,
+    pub eve: Id,
+    /// For files.
+    pub dir: &'a Path,
+}
 
 /// Two people who may speak to agents, of whom one may answer what they ask; one who may do nothing; and one bot.
 pub struct Stage {
     // In the order of their ends.
     pub house: House,
     pub fake: FakeDiscord,
+    pub guild: Id,
     pub channel: Id,
     pub ann: Id,
     pub boss: Id,
     pub eve: Id,
     pub bot: BotHandle,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Stage {
     /// A stage of which the agent has these flags and the gateway these settings more.
     pub fn new(flags: &[&str], more: &str) -> Self {
+        Self::on(flags, |_| more.to_owned())
+    }
+
+    /// The same, with settings that know the ground.
+    pub fn on(flags: &[&str], more: impl FnOnce(&Ground<'_>) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         let fake = FakeDiscord::start(dir.path());
         let guild = fake.add_guild("guild");
         let channel = fake.add_channel(guild, "general");
         let [ann, boss, eve] = ["ann", "boss", "eve"].map(|name| fake.add_user(guild, name));
         let bot = fake.add_bot(guild, "bot", TOKEN);
-        let token = dir.path().join("token");
-        std::fs::write(&token, format!("{TOKEN}\n")).unwrap_or_else(|e| panic!("{e}"));
+        let token = write_token(dir.path(), "token", TOKEN);
+        let more = more(&Ground { fake: &fake, guild, ann, eve, dir: dir.path() });
         let toml = format!(
             "[log]\nlevel = \"info\"\n\
              [channels.discord.thread_bindings]\nspawn_acp_sessions = true\n\
@@ -45,9 +63,19 @@ impl Stage {
             fake.url()
         );
         let house = Plan::flags(flags).gateway(&toml).build();
-        let stage = Self { house, fake, channel, ann, boss, eve, bot, _dir: dir };
+        let stage = Self { house, fake, guild, channel, ann, boss, eve, bot, dir };
         stage.is_there();
         stage
+    }
+
+    /// Another token in the bot's file.
+    pub fn write_token(&self, token: &str) {
+        write_token(self.dir.path(), "token", token);
+    }
+
+    /// Asks the gateway to read its configuration anew.
+    pub fn reload(&self) {
+        assert!(self.house.gateway().signal(Signal::HUP), "the gateway is gone");
     }
 
     /// Waits until the bot is connected and its commands are registered.
@@ -61,6 +89,22 @@ impl Stage {
     pub fn command(&self, user: Id, channel: Id, command: &str, options: &[(&str, Value)]) -> Interaction {
         let used = self.fake.command(user, channel, &self.bot, command, options);
         self.acknowledged(used.unwrap_or_else(|e| panic!("/{command}: {e}")).id)
+    }
+
+    /// What is suggested to somebody who types into an option: names and values.
+    pub fn suggestions(
+        &self,
+        user: Id,
+        channel: Id,
+        command: &str,
+        typed: (&str, &str),
+    ) -> Vec<(String, String)> {
+        let used = self.fake.autocomplete(user, channel, &self.bot, command, typed);
+        let used = self.acknowledged(used.unwrap_or_else(|e| panic!("/{command}: {e}")).id);
+        let data = used.answered.map(|answered| answered.data).unwrap_or_default();
+        let choices = data["choices"].as_array().cloned().unwrap_or_else(|| panic!("no choices: {data}"));
+        let text = |choice: &Value, key: &str| choice[key].as_str().unwrap_or_default().to_owned();
+        choices.iter().map(|choice| (text(choice, "name"), text(choice, "value"))).collect()
     }
 
     /// Somebody presses a button by its label.
@@ -172,6 +216,16 @@ impl Stage {
         all.into_iter().find(|message| message.id == id).unwrap_or_else(|| panic!("no message {id}"))
     }
 
+    /// Waits until the gateway has looked at everything in a thread up to this message.
+    pub fn was_read(&self, thread: Id, message: Id) {
+        let sql = "SELECT backfilled_through FROM acp_bindings WHERE thread_id = ?1 AND status <> 'ended'";
+        until(SOON, "it is read", || {
+            let db = self.house.world.journal(GATEWAY);
+            let mark = db.query_row(sql, [thread.to_string()], |row| row.get::<_, Option<String>>(0));
+            mark.ok().flatten().and_then(|mark| mark.parse::<Id>().ok()).is_some_and(|mark| mark >= message)
+        });
+    }
+
     /// Waits until a message has a reaction of the bot's.
     pub fn reacted(&self, message: Id, channel: Id, emoji: &str) {
         until(SOON, emoji, || {
@@ -193,6 +247,13 @@ impl Stage {
         assert_eq!(self.fake.tally().late_responses, 0);
         self.house.end();
     }
+}
+
+/// Writes a token into a file, which is returned.
+pub fn write_token(dir: &Path, name: &str, token: &str) -> PathBuf {
+    let file = dir.join(name);
+    std::fs::write(&file, format!("{token}\n")).unwrap_or_else(|e| panic!("{e}"));
+    file
 }
 
 /// The texts of messages.

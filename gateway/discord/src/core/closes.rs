@@ -31,7 +31,7 @@ pub const CLOSES: [Close; 14] = [
         4004,
         "Discord refuses the bot's token",
         "Open the developer portal, your application, Bot; press Reset Token, and put the new token where the \
-         configuration says that it is. Then start again.",
+         configuration says that it is. Then reload, or start again.",
     ),
     again(4005, "the session was begun twice"),
     again(4007, "the session cannot be resumed from that number on"),
@@ -61,7 +61,7 @@ pub const CLOSES: [Close; 14] = [
         4014,
         "Discord does not let this bot read what is in messages",
         "Open the developer portal, your application, Bot, Privileged Gateway Intents; switch on Message Content \
-         Intent and save. A bot in 100 guilds or more must ask for it there. Then start again.",
+         Intent and save. A bot in 100 guilds or more must ask for it there. Then reload, or start again.",
     ),
 ];
 

@@ -69,7 +69,7 @@ pub enum Meaning {
     Filtered,
     /// What was asked can never be: too long, empty, the wrong kind of channel.
     Invalid,
-    /// Discord does not take the bot's token.
+    /// Discord does not take the bot's token. Whoever runs the gateway can give it another one.
     Unauthorized,
     /// Discord is not able to do it at the moment.
     Temporary,
@@ -114,6 +114,7 @@ impl Meaning {
             | Self::OldEdits
             | Self::Slow
             | Self::Temporary
+            | Self::Unauthorized
             | Self::NotSent => true,
             Self::Gone(_)
             | Self::SentAndDeleted
@@ -121,8 +122,7 @@ impl Meaning {
             | Self::AlreadyAnswered
             | Self::TooLate
             | Self::Filtered
-            | Self::Invalid
-            | Self::Unauthorized => false,
+            | Self::Invalid => false,
         }
     }
 }
@@ -298,7 +298,7 @@ mod tests {
             (Meaning::Forbidden, true),
             (Meaning::Archived, true),
             (Meaning::Invalid, false),
-            (Meaning::Unauthorized, false),
+            (Meaning::Unauthorized, true),
             (Meaning::NotSent, true),
         ] {
             assert_eq!(meaning.again(), again, "{meaning:?}");

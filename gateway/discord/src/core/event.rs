@@ -60,6 +60,8 @@ pub enum Event {
     },
     /// A guild is within reach: at the start, after an outage, or because the bot was added.
     GuildBack(Snowflake),
+    /// A role of a guild is another one, or gone: what the bot sees there may be, too.
+    RightsChanged(Snowflake),
     /// The kind of an event that nobody here knows, the first time that it comes.
     Unknown {
         /// Its name, e.g. `SUBSCRIPTION_CREATE`.

@@ -45,6 +45,8 @@ pub enum Asked {
 pub struct Pass {
     permit: Permit,
     counted: Counted,
+    /// Which token it was let through with.
+    token: u64,
 }
 
 /// What became of a request that was let through.
@@ -65,6 +67,8 @@ pub struct Gate {
     global: Global,
     invalid: Invalid,
     unauthorized: bool,
+    /// How often there was another token.
+    token: u64,
     /// The guard before Discord wants no request from this address before that time.
     shut_until: Duration,
     /// Until when edits of old messages wait in a channel.
@@ -80,6 +84,7 @@ impl Gate {
             global: Global::new(per_second, Duration::from_secs(1)),
             invalid: Invalid::new(invalid, INVALID_WINDOW),
             unauthorized: false,
+            token: 0,
             shut_until: Duration::ZERO,
             old_edits: HashMap::new(),
         }
@@ -111,12 +116,12 @@ impl Gate {
             self.global.take();
         }
         let permit = self.buckets.take(now, counted.route, &counted.major);
-        Asked::Go(Pass { permit, counted: counted.clone() })
+        Asked::Go(Pass { permit, counted: counted.clone(), token: self.token })
     }
 
     /// Tells what became of a request.
     pub fn tell(&mut self, now: Duration, pass: &Pass, became: &Became) {
-        let Pass { permit, counted } = pass;
+        let Pass { permit, counted, .. } = pass;
         if counted.global {
             match became {
                 Became::Answered(_) | Became::Lost => self.global.landed(now),
@@ -126,16 +131,18 @@ impl Gate {
         match became {
             Became::Lost => self.buckets.lost(now, permit),
             Became::Unused => self.buckets.unused(permit),
-            Became::Answered(said) => self.answered(now, permit, counted, said),
+            Became::Answered(said) => self.answered(now, pass, said),
         }
     }
 
-    fn answered(&mut self, now: Duration, permit: &Permit, counted: &Counted, said: &Said) {
+    fn answered(&mut self, now: Duration, pass: &Pass, said: &Said) {
+        let Pass { permit, counted, token } = pass;
         let shared = said.too_many.is_some_and(|limit| limit.scope == Scope::Shared);
         if matches!(said.status, 401 | 403 | 429) && !shared {
             self.invalid.count(now);
         }
-        if said.status == 401 && counted.bot {
+        // What was under way with the token before says nothing about this one.
+        if said.status == 401 && counted.bot && *token == self.token {
             self.unauthorized = true;
         }
         let budget = said.budget.as_ref();
@@ -171,6 +178,7 @@ impl Gate {
     /// There is another token.
     pub const fn authorize(&mut self) {
         self.unauthorized = false;
+        self.token += 1;
     }
 
     /// Whether Discord refused the token.

@@ -33,6 +33,7 @@ fn worth(event: &Event) -> Worth {
         | Event::ThreadChanged(_)
         | Event::ThreadDeleted { .. }
         | Event::ChannelChanged(_)
+        | Event::RightsChanged(_)
         | Event::ChannelDeleted(_)
         | Event::GuildGone { .. }
         | Event::GuildBack(_)

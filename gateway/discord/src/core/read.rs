@@ -33,7 +33,7 @@ pub enum Read {
 }
 
 /// Kinds that are known and of no use here. Whatever is neither read nor in this list is counted and said.
-const IGNORED: [&str; 58] = [
+const IGNORED: [&str; 56] = [
     "APPLICATION_COMMAND_PERMISSIONS_UPDATE",
     "AUTO_MODERATION_ACTION_EXECUTION",
     "AUTO_MODERATION_RULE_CREATE",
@@ -55,8 +55,6 @@ const IGNORED: [&str; 58] = [
     "GUILD_MEMBER_REMOVE",
     "GUILD_MEMBER_UPDATE",
     "GUILD_ROLE_CREATE",
-    "GUILD_ROLE_DELETE",
-    "GUILD_ROLE_UPDATE",
     "GUILD_SCHEDULED_EVENT_CREATE",
     "GUILD_SCHEDULED_EVENT_DELETE",
     "GUILD_SCHEDULED_EVENT_UPDATE",
@@ -114,6 +112,8 @@ pub fn is_ours(kind: &str) -> bool {
             | "CHANNEL_DELETE"
             | "GUILD_CREATE"
             | "GUILD_DELETE"
+            | "GUILD_ROLE_DELETE"
+            | "GUILD_ROLE_UPDATE"
     )
 }
 
@@ -158,6 +158,9 @@ pub fn event(kind: &str, data: &Json) -> Result<Read, Unreadable> {
         "GUILD_DELETE" => {
             let wire::Guild { id, unavailable } = wire::parse(data)?;
             one(Event::GuildGone { id, outage: unavailable })
+        }
+        "GUILD_ROLE_DELETE" | "GUILD_ROLE_UPDATE" => {
+            one(Event::RightsChanged(wire::parse::<wire::InGuild>(data)?.guild_id))
         }
         known if IGNORED.contains(&known) => Ok(Read::Ignored),
         _ => Ok(Read::Unknown),

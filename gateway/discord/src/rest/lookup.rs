@@ -1,6 +1,7 @@
 //! Looks for a message of ours of which nobody knows whether it was sent (H12).
 
 use super::{Fault, Rest};
+use crate::core::errors::Meaning;
 use crate::core::ids::Snowflake;
 use crate::core::readback::{Wanted, anchor, next_page};
 use crate::core::route::{PAGE_MAX, Page};
@@ -33,11 +34,23 @@ pub enum Lookup {
         /// Why, for the log.
         why: String,
     },
+    /// Discord could not be asked just now.
+    Later {
+        /// Why, for the log.
+        why: String,
+    },
 }
 
 impl From<Fault> for Lookup {
     fn from(fault: Fault) -> Self {
-        Self::Unknown { why: fault.to_string() }
+        let why = fault.to_string();
+        match fault {
+            Fault::Limited { .. } | Fault::Uncertain { .. } | Fault::Superseded => Self::Later { why },
+            Fault::Rejected(rejection) => match rejection.meaning {
+                Meaning::Unauthorized | Meaning::Temporary | Meaning::NotSent => Self::Later { why },
+                _ => Self::Unknown { why },
+            },
+        }
     }
 }
 

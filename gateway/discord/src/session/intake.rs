@@ -200,6 +200,12 @@ fn data(event: &Told) -> Option<(&'static str, Value)> {
     let kind = match event {
         // Large, and only its id is used.
         Told::GuildCreate(created) => return Some(("GUILD_CREATE", json!({ "id": created.guild.id }))),
+        Told::GuildRoleUpdate(told) => {
+            return Some(("GUILD_ROLE_UPDATE", json!({ "guild_id": told.role.guild_id })));
+        }
+        Told::GuildRoleDelete(told) => {
+            return Some(("GUILD_ROLE_DELETE", json!({ "guild_id": told.guild_id })));
+        }
         Told::Ready(_) => "READY",
         Told::Resumed(_) => return Some(("RESUMED", Value::Null)),
         Told::MessageCreate(_) => "MESSAGE_CREATE",

@@ -39,6 +39,11 @@ pub(crate) struct Door {
 }
 
 impl Door {
+    /// Whether it depends on roles who may do what.
+    pub(crate) fn names_roles(&self) -> bool {
+        !self.allowed.roles.is_empty() || !self.approvers.roles.is_empty()
+    }
+
     /// Whether a server is served.
     pub(crate) fn serves(&self, guild: Option<Snowflake>) -> bool {
         self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))

@@ -3,6 +3,7 @@
 use super::Inner;
 use crate::channel::{Figure, Health};
 use crate::core::when::utc;
+use acp_discord::core::closes;
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
@@ -10,6 +11,9 @@ use acp_discord::core::permissions::invite;
 use acp_discord::rest::Counts;
 use acp_discord::session::CountsNow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// With this code Discord ends a connection whose token it refuses.
+const REFUSED: u16 = 4004;
 
 /// What the websocket last said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,8 +25,8 @@ enum Link {
     Up,
     /// It broke, and is made anew.
     Lost(String),
-    /// It broke for good.
-    Failed(String),
+    /// It broke for good, perhaps because the token is refused.
+    Failed { why: String, by_token: bool },
 }
 
 #[derive(Debug, Clone, Default)]
@@ -51,9 +55,22 @@ impl Pulse {
             }
             Event::Resumed => Link::Up,
             Event::Disconnected { why } => Link::Lost(why.clone()),
-            Event::Failed(failure) => Link::Failed(failure.to_string()),
+            Event::Failed(failure) => {
+                let by_token = failure.what == closes::meaning(REFUSED).what;
+                Link::Failed { why: failure.to_string(), by_token }
+            }
             _ => return,
         };
+    }
+
+    /// Whether the connection broke for good.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.facts().link, Link::Failed { .. })
+    }
+
+    /// Another connection is begun.
+    pub(super) fn begins(&self) {
+        self.facts().link = Link::Begins;
     }
 
     fn now(&self) -> Facts {
@@ -66,15 +83,17 @@ impl Inner {
     pub(super) fn health(&self) -> Health {
         let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
         let (ok, mut words) = said(&facts);
-        if !self.settings.base.is_discords() {
-            words.push(format!("at {}, not Discord's own address", self.settings.base.text()));
+        if !self.base.is_discords() {
+            words.push(format!("at {}, not Discord's own address", self.base.text()));
         }
+        words.extend(shut(self.known.shut().len()));
         let held = held(&requests);
         let ok = ok && held.is_empty();
         words.extend(held);
         words.extend(refused(&requests, self.known.identity().map(|known| known.application)));
         let up = facts.link == Link::Up;
-        Health { ok, details: words.join("; "), figures: figures(up, &requests, &events) }
+        let refused = requests.unauthorized || matches!(facts.link, Link::Failed { by_token: true, .. });
+        Health { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
     }
 }
 
@@ -84,7 +103,7 @@ fn said(facts: &Facts) -> (bool, Vec<String>) {
         Link::Begins => (false, "not connected yet".to_owned()),
         Link::Up => (true, "connected".to_owned()),
         Link::Lost(why) => (false, format!("the connection is being made anew: {why}")),
-        Link::Failed(why) => (false, why.clone()),
+        Link::Failed { why, .. } => (false, why.clone()),
     };
     let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
         format!("last session as {bot} in {servers} servers since {}", utc(*at_ms))
@@ -96,7 +115,7 @@ fn said(facts: &Facts) -> (bool, Vec<String>) {
 fn held(requests: &Counts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
-         restart the gateway"
+         reload the gateway (SIGHUP to `serve`; `up` is started again); what waits is sent then"
             .to_owned()
     });
     let shut = requests.shut_for.map(|left| {
@@ -106,6 +125,16 @@ fn held(requests: &Counts) -> Vec<String> {
         )
     });
     unauthorized.into_iter().chain(shut).collect()
+}
+
+/// Bound conversations that the bot cannot read.
+fn shut(count: usize) -> Option<String> {
+    (count > 0).then(|| {
+        format!(
+            "{count} bound conversations cannot be read: give the bot View Channel and Read Message History there; \
+             nothing of them is lost until their bindings end"
+        )
+    })
 }
 
 /// What the bot was not allowed to do since the start.
@@ -126,11 +155,11 @@ fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> 
 }
 
 /// The numbers.
-fn figures(up: bool, requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
+fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let mut all = vec![
         (Figure::Connected, u64::from(up)),
-        (Figure::Authorized, u64::from(!requests.unauthorized)),
+        (Figure::Authorized, u64::from(authorized)),
         (Figure::Sessions("asked"), events.identifies),
         (Figure::Sessions("begun"), events.readies),
         (Figure::Sessions("resumed"), events.resumes),
@@ -156,7 +185,6 @@ fn figures(up: bool, requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_discord::core::closes;
     use acp_discord::core::event::{Ready, User};
     use std::time::Duration;
 
@@ -202,6 +230,8 @@ mod tests {
         counts.shut_for = Some(Duration::from_millis(200));
         let words = held(&counts).join("; ");
         assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
+        assert_eq!(shut(0), None);
+        assert!(shut(2).unwrap().starts_with("2 bound conversations cannot be read: give the bot"));
     }
 
     #[test]
@@ -234,6 +264,6 @@ mod tests {
             (Figure::Turns("final"), 2),
             (Figure::WaitedMs("final"), 70),
         ];
-        assert_eq!(figures(true, &counts, &events), want);
+        assert_eq!(figures((true, true), &counts, &events), want);
     }
 }

@@ -79,7 +79,8 @@ impl Inner {
         let at = &command.at;
         let mut choices = Vec::new();
         if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
-            let found = inbox.suggest(what, self.at(at.channel, at.parent), prefix).await;
+            let who = at.who.user.id.to_string();
+            let found = inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await;
             // Names and values of choices have 100 characters at most.
             let short = |text: &str| text.chars().take(100).collect::<String>();
             choices = found
@@ -95,14 +96,15 @@ impl Inner {
 
     /// Why somebody is not served, if so.
     fn closed_to(&self, at: &Interaction) -> Option<String> {
-        let door = &self.settings.door;
+        let settings = self.settings();
+        let door = &settings.door;
         if !door.serves(at.guild) {
             return Some("This server is not served by this gateway.".to_owned());
         }
         (!door.admits(&at.who)).then(|| {
             format!(
                 "You may not use this gateway's agents. Whoever runs it can add your id {} to \
-                 channels.discord.accounts.{}.allowed_users.",
+                 channels.discord.accounts.{}.allowed_users, or give you a role of allowed_roles there.",
                 at.who.user.id, self.account
             )
         })
@@ -133,7 +135,7 @@ impl Inner {
         let conversation = self.at(at.channel, parent);
         let message = Inbound {
             author_id: at.who.user.id.to_string(),
-            approves: self.settings.door.approves(&at.who),
+            approves: self.settings().door.approves(&at.who),
             answer: Answer::ByCaller,
             ..Inbound::new(conversation, at.id.to_string(), shown(&at.who), text)
         };

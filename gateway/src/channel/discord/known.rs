@@ -16,12 +16,22 @@ pub(super) struct Known {
     facts: Mutex<Facts>,
 }
 
+/// Where a conversation is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spot {
+    /// The channel of a thread; `None` for what is a channel itself.
+    pub(super) parent: Option<Snowflake>,
+    /// The server, as far as it is known.
+    pub(super) guild: Option<Snowflake>,
+}
+
 #[derive(Debug, Default)]
 struct Facts {
     me: Option<Snowflake>,
     application: Option<Snowflake>,
-    /// The channel of each thread; `None` for what is a channel itself.
-    parents: HashMap<Snowflake, Option<Snowflake>>,
+    spots: HashMap<Snowflake, Spot>,
+    /// Bound conversations that the bot was refused when it last looked.
+    shut: BTreeSet<Snowflake>,
     /// The last message of a conversation, whoever said it.
     last: HashMap<Snowflake, Snowflake>,
 }
@@ -48,23 +58,36 @@ impl Known {
         Some(Identity { me, application, webhooks: BTreeSet::new(), hear_bots: false })
     }
 
-    /// A conversation is a thread of that channel, or a channel itself.
-    pub(super) fn is_thread(&self, id: Snowflake, parent: Option<Snowflake>) {
+    /// A conversation is a thread of that channel, or a channel itself, in a server. A server that is not said this
+    /// time is the one that was known before.
+    pub(super) fn is_at(&self, id: Snowflake, parent: Option<Snowflake>, guild: Option<Snowflake>) {
         let mut facts = self.facts();
-        if facts.parents.len() >= PLACES_MAX {
-            facts.parents.clear();
+        if facts.spots.len() >= PLACES_MAX {
+            facts.spots.clear();
         }
-        facts.parents.insert(id, parent);
+        let before = facts.spots.get(&id).and_then(|spot| spot.guild);
+        facts.spots.insert(id, Spot { parent, guild: guild.or(before) });
     }
 
-    /// Whether it is known what a conversation is.
-    pub(super) fn knows(&self, id: Snowflake) -> bool {
-        self.facts().parents.contains_key(&id)
+    /// Where a conversation is, if that is known.
+    pub(super) fn spot(&self, id: Snowflake) -> Option<Spot> {
+        self.facts().spots.get(&id).copied()
     }
 
     /// The channel of a thread.
     pub(super) fn parent(&self, id: Snowflake) -> Option<Snowflake> {
-        self.facts().parents.get(&id).copied().flatten()
+        self.spot(id)?.parent
+    }
+
+    /// The bot was let in or refused when it looked at a bound conversation. Whether that is new.
+    pub(super) fn is_shut(&self, id: Snowflake, shut: bool) -> bool {
+        let mut facts = self.facts();
+        if shut { facts.shut.insert(id) } else { facts.shut.remove(&id) }
+    }
+
+    /// Bound conversations that the bot was refused when it last looked.
+    pub(super) fn shut(&self) -> BTreeSet<Snowflake> {
+        self.facts().shut.clone()
     }
 
     /// Somebody spoke.
@@ -110,9 +133,20 @@ mod tests {
         known.spoke(Snowflake(1), late);
         known.spoke(Snowflake(1), early);
         assert_eq!(known.last_ms(Snowflake(1)), Some(1_600_000_000_000));
-        known.is_thread(Snowflake(1), Some(Snowflake(9)));
-        known.is_thread(Snowflake(2), None);
-        let seen = [1, 2, 3].map(|id| (known.knows(Snowflake(id)), known.parent(Snowflake(id))));
-        assert_eq!(seen, [(true, Some(Snowflake(9))), (true, None), (false, None)]);
+    }
+
+    #[test]
+    fn where_something_is_stays_known() {
+        let known = Known::default();
+        let some = |id| Some(Snowflake(id));
+        known.is_at(Snowflake(1), some(9), some(7));
+        known.is_at(Snowflake(1), some(9), None);
+        known.is_at(Snowflake(2), None, None);
+        let spot = |parent, guild| Some(Spot { parent, guild });
+        let seen = [1, 2, 3].map(|id| known.spot(Snowflake(id)));
+        assert_eq!(seen, [spot(some(9), some(7)), spot(None, None), None]);
+        let told = [(1, true), (1, true), (1, false), (1, false)]
+            .map(|(id, shut)| known.is_shut(Snowflake(id), shut));
+        assert_eq!((told, known.shut()), ([true, false, true, false], BTreeSet::new()));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Inner;
 use super::interactions::shown;
-use super::known::by_person;
+use super::known::{Spot, by_person};
 use crate::channel::{Attachment, AttachmentContent, Change, Inbound, Inbox, Offered, Place};
 use crate::store::now_ms;
 use acp_discord::core::errors::{Meaning, What};
@@ -178,8 +178,8 @@ impl Lane {
             }
             Taken::System | Taken::Bot => return true,
         }
-        let door = &self.inner.settings.door;
-        // A message that was read by a request does not say in which server it is: the thread is bound there.
+        let settings = self.inner.settings();
+        let door = &settings.door;
         if !door.serves(message.guild) {
             return true;
         }
@@ -241,7 +241,13 @@ impl Lane {
                     Some(Meaning::Gone(What::Channel)) => return self.gone(fault.to_string()).await,
                     Some(Meaning::LostAccess | Meaning::Forbidden) => {
                         // D3: it may be given again. The mark stays, and the next look reads from there.
-                        tracing::warn!(thread_id = %self.channel, %fault, "what was said here meanwhile cannot be read");
+                        if self.inner.known.is_shut(self.channel, true) {
+                            tracing::warn!(
+                                thread_id = %self.channel,
+                                %fault,
+                                "the bot cannot read a bound conversation: give it View Channel and Read Message History"
+                            );
+                        }
                         return;
                     }
                     _ => {
@@ -253,6 +259,9 @@ impl Lane {
             }
         }
         self.is_whole = true;
+        if self.inner.known.is_shut(self.channel, false) {
+            tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
+        }
         self.look_at_thread().await;
     }
 
@@ -260,6 +269,7 @@ impl Lane {
     async fn page(&self, after: Snowflake) -> Result<Option<Snowflake>, Fault> {
         let mut page = self.inner.rest.messages(self.channel, Page::After(after), PAGE).await?;
         page.sort_by_key(|message| message.id);
+        self.complete(&mut page).await?;
         for message in &page {
             self.inner.known.spoke(self.channel, message.id);
             self.bring(message).await;
@@ -267,10 +277,45 @@ impl Lane {
         Ok(page.last().map(|message| message.id))
     }
 
+    /// What an event says of a message and the answer to a request does not: in which server it is, and which roles
+    /// its author has there.
+    async fn complete(&self, page: &mut [Message]) -> Result<(), Fault> {
+        if page.is_empty() {
+            return Ok(());
+        }
+        let Some(guild) = self.inner.guild_of(self.channel).await? else { return Ok(()) };
+        let by_role = self.inner.settings().door.names_roles();
+        let mut known: HashMap<Snowflake, Vec<Snowflake>> = HashMap::new();
+        for message in page {
+            message.guild = message.guild.or(Some(guild));
+            let author = &mut message.author;
+            if !by_role || author.user.bot || message.webhook.is_some() || !author.roles.is_empty() {
+                continue;
+            }
+            let roles = match known.get(&author.user.id) {
+                Some(roles) => roles.clone(),
+                None => self.roles(guild, author.user.id).await?,
+            };
+            known.insert(author.user.id, roles.clone());
+            author.roles = roles;
+        }
+        Ok(())
+    }
+
+    /// The roles of somebody; none for who is not there any more.
+    async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
+        match self.inner.rest.member(guild, user).await {
+            Ok(member) => Ok(member.roles),
+            Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// What happened to the thread meanwhile is told by nobody either.
     async fn look_at_thread(&self) {
         let Ok(channel) = self.inner.rest.channel(self.channel).await else { return };
-        self.inner.known.is_thread(self.channel, channel.parent_id.filter(|_| channel.is_thread()));
+        let parent = channel.parent_id.filter(|_| channel.is_thread());
+        self.inner.known.is_at(self.channel, parent, channel.guild_id);
         if let Some(state) = channel.thread_metadata {
             self.thread(state.archived, state.auto_archive_duration).await;
         }
@@ -322,21 +367,35 @@ impl Lane {
 impl Inner {
     fn may_fetch(&self, url: &reqwest::Url) -> bool {
         let host = url.host_str().unwrap_or_default();
-        if self.settings.base.is_discords() {
+        if self.base.is_discords() {
             let own = ["cdn.discordapp.com", "media.discordapp.net"];
             return url.scheme() == "https" && own.contains(&host);
         }
-        let base = reqwest::Url::parse(self.settings.base.text()).ok();
+        let base = reqwest::Url::parse(self.base.text()).ok();
         base.is_some_and(|base| base.host_str() == Some(host) && base.scheme() == url.scheme())
     }
 
     /// The channel of a thread; asked for once where it is not known.
     pub(super) async fn parent_of(&self, channel: Snowflake) -> Option<Snowflake> {
-        if !self.known.knows(channel) {
-            let found = self.rest.channel(channel).await.ok()?;
-            self.known.is_thread(channel, found.parent_id.filter(|_| found.is_thread()));
+        match self.known.spot(channel) {
+            Some(spot) => spot.parent,
+            None => self.look_up(channel).await.ok()?.parent,
         }
-        self.known.parent(channel)
+    }
+
+    /// The server of a conversation; asked for once where it is not known.
+    async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
+        match self.known.spot(channel).and_then(|spot| spot.guild) {
+            Some(guild) => Ok(Some(guild)),
+            None => Ok(self.look_up(channel).await?.guild),
+        }
+    }
+
+    async fn look_up(&self, channel: Snowflake) -> Result<Spot, Fault> {
+        let found = self.rest.channel(channel).await?;
+        let parent = found.parent_id.filter(|_| found.is_thread());
+        self.known.is_at(channel, parent, found.guild_id);
+        Ok(Spot { parent, guild: found.guild_id })
     }
 
     /// A bound conversation.

@@ -4,19 +4,21 @@
 use super::lanes::{Job, Lanes};
 use super::slash::specs;
 use super::{DISCORD, Inner};
-use crate::channel::Inbox;
+use crate::channel::{Inbox, Place};
 use crate::store::now_ms;
 use acp_discord::core::commands::registration;
 use acp_discord::core::event::{Click, Command, Event, Message, Ready};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
 use acp_discord::session::{self, Events};
+use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Events that may wait; what comes then is a gap, and is read again.
 const EVENTS_MAX: usize = 4_096;
@@ -25,26 +27,12 @@ const INTERACTIONS_MAX: usize = 64;
 /// Pause before the list of what is bound is read again.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How often it is looked whether the bot is let in again where it was refused, and at how many conversations: each
+/// look counts among the refusals that Discord forgives, and not everybody who lets it in again is told of.
+const LOOK: (Duration, usize) = (Duration::from_secs(20), 4);
+
 /// Listens until it is dropped.
 pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
-    if inner.settings.door.allowed.is_empty() && inner.settings.door.approvers.is_empty() {
-        tracing::warn!(
-            account = inner.account,
-            "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
-            inner.account
-        );
-    }
-    let stop = CancellationToken::new();
-    let _ends_with_this = stop.clone().drop_guard();
-    let (sink, events) = session::pipe(EVENTS_MAX);
-    let settings = session::Settings {
-        token: inner.settings.token.clone(),
-        base: inner.settings.base.clone(),
-        direct_messages: false,
-        shards: None,
-        counts: Arc::clone(&inner.counts),
-    };
-    tokio::spawn(session::run(settings, stop, sink));
     let lanes = Lanes::new(Arc::clone(&inner), Arc::clone(&inbox));
     let ear = Ear {
         inner,
@@ -53,9 +41,47 @@ pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
         tasks: JoinSet::new(),
         places: Arc::new(Semaphore::new(INTERACTIONS_MAX)),
         bound: BTreeSet::new(),
+        gone: BTreeSet::new(),
+        looked: Snowflake(0),
         is_registered: false,
     };
-    ear.hear(events).await;
+    ear.hear().await;
+}
+
+/// A connection, which ends with this.
+struct Line {
+    events: Events,
+    /// Whether something may still come.
+    is_open: bool,
+    token: Secret,
+    /// Servers that the commands are registered in; none: everywhere.
+    guilds: BTreeSet<Snowflake>,
+    _end: DropGuard,
+}
+
+impl Line {
+    fn open(inner: &Inner) -> Self {
+        let now = inner.settings();
+        if now.door.allowed.is_empty() && now.door.approvers.is_empty() {
+            tracing::warn!(
+                account = inner.account,
+                "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
+                inner.account
+            );
+        }
+        let (token, guilds) = (now.token.clone(), now.door.guilds.clone());
+        let stop = CancellationToken::new();
+        let (sink, events) = session::pipe(EVENTS_MAX);
+        let settings = session::Settings {
+            token: token.clone(),
+            base: inner.base.clone(),
+            direct_messages: false,
+            shards: None,
+            counts: Arc::clone(&inner.counts),
+        };
+        tokio::spawn(session::run(settings, stop.clone(), sink));
+        Self { events, is_open: true, token, guilds, _end: stop.drop_guard() }
+    }
 }
 
 /// What somebody waits for an answer to.
@@ -73,19 +99,67 @@ struct Ear {
     places: Arc<Semaphore>,
     /// Conversations that were bound when that was last looked at.
     bound: BTreeSet<Snowflake>,
+    /// Servers that are out of reach.
+    gone: BTreeSet<Snowflake>,
+    /// The last conversation of those that are shut to the bot that was looked at.
+    looked: Snowflake,
     is_registered: bool,
 }
 
 impl Ear {
-    async fn hear(mut self, mut events: Events) {
-        while let Some(event) = events.next().await {
+    async fn hear(mut self) {
+        let mut renewed = self.inner.settings.subscribe();
+        let mut line = Line::open(&self.inner);
+        let mut look = tokio::time::interval(LOOK.0);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
             while self.tasks.try_join_next().is_some() {}
-            self.inner.pulse.hear(&event, now_ms());
-            self.take(event).await;
+            tokio::select! {
+                biased;
+                // The sender lives as long as this.
+                _ = renewed.changed() => self.renew(&mut line),
+                event = line.events.next(), if line.is_open => match event {
+                    Some(event) => {
+                        self.inner.pulse.hear(&event, now_ms());
+                        self.take(event).await;
+                    }
+                    // It failed for good, which is in the log: what is under way goes on.
+                    None => line.is_open = false,
+                },
+                _ = look.tick() => self.look_again().await,
+            }
         }
-        // It failed for good, which is in the log: what is under way goes on.
-        while self.tasks.join_next().await.is_some() {}
-        std::future::pending::<()>().await;
+    }
+
+    /// Takes up what a reload changed. Another token wants another connection, and one that failed for good is tried
+    /// again: somebody may have mended what was wrong (D7).
+    fn renew(&mut self, line: &mut Line) {
+        let now = self.inner.settings();
+        if now.token != line.token || self.inner.pulse.has_failed() {
+            tracing::info!(account = self.inner.account, "the connection to Discord is begun anew");
+            self.inner.pulse.begins();
+            self.is_registered = false;
+            *line = Line::open(&self.inner);
+        } else if now.door.guilds != line.guilds {
+            line.guilds.clone_from(&now.door.guilds);
+            self.register();
+        }
+    }
+
+    /// Looks again at some of those conversations that the bot was refused.
+    async fn look_again(&mut self) {
+        let shut = self.inner.known.shut();
+        if shut.is_empty() {
+            return;
+        }
+        let places = self.places_of().await;
+        for id in shut.difference(&self.bound) {
+            self.inner.known.is_shut(*id, false);
+        }
+        let after = shut.range((Bound::Excluded(self.looked), Bound::Unbounded));
+        let next: Vec<Snowflake> = after.chain(shut.range(..=self.looked)).copied().take(LOOK.1).collect();
+        self.looked = next.last().copied().unwrap_or(Snowflake(0));
+        self.read(places, |id| next.contains(&id));
     }
 
     async fn take(&mut self, event: Event) {
@@ -109,40 +183,75 @@ impl Ear {
             Event::Command(command) => self.apart(Asked::Command(command)),
             Event::Click(click) => self.apart(Asked::Click(click)),
             Event::Autocomplete(command) => self.apart(Asked::Suggestions(command)),
-            Event::ThreadCreated(thread) => self.inner.known.is_thread(thread.id, thread.parent),
+            Event::ThreadCreated(thread) => self.inner.known.is_at(thread.id, thread.parent, thread.guild),
             Event::ThreadChanged(thread) => {
-                self.inner.known.is_thread(thread.id, thread.parent);
+                self.inner.known.is_at(thread.id, thread.parent, thread.guild);
                 if self.is_bound(thread.id).await {
+                    if self.inner.known.shut().contains(&thread.id) {
+                        let places = self.places_of().await;
+                        self.read(places, |id| id == thread.id);
+                    }
                     let auto_archive_minutes = thread.auto_archive_minutes;
                     self.put(thread.id, Job::Thread { is_archived: thread.archived, auto_archive_minutes });
                 }
             }
             Event::ThreadDeleted { id, .. } => self.gone(id, "the thread was deleted").await,
-            Event::ChannelDeleted(id) => {
-                let places = self.places_of().await;
-                let parent = id.to_string();
-                for place in places {
-                    let at = &place.conversation;
-                    if at.parent_conversation_id.as_deref() == Some(&parent)
-                        && let Ok(thread) = at.conversation_id.parse()
-                    {
-                        self.gone(thread, "its channel was deleted").await;
-                    }
-                }
-                self.gone(id, "the channel was deleted").await;
-            }
+            Event::ChannelDeleted(id) => self.channel_gone(id).await,
             Event::Disconnected { why } => tracing::warn!(why, "the connection to Discord was lost"),
             Event::Alarm(text) => tracing::error!("Discord: {text}"),
             Event::Unknown { kind } => tracing::info!(kind, "an event of Discord that nobody here knows"),
             Event::Failed(failure) => {
                 tracing::error!(account = self.inner.account, "Discord is not served any more: {failure}");
             }
-            // What may have become invisible or visible with it is seen when something is asked for there.
-            Event::Resumed
-            | Event::ModalSubmit(_)
-            | Event::ChannelChanged(_)
-            | Event::GuildGone { .. }
-            | Event::GuildBack(_) => {}
+            // That the bot sees its threads no more, or again, is told in no other way.
+            Event::ChannelChanged(id) => {
+                let (places, inner) = (self.places_of().await, Arc::clone(&self.inner));
+                self.read(places, |at| at == id || inner.known.parent(at) == Some(id));
+            }
+            Event::GuildGone { id, outage } => self.guild_gone(id, outage).await,
+            // Each server comes once after a start, when everything is read anyway.
+            Event::GuildBack(id) => {
+                if self.gone.remove(&id) {
+                    self.read_guild(id).await;
+                }
+            }
+            Event::RightsChanged(id) => self.read_guild(id).await,
+            Event::Resumed | Event::ModalSubmit(_) => {}
+        }
+    }
+
+    async fn read_guild(&mut self, guild: Snowflake) {
+        let (places, inner) = (self.places_of().await, Arc::clone(&self.inner));
+        self.read(places, |at| inner.known.spot(at).and_then(|spot| spot.guild) == Some(guild));
+    }
+
+    async fn channel_gone(&mut self, id: Snowflake) {
+        let places = self.places_of().await;
+        let parent = id.to_string();
+        for place in places {
+            let at = &place.conversation;
+            if at.parent_conversation_id.as_deref() == Some(&parent)
+                && let Ok(thread) = at.conversation_id.parse()
+            {
+                self.gone(thread, "its channel was deleted").await;
+            }
+        }
+        self.gone(id, "the channel was deleted").await;
+    }
+
+    /// What is bound in a server that the bot was thrown out of ends; what is out of order for a while stays (D3).
+    async fn guild_gone(&mut self, guild: Snowflake, outage: bool) {
+        tracing::warn!(%guild, outage, "a server of Discord is out of reach");
+        self.gone.insert(guild);
+        if outage {
+            return;
+        }
+        for place in self.places_of().await {
+            if let Ok(id) = place.conversation.conversation_id.parse::<Snowflake>()
+                && self.inner.known.spot(id).and_then(|spot| spot.guild) == Some(guild)
+            {
+                self.gone(id, "the bot was taken out of the server").await;
+            }
         }
     }
 
@@ -165,23 +274,44 @@ impl Ear {
         );
         self.inner.known.is_me(ready.me.id, ready.application);
         if !std::mem::replace(&mut self.is_registered, true) {
-            let (inner, application) = (Arc::clone(&self.inner), ready.application);
-            self.tasks.spawn(async move { register(&inner, application).await });
+            self.register();
         }
         self.read_again().await;
     }
 
+    fn register(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        self.tasks.spawn(async move { register(&inner).await });
+    }
+
     /// Everything that is bound is read from where it was read last; what comes by meanwhile waits for that (H8).
     async fn read_again(&mut self) {
-        for place in self.places_of().await {
-            if let Ok(channel) = place.conversation.conversation_id.parse() {
+        let places = self.listed().await;
+        self.read(places, |_| true);
+    }
+
+    /// Reads those of these conversations that are meant.
+    fn read(&mut self, places: Vec<Place>, is_meant: impl Fn(Snowflake) -> bool) {
+        for place in places {
+            if let Ok(channel) = place.conversation.conversation_id.parse()
+                && is_meant(channel)
+            {
                 self.put(channel, Job::Missed(place));
             }
         }
     }
 
+    /// The bound conversations. One that was bound since is read once from its beginning on: after that each message
+    /// moves its mark, and what was refused is not judged anew after a start (H8).
+    async fn places_of(&mut self) -> Vec<Place> {
+        let before = std::mem::take(&mut self.bound);
+        let places = self.listed().await;
+        self.read(places.clone(), |at| !before.contains(&at));
+        places
+    }
+
     /// The bound conversations. Without them nothing can be told apart: they are asked for until they are known.
-    async fn places_of(&mut self) -> Vec<crate::channel::Place> {
+    async fn listed(&mut self) -> Vec<Place> {
         loop {
             match self.inbox.bound(DISCORD.to_owned(), self.inner.account.clone()).await {
                 Some(places) => {
@@ -197,7 +327,8 @@ impl Ear {
     }
 
     async fn is_bound(&mut self, channel: Snowflake) -> bool {
-        let configured = &self.inner.settings.configured;
+        let settings = self.inner.settings();
+        let configured = &settings.configured;
         if !configured.is_empty() {
             let parent = self.inner.parent_of(channel).await;
             if configured.contains(&channel) || parent.is_some_and(|parent| configured.contains(&parent)) {
@@ -251,7 +382,8 @@ impl Ear {
 }
 
 /// Tells Discord which slash commands there are.
-async fn register(inner: &Inner, application: Snowflake) {
+async fn register(inner: &Inner) {
+    let Some(application) = inner.known.identity().map(|known| known.application) else { return };
     let commands = match registration(&specs()) {
         Ok(serde_json::Value::Array(commands)) => commands,
         Ok(_) => return,
@@ -260,9 +392,10 @@ async fn register(inner: &Inner, application: Snowflake) {
             return;
         }
     };
-    let guilds: Vec<Option<Snowflake>> = match inner.settings.door.guilds.is_empty() {
+    let named = inner.settings().door.guilds.clone();
+    let guilds: Vec<Option<Snowflake>> = match named.is_empty() {
         true => vec![None],
-        false => inner.settings.door.guilds.iter().copied().map(Some).collect(),
+        false => named.iter().copied().map(Some).collect(),
     };
     for guild in guilds {
         if let Err(fault) = inner.rest.put_commands(application, guild, &commands).await {

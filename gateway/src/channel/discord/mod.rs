@@ -18,6 +18,7 @@ use crate::channel::{
     Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
     Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
 };
+use acp_discord::core::base::Base;
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
@@ -29,6 +30,7 @@ use known::Known;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The channel's name in conversations.
 pub(crate) const DISCORD: &str = "discord";
@@ -57,7 +59,10 @@ pub(crate) struct Discord {
 #[derive(Debug)]
 struct Inner {
     account: String,
-    settings: Settings,
+    /// What holds now.
+    settings: watch::Sender<Arc<Settings>>,
+    /// Where Discord is, for as long as this lives.
+    base: Base,
     rest: Rest,
     counts: Arc<session::Counts>,
     known: Known,
@@ -72,12 +77,38 @@ impl Discord {
     pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
         let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
         let (known, pulse) = (Known::default(), health::Pulse::default());
-        let inner = Inner { account, settings, rest, counts: Arc::default(), known, pulse };
+        let base = settings.base.clone();
+        let settings = watch::Sender::new(Arc::new(settings));
+        let inner = Inner { account, settings, base, rest, counts: Arc::default(), known, pulse };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Where its Discord is: what differs there is another bot.
+    pub(crate) fn base(&self) -> &Base {
+        &self.inner.base
+    }
+
+    /// Lives with these settings from now on, where Discord is excepted. Another token is used at once, and one that
+    /// Discord refused before is tried again (D7).
+    ///
+    /// # Errors
+    /// The token cannot be used; everything stays as it was.
+    pub(crate) fn renew(&self, next: Settings) -> Result<(), CannotStart> {
+        let inner = &self.inner;
+        if inner.settings().token != next.token || inner.rest.counts().unauthorized {
+            inner.rest.set_token(&next.token)?;
+        }
+        inner.settings.send_replace(Arc::new(next));
+        Ok(())
     }
 }
 
 impl Inner {
+    /// What holds now.
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.borrow())
+    }
+
     fn at(&self, channel: Snowflake, parent: Option<Snowflake>) -> ConversationRef {
         ConversationRef {
             channel: DISCORD.to_owned(),
@@ -120,7 +151,9 @@ impl Inner {
         };
         let me = match self.me().await {
             Ok(me) => me,
-            Err(fault) => return Lookup::Unknown { why: fault.to_string() },
+            Err(fault) => {
+                return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
+            }
         };
         let now = crate::store::now_ms();
         let search = Search {
@@ -139,6 +172,7 @@ impl Inner {
             rest::Lookup::Found(id) => Lookup::Found { message_id: id.to_string() },
             rest::Lookup::Absent => Lookup::Absent,
             rest::Lookup::Unknown { why } => Lookup::Unknown { why },
+            rest::Lookup::Later { why } => Lookup::Later { why, retry_after_ms: render::AGAIN_MS },
         }
     }
 
@@ -152,7 +186,9 @@ impl Inner {
             }
             SendOutcome::Uncertain { why } => match self.lookup(parent, starter).await {
                 Lookup::Found { message_id } => message_id,
-                Lookup::Absent | Lookup::Unknown { .. } => return Opened::Uncertain { why },
+                Lookup::Absent | Lookup::Unknown { .. } | Lookup::Later { .. } => {
+                    return Opened::Uncertain { why };
+                }
             },
         };
         let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
@@ -163,7 +199,8 @@ impl Inner {
         let turn = Turn::new(Priority::Final, PATIENCE);
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {
-                self.known.is_thread(started.id, Some(channel));
+                let guild = started.thread.and_then(|thread| thread.guild);
+                self.known.is_at(started.id, Some(channel), guild);
                 Opened::Made { conversation_id: started.id.to_string() }
             }
             Err(Fault::Rejected(rejection)) => {
@@ -231,6 +268,10 @@ impl Channel for Discord {
         false
     }
 
+    fn shares_conversations(&self) -> bool {
+        true
+    }
+
     fn limit(&self) -> Limit {
         Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
     }
@@ -274,6 +315,13 @@ impl Channel for Discord {
 
     fn shows_footer(&self) -> bool {
         true
+    }
+
+    fn mention(&self, at: &ConversationRef) -> String {
+        match id(&at.conversation_id) {
+            Ok(channel) => format!("<#{channel}>"),
+            Err(_) => at.conversation_id.clone(),
+        }
     }
 
     fn health(&self) -> Option<Health> {

@@ -8,6 +8,9 @@ use acp_discord::core::message::Body;
 use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{Fault, Posted};
 
+/// How often it is looked whether there is a token that Discord takes, or whether it can be asked again, in
+/// milliseconds. Without a token no request is made for that.
+pub(super) const AGAIN_MS: u64 = 5_000;
 /// Buttons of one row, and rows of one message.
 const ROW: usize = 5;
 
@@ -49,6 +52,10 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str) -> SendOutcome {
         Err(fault) if fault.meaning() == Some(Meaning::SentAndDeleted) => {
             SendOutcome::Sent { message_id: format!("deleted-{nonce}") }
         }
+        // D7: it waits for another token, and for nothing else.
+        Err(fault) if fault.meaning() == Some(Meaning::Unauthorized) => {
+            SendOutcome::Limited { retry_after_ms: AGAIN_MS }
+        }
         Err(fault) => {
             let again = match &fault {
                 Fault::Rejected(rejection) => rejection.again(),
@@ -77,11 +84,19 @@ fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The name of a thread that begins with this text: its first words, 90 characters at most.
+/// The longest name of a thread, in UTF-16 units: below Discord's 100, whatever those count.
+const NAME_UNITS_MAX: usize = 90;
+
+/// The name of a thread that begins with this text: its first words, as far as they fit.
 pub(super) fn thread_name(starter: &str) -> String {
     let line = starter.lines().next().unwrap_or_default();
     let head = line.split(" works here").next().unwrap_or(line);
-    let name: String = head.chars().filter(|c| !c.is_control()).take(90).collect();
+    let mut units = 0;
+    let fits = |c: &char| {
+        units += c.len_utf16();
+        units <= NAME_UNITS_MAX
+    };
+    let name: String = head.chars().filter(|c| !c.is_control()).take_while(fits).collect();
     let name = name.trim();
     if name.is_empty() { "A session".to_owned() } else { name.to_owned() }
 }
@@ -121,6 +136,8 @@ mod tests {
             rejected(true, Meaning::Forbidden),
             rejected(true, Meaning::Locked),
             rejected(false, Meaning::Gone(What::Channel)),
+            // D7: the next token may be taken.
+            (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: AGAIN_MS }),
             rejected(false, Meaning::Invalid),
         ] {
             assert_eq!(sent(result, "n"), want);
@@ -163,5 +180,6 @@ mod tests {
         assert_eq!(thread_name("my own works here now, in /x: session agent:1."), "my own");
         assert_eq!(thread_name(""), "A session");
         assert_eq!(thread_name(&"x".repeat(200)).len(), 90);
+        assert_eq!(thread_name(&"🚀".repeat(60)), "🚀".repeat(45));
     }
 }

@@ -22,8 +22,8 @@ pub(super) fn look(
             (Err(why), _) => (Verdict::Failed, why),
             (Ok(text), false) => (Verdict::Ok, format!("{text}; not connected, since no gateway runs")),
             (Ok(text), true) => {
-                let then = "the gateway does not serve it: it was added since its start, or could not be read there. \
-                            Restart the gateway, and look into its log";
+                let then = "the gateway does not serve it: it was added since its configuration was read, or could not \
+                            be read there. Reload it (SIGHUP), and look into its log";
                 (Verdict::Failed, format!("{text}; {then}"))
             }
         };
@@ -91,7 +91,7 @@ mod tests {
             (with("T"), None, Ok, vec!["nobody may speak"]),
             (elsewhere, None, Ok, vec!["http://127.0.0.1:1"]),
             (with("GONE"), None, Failed, vec!["token_file", "GONE"]),
-            (open.clone(), Some(vec![]), Failed, vec!["does not serve it", "Restart"]),
+            (open.clone(), Some(vec![]), Failed, vec!["does not serve it", "SIGHUP"]),
             (with("GONE"), Some(vec![view(true)]), Ok, vec!["main: connected"]),
             (open, Some(vec![view(false)]), Failed, vec!["main: connected"]),
         ] {

@@ -154,7 +154,8 @@ impl Requester<'_> {
             Who::Approver => match self.approves {
                 Approves::All => false,
                 Approves::Own => !of_session,
-                Approves::Nothing => self.standing != Standing::Operator,
+                Approves::Nothing if self.standing != Standing::Operator => return Err(not_approver()),
+                Approves::Nothing => false,
             },
             Who::Binder if bound_by_others => return Err(bound_by_other()),
             Who::Binder => false,
@@ -163,6 +164,11 @@ impl Requester<'_> {
         };
         if refused { Err(Failure::of(Code::NotOwner).origin("gateway")) } else { Ok(()) }
     }
+}
+
+fn not_approver() -> Failure {
+    let text = "What agents ask here is answered by those alone whom this gateway names for that.";
+    Failure::new(Code::NotOwner, text).detail("NOT_APPROVER").origin("gateway")
 }
 
 fn bound_by_other() -> Failure {

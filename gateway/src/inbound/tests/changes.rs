@@ -279,7 +279,7 @@ async fn what_fits_best_is_suggested_first() {
     other.label = Some("my own".to_owned());
     spawn(&store, other, None).await;
     let suggested = async |what, prefix: &str| {
-        let found = inlet.suggest(what, conversation("c"), prefix.to_owned()).await;
+        let found = inlet.suggest(what, conversation("c"), "ann".to_owned(), prefix.to_owned()).await;
         found.into_iter().map(|it| it.value).collect::<Vec<_>>()
     };
     assert_eq!(suggested(Suggest::Sessions, "").await.len(), 2);

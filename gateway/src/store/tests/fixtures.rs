@@ -43,6 +43,7 @@ pub(super) fn session(name: &str) -> SessionRow {
         ending: None,
         last_error: None,
         owner_session_key: key(name),
+        asked_by: String::new(),
         spawned_by: Some(key("above")),
         parent_session_key: Some(key("above")),
         gateway_instance_id: GatewayInstanceId::mint(),

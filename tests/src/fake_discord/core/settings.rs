@@ -178,6 +178,8 @@ pub struct Settings {
     pub old_edits: Budget,
     /// How long the URL of a file works.
     pub cdn_life_ms: Ms,
+    /// How many shards a bot is told to begin.
+    pub shards: u64,
     /// IDENTIFYs in a day.
     pub identify_total: u64,
     /// The least time between two IDENTIFYs, 0 for none; the service has 5000.
@@ -226,6 +228,7 @@ impl Default for Settings {
             old_edit_age_ms: 3_600_000,
             old_edits: Budget { limit: 3, window_ms: 20_000 },
             cdn_life_ms: 86_400_000,
+            shards: 1,
             identify_total: 1000,
             identify_every_ms: 0,
             active_threads_max: 1000,

@@ -165,6 +165,12 @@ fn deletions_threads_channels_and_guilds() {
         ("CHANNEL_UPDATE", json!({ "id": "10", "type": 0 }), Event::ChannelChanged(Snowflake(10))),
         ("GUILD_CREATE", json!({ "id": "5", "name": "g" }), Event::GuildBack(Snowflake(5))),
         (
+            "GUILD_ROLE_UPDATE",
+            json!({ "guild_id": "5", "role": { "id": "7" } }),
+            Event::RightsChanged(Snowflake(5)),
+        ),
+        ("GUILD_ROLE_DELETE", json!({ "guild_id": "5", "role_id": "7" }), Event::RightsChanged(Snowflake(5))),
+        (
             "GUILD_DELETE",
             json!({ "id": "5", "unavailable": true }),
             Event::GuildGone { id: Snowflake(5), outage: true },

@@ -47,6 +47,11 @@ pub(super) struct InChannel {
 }
 
 #[derive(Deserialize)]
+pub(super) struct InGuild {
+    pub(super) guild_id: Snowflake,
+}
+
+#[derive(Deserialize)]
 pub(super) struct Bulk {
     pub(super) ids: Vec<Snowflake>,
     pub(super) channel_id: Snowflake,

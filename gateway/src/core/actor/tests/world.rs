@@ -138,6 +138,7 @@ fn new_session() -> SessionRow {
         ending: None,
         last_error: None,
         owner_session_key: session_key,
+        asked_by: String::new(),
         spawned_by: None,
         parent_session_key: None,
         gateway_instance_id: GatewayInstanceId::mint(),

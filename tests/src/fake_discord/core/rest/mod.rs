@@ -314,7 +314,7 @@ impl Machine {
         let total = self.settings.identify_total;
         Ok(Reply::Ok(json!({
             "url": self.gateway_url(),
-            "shards": 1,
+            "shards": self.settings.shards,
             "session_start_limit": {
                 "total": total,
                 "remaining": total.saturating_sub(used),

@@ -3,7 +3,7 @@
 use super::{Order, Outcome, id};
 use crate::fake_discord::core::Machine;
 use crate::fake_discord::core::error::{ApiError, form_error};
-use crate::fake_discord::core::gateway::{Audience, Event};
+use crate::fake_discord::core::gateway::{Audience, Event, ToSocket};
 use crate::fake_discord::core::model::{Bot, Channel, Guild, Id, Member, Ms, Role, User, channel_kind};
 use crate::fake_discord::core::permissions::{ALL, VIEW_CHANNEL};
 use crate::fake_discord::core::render;
@@ -25,6 +25,22 @@ impl Machine {
             Order::AddRole { guild, name, mentionable, members } => {
                 self.add_role(now, guild, name, mentionable, &members)
             }
+            Order::GiveRole { guild, user, role, has } => {
+                self.world
+                    .guild(guild)?
+                    .roles
+                    .iter()
+                    .find(|known| known.id == role)
+                    .ok_or_else(|| form_error("role", "UNKNOWN_ROLE", &role.to_string()))?;
+                let member = self.world.guilds.edit(guild).and_then(|guild| guild.members.get_mut(&user));
+                let member = member.ok_or_else(ApiError::unknown_member)?;
+                if has {
+                    member.roles.insert(role)
+                } else {
+                    member.roles.remove(&role)
+                };
+                Ok(Value::Null)
+            }
             Order::AddBot { name, token, guilds, privileged_intents } => {
                 self.add_bot(now, name, token, &guilds, privileged_intents)
             }
@@ -41,6 +57,9 @@ impl Machine {
             }
             Order::SetToken { bot, token } => {
                 self.bot_mut(bot)?.token = token;
+                let sockets = self.gateway.sockets_of(Some(bot));
+                self.gateway.forget_sessions(Some(bot));
+                self.gateway.order(&sockets, &ToSocket::Close(4004, "Authentication failed."));
                 Ok(Value::Null)
             }
             Order::Deny { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, false),
@@ -192,6 +211,13 @@ impl Machine {
             }
         }
         let bot = bot.clone();
+        if let Some(guild) = self.world.guilds.get(scope) {
+            // What holds in a whole guild is a matter of a role there.
+            let role = Role { id: scope, name: "@everyone".to_owned(), mentionable: false };
+            let data = json!({"guild_id": render::id(guild.id), "role": render::role(&role, 0)});
+            let audience = Audience::Bot { bot_id, guild_id: scope };
+            self.emit(now, &Event::plain("GUILD_ROLE_UPDATE", audience, data));
+        }
         let Some(channel) =
             self.world.channels.get(scope).filter(|channel| channel.thread.is_none()).cloned()
         else {

@@ -74,6 +74,17 @@ pub enum Order {
         /// Who has it.
         members: Vec<Id>,
     },
+    /// A member gets a role, or loses it.
+    GiveRole {
+        /// Where.
+        guild: Id,
+        /// Who.
+        user: Id,
+        /// Which.
+        role: Id,
+        /// Whether they have it from now on.
+        has: bool,
+    },
     /// A bot with its application.
     AddBot {
         /// Its name.
@@ -113,7 +124,7 @@ pub enum Order {
         /// Privileged intents.
         privileged_intents: u64,
     },
-    /// The token of a bot is another one.
+    /// The token of a bot is another one; its connections end with 4004, and none of their sessions can be resumed.
     SetToken {
         /// The bot.
         bot: Id,

@@ -1,0 +1,190 @@
+//! The bots of Discord that the configuration names, one for each account: started, given what a reload changed (a
+//! token above all, D7), and ended when their account is taken out. One that cannot be served is said, and holds up
+//! none of the others.
+
+use crate::channel::discord::{DISCORD, Discord, Settings};
+use crate::channel::{Channel, Channels, Inbox};
+use crate::config::load::Loaded;
+use crate::config::{self, Config};
+use crate::live::Live;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Every account that the configuration names, with what it is to be served with, or why it cannot be.
+type Wanted = BTreeMap<String, Result<Settings, String>>;
+
+/// See the module.
+pub(crate) struct Bots {
+    channels: Channels,
+    changes: watch::Receiver<Arc<Loaded>>,
+    stop: CancellationToken,
+    bots: BTreeMap<String, Bot>,
+}
+
+struct Bot {
+    adapter: Discord,
+    /// The same one, as it is registered.
+    channel: Arc<dyn Channel>,
+    ends: CancellationToken,
+    is_heard: bool,
+}
+
+impl Bots {
+    /// Begins to serve what the configuration names; what people say there is heard from [`Bots::serve`] on.
+    pub(crate) fn new(live: &Live, channels: Channels, stop: CancellationToken) -> Self {
+        let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
+        bots.follow(wanted(live.at_start()));
+        bots
+    }
+
+    /// Listens, and follows what the configuration says, until the end of the service.
+    pub(crate) async fn serve(mut self, inbox: Arc<dyn Inbox>) {
+        loop {
+            for bot in self.bots.values_mut().filter(|bot| !bot.is_heard) {
+                bot.is_heard = true;
+                tokio::spawn(listen(Arc::clone(&bot.channel), Arc::clone(&inbox), bot.ends.clone()));
+            }
+            let changed = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => false,
+                changed = self.changes.changed() => changed.is_ok(),
+            };
+            if !changed {
+                break;
+            }
+            let now = Arc::clone(&self.changes.borrow_and_update());
+            // Tokens are read from files.
+            match tokio::task::spawn_blocking(move || wanted(&now.config)).await {
+                Ok(wanted) => self.follow(wanted),
+                Err(error) => tracing::error!(%error, "the accounts of Discord stay as they are"),
+            }
+        }
+        for bot in self.bots.values() {
+            self.channels.unregister(&bot.channel);
+        }
+    }
+
+    /// Makes the bots what is wanted. One whose settings cannot be used goes on with those that it has.
+    fn follow(&mut self, wanted: Wanted) {
+        let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
+        for id in gone {
+            tracing::info!(account = id, "an account of Discord is served no more: it is not configured");
+            self.end(&id);
+        }
+        for (id, settings) in wanted {
+            let done = settings.and_then(|settings| self.take_on(&id, settings));
+            if let Err(why) = done {
+                let is_served = self.bots.contains_key(&id);
+                let then = if is_served { "keeps what it had" } else { "is not served" };
+                tracing::error!(account = id, "this account of Discord {then}: {why}");
+            }
+        }
+    }
+
+    fn take_on(&mut self, id: &str, settings: Settings) -> Result<(), String> {
+        if let Some(bot) = self.bots.get(id) {
+            if *bot.adapter.base() == settings.base {
+                return bot.adapter.renew(settings).map_err(|error| error.to_string());
+            }
+            self.end(id);
+        }
+        let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
+        let channel = Arc::new(adapter.clone()) as Arc<dyn Channel>;
+        self.channels.register(Arc::clone(&channel)).map_err(|error| error.to_string())?;
+        let ends = self.stop.child_token();
+        self.bots.insert(id.to_owned(), Bot { adapter, channel, ends, is_heard: false });
+        Ok(())
+    }
+
+    fn end(&mut self, id: &str) {
+        if let Some(bot) = self.bots.remove(id) {
+            bot.ends.cancel();
+            self.channels.unregister(&bot.channel);
+        }
+    }
+}
+
+async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, ends: CancellationToken) {
+    tokio::select! {
+        biased;
+        () = ends.cancelled() => {}
+        () = channel.listen(inbox) => {}
+    }
+}
+
+fn wanted(config: &Config) -> Wanted {
+    let of = |(id, account): (&String, &config::DiscordAccount)| {
+        let of_account = |binding: &&config::Binding| {
+            binding.channel == DISCORD && (binding.account == *id || binding.account == "*")
+        };
+        let bound = config.bindings.iter().filter(of_account);
+        let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
+        let settings = Settings::of(id, account, |name| std::env::var(name).ok());
+        (id.clone(), settings.map(|settings| Settings { configured, ..settings }))
+    };
+    config.channels.discord.accounts.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::config::load::{Inputs, load};
+    use crate::core::rows::ConversationRef;
+    use std::path::Path;
+
+    fn loaded(text: &str) -> Loaded {
+        load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
+    }
+
+    fn account(id: &str, token: &Path, more: &str) -> String {
+        let file = token.display();
+        format!("[channels.discord.accounts.{id}]\ntoken_file = \"{file}\"\n{more}\n")
+    }
+
+    /// Accounts come, change and go with the configuration; one that is wrong leaves the others alone, and what it had.
+    #[tokio::test]
+    async fn d07_a_reload_changes_accounts_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(dir.path().join(name), text).unwrap();
+            dir.path().join(name)
+        };
+        let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
+        let (live, channels) = (Live::new(loaded("")), Channels::default());
+        let mut bots = Bots::new(&live, channels.clone(), CancellationToken::new());
+        let mut becomes = |text: &str, want: &[&str]| {
+            bots.follow(wanted(&loaded(text).config));
+            let ids: Vec<String> = bots.bots.keys().cloned().collect();
+            assert_eq!(ids, want, "{text}");
+            for id in ["a", "b"] {
+                let at = ConversationRef {
+                    channel: DISCORD.to_owned(),
+                    account_id: id.to_owned(),
+                    conversation_id: "1".to_owned(),
+                    parent_conversation_id: None,
+                };
+                assert_eq!(channels.serves(&at), want.contains(&id), "{id}: {text}");
+            }
+            let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.ends.clone()));
+            (of("a"), of("b"))
+        };
+        let (a, _) = becomes(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
+        let (a, ends) = a.unwrap();
+        // The same adapter goes on with another token, and with one that cannot be read.
+        let (same, b) = becomes(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
+        let (b, b_ends) = b.unwrap();
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0));
+        let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
+        // Another service is another bot.
+        let elsewhere = account("a", &two, "base_url = \"http://127.0.0.1:9\"");
+        let (other, same) = becomes(&(elsewhere.clone() + &account("b", &one, "")), &["a", "b"]);
+        assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && ends.is_cancelled());
+        assert!(Arc::ptr_eq(&b, &same.unwrap().0) && !b_ends.is_cancelled());
+        becomes(&elsewhere, &["a"]);
+        assert!(b_ends.is_cancelled());
+    }
+}

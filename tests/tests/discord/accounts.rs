@@ -1,0 +1,132 @@
+//! Several bots in one gateway, each with its own token and its own people: nothing of one is heard or said by another.
+
+use crate::stage::{Ground, Stage, texts, write_token};
+use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::model::{Id, Message};
+use acp_tests::wait::{SOON, eventually, until};
+use serde_json::json;
+
+/// An account more, `second`, for these people.
+fn account(ground: &Ground<'_>, token: &str, people: &[Id]) -> String {
+    let file = write_token(ground.dir, "second-token", token);
+    let people: Vec<String> = people.iter().map(|id| format!("\"{id}\"")).collect();
+    format!(
+        "[channels.discord.accounts.second]\ntoken_file = \"{}\"\nbase_url = \"{}\"\nallowed_users = [{}]\n",
+        file.display(),
+        ground.fake.url(),
+        people.join(", ")
+    )
+}
+
+/// What the other bot said in a channel.
+fn said_by(stage: &Stage, bot: &BotHandle, channel: Id) -> Vec<Message> {
+    let all = stage.fake.transcript(channel);
+    all.into_iter().filter(|message| message.author_id == bot.user).collect()
+}
+
+/// The same stage, with the other bot in the first one's place.
+fn swap(stage: &mut Stage, other: &mut BotHandle) {
+    std::mem::swap(&mut stage.bot, other);
+}
+
+#[test]
+fn d06_r_two_bots_in_one_gateway_keep_to_themselves() {
+    let mut other = None;
+    let mut stage = Stage::on(&[], |ground| {
+        other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
+        account(ground, "second-token", &[ground.ann, ground.eve])
+    });
+    let mut other = other.unwrap_or_else(|| panic!("the ground is laid"));
+    until(SOON, "the second bot is there", || {
+        let commands = stage.fake.commands();
+        stage.fake.connected(other.user)
+            && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
+    });
+    // Each in a thread of its own, in one channel that both see.
+    let first = stage.spawn();
+    swap(&mut stage, &mut other);
+    stage.ann = std::mem::replace(&mut stage.eve, stage.ann);
+    let second = stage.spawn();
+    let (eve, ann) = (stage.ann, stage.eve);
+    stage.fake.post(eve, second, "say of the second");
+    stage.answers(second, &["of the second"]);
+    swap(&mut stage, &mut other);
+    (stage.ann, stage.eve) = (ann, eve);
+    stage.fake.post(ann, first, "say of the first");
+    stage.answers(first, &["of the first"]);
+    // Who is nobody's here is not heard, and each hears its own people alone.
+    stage.fake.post(eve, first, "say eve in the first");
+    // A typed command is done by the bot that works there; in a place of nobody's by one of them.
+    stage.fake.post(ann, first, "/acp status");
+    let status = stage.said(first, "running turn");
+    assert!(status.content.contains(&stage.key(first)), "{}", status.content);
+    stage.fake.post(ann, stage.channel, "/acp help");
+    let answered = |stage: &Stage| {
+        let said = texts(&stage.fake.transcript(stage.channel));
+        said.iter().filter(|text| text.starts_with("Commands:")).count()
+    };
+    until(SOON, "the command is answered", || answered(&stage) > 0);
+    // Both are dead for a while: each reads what it missed, and nothing else.
+    stage.house.kill_gateway();
+    stage.fake.post(ann, first, "say missed by the first");
+    stage.fake.post(eve, second, "say missed by the second");
+    stage.house.start_gateway();
+    stage.answers(first, &["of the first", "missed by the first"]);
+    swap(&mut stage, &mut other);
+    stage.answers(second, &["of the second", "missed by the second"]);
+    swap(&mut stage, &mut other);
+    let strange = [said_by(&stage, &other, first), said_by(&stage, &stage.bot, second)].concat();
+    assert_eq!(texts(&strange), [""; 0], "neither speaks in the other one's thread");
+    assert_eq!(stage.house.prompts_received("say eve in the first"), 0);
+    assert_eq!(
+        answered(&stage),
+        1,
+        "one of them answers: {:#?}",
+        texts(&stage.fake.transcript(stage.channel))
+    );
+    stage.end();
+}
+
+#[test]
+fn one_account_with_a_refused_token_takes_no_other_down() {
+    let mut stage = Stage::on(&[], |ground| account(ground, "no-bots-token", &[ground.ann]));
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    let lines = eventually(SOON, "doctor says how each account is", || {
+        let output = stage.house.cli(&["doctor"]).stdout;
+        let of = |account: &str| output.lines().find(|line| line.contains(account)).map(str::to_owned);
+        Some((of("main: ")?, of("second: ")?)).filter(|(_, second)| second.contains("token"))
+    });
+    assert!(lines.0.contains("main: connected"), "{lines:?}");
+    assert!(lines.1.contains("Reset Token"), "it says what to do: {lines:?}");
+    stage.house.kill_gateway();
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.house.start_gateway();
+    stage.answers(thread, &["one", "two"]);
+    let before = stage.fake.tally().requests.get("GET /gateway/bot 401").copied();
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.answers(thread, &["one", "two", "three"]);
+    assert_eq!(
+        stage.fake.tally().requests.get("GET /gateway/bot 401").copied(),
+        before,
+        "it is not asked again"
+    );
+    stage.end();
+}
+
+/// What somebody chooses from is theirs: nobody is shown the session of somebody else.
+#[test]
+fn nobody_is_shown_the_sessions_of_others() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    for (who, count) in [(stage.ann, 1), (stage.boss, 0), (stage.eve, 0)] {
+        let shown = stage.suggestions(who, stage.channel, "focus", ("session", ""));
+        let values: Vec<&str> = shown.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(values, vec![key.as_str(); count], "{who}");
+    }
+    let said = stage.answer(&stage.command(stage.boss, stage.channel, "focus", &[("session", json!(key))]));
+    assert!(said.contains("ACP_NOT_OWNER") && said.contains("Next: "), "{said}");
+    stage.end();
+}

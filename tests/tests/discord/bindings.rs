@@ -1,0 +1,97 @@
+//! What is bound on Discord and for how long: by a person, by the configuration, and where that is not allowed.
+
+use crate::stage::{Stage, texts};
+use acp_tests::house::AGENT;
+use acp_tests::wait::{LONG, SOON, until};
+use serde_json::json;
+
+/// Two sessions of one channel that answer at once: each in its own thread, and the channel hears neither.
+#[test]
+fn c12_r_two_sessions_of_one_channel_answer_in_their_threads_alone() {
+    let stage = Stage::new(&[], "");
+    let threads = [stage.spawn(), stage.spawn()];
+    let before = texts(&stage.told(stage.channel));
+    for round in 0..3 {
+        for (number, thread) in threads.iter().enumerate() {
+            stage.fake.post(stage.ann, *thread, &format!("sleep 300\nsay {round} of {number}"));
+        }
+    }
+    for (number, thread) in threads.iter().enumerate() {
+        let want: Vec<String> = (0..3).map(|round| format!("{round} of {number}")).collect();
+        stage.answers(*thread, &want.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    assert_eq!(texts(&stage.told(stage.channel)), before, "nothing is said in the channel");
+    stage.end();
+}
+
+/// Where people may not bind, a spawn is refused with what to do, and nothing is made.
+#[test]
+fn where_spawns_may_not_bind_nothing_is_made() {
+    let stage = Stage::new(&[], "thread_bindings = { spawn_acp_sessions = false }");
+    let before = stage.told(stage.channel).len();
+    let used = stage.command(stage.ann, stage.channel, "acp spawn", &[("agent", json!(AGENT))]);
+    let said = stage.answer(&used);
+    assert!(said.contains("spawn_acp_sessions") && said.contains("Next: "), "{said}");
+    assert_eq!(stage.fake.threads_of(stage.channel).len(), 0);
+    assert!(stage.told(stage.channel).len() <= before + 1, "its answer at most");
+    let used = stage.command(
+        stage.ann,
+        stage.channel,
+        "acp spawn",
+        &[("agent", json!(AGENT)), ("thread", json!("off"))],
+    );
+    let said = stage.answer(&used);
+    assert!(said.contains("bound to nothing"), "{said}");
+    stage.end();
+}
+
+#[test]
+fn d02_d04_r_a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    let said = stage.answer(&stage.command(stage.ann, thread, "session max-age", &[("time", json!("2h"))]));
+    assert!(said.contains("/session max-age is 2h"), "{said}");
+    let refused = stage.answer(&stage.command(stage.boss, thread, "session idle", &[("time", json!("off"))]));
+    assert!(refused.contains("ACP_NOT_OWNER"), "{refused}");
+    let said = stage.answer(&stage.command(stage.ann, thread, "session idle", &[("time", json!("2s"))]));
+    assert!(said.contains("/session idle is 2s"), "{said}");
+    let count = stage.told(thread).len();
+    until(LONG, "the farewell", || stage.told(thread).len() > count);
+    let farewell = texts(&stage.told(thread)).split_off(count).join("\n");
+    assert!(farewell.contains("2s") && farewell.contains("/acp spawn"), "{farewell}");
+    stage.fake.post(stage.ann, thread, "say too late");
+    stage.fake.post(stage.ann, thread, "/acp sessions");
+    until(SOON, "the command is answered", || stage.told(thread).len() > count + 1);
+    assert_eq!(stage.house.prompts_received("say too late"), 0);
+    stage.end();
+}
+
+/// An entry that a reload brings holds with the next message; a thread joins the session of its channel.
+#[test]
+fn d15_r_a_channel_of_the_configuration_works_from_its_first_word() {
+    let stage = Stage::new(&[], "");
+    stage.fake.post(stage.ann, stage.channel, "say not yet");
+    let path = stage.house.world.path("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
+    let cwd = stage.house.world.dir("work/project").display().to_string();
+    let entry = format!(
+        "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
+         cwd = \"{cwd}\"\n",
+        stage.channel
+    );
+    stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
+    stage.reload();
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    stage.fake.post(stage.ann, stage.channel, "say one");
+    stage.answers(stage.channel, &["one"]);
+    let thread = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.answers(thread, &["two"]);
+    assert_eq!(stage.house.received("session/new").len(), 1, "the thread joins its channel's session");
+    let said = stage.answer(&stage.command(stage.ann, stage.channel, "unfocus", &[]));
+    assert!(said.contains("configuration"), "{said}");
+    assert_eq!(stage.house.prompts_received("say not yet"), 0);
+    stage.end();
+}

@@ -1,0 +1,148 @@
+//! Cases of the source document that only a channel like Discord has: what comes back, who else speaks there, and access
+//! that is lost without a word.
+
+use crate::stage::{Stage, texts};
+use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::faults::{EventFate, When};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use serde_json::{Value, json};
+
+/// A request that must succeed.
+fn asked(stage: &Stage, bot: &BotHandle, path: &str, body: &Value) -> Value {
+    // The bot's budget is shared with the gateway.
+    let answer = eventually(SOON, path, || {
+        let answer = stage.fake.rest(&bot.token, "POST", path, Some(body));
+        Some(answer.unwrap_or_else(|e| panic!("{path}: {e}"))).filter(|answer| answer.status != 429)
+    });
+    assert!((200..300).contains(&answer.status), "{path}: {}", answer.status);
+    if answer.body.is_empty() { Value::Null } else { answer.json() }
+}
+
+/// Everything that is not a person says its line into a thread: another bot, webhooks of it and of ours, ourselves.
+fn noise(stage: &Stage, other: &BotHandle, thread: Id, number: usize) {
+    let line =
+        |who: &str| json!({"content": format!("say from {who} {number}"), "allowed_mentions": {"parse": []}});
+    asked(stage, other, &format!("/channels/{thread}/messages"), &line("a bot"));
+    for (bot, who) in [(other, "a webhook"), (&stage.bot, "our webhook")] {
+        let name = json!({"name": format!("hook {number}")});
+        let hook = asked(stage, bot, &format!("/channels/{}/webhooks", stage.channel), &name);
+        let (id, token) =
+            (hook["id"].as_str().unwrap_or_default(), hook["token"].as_str().unwrap_or_default());
+        let path = format!("/webhooks/{id}/{token}?wait=true&thread_id={thread}");
+        asked(stage, bot, &path, &line(who));
+    }
+    let nonce = format!("outside {number}");
+    let own = json!({"content": format!("say from ourselves {number}"), "nonce": nonce, "enforce_nonce": true,
+        "allowed_mentions": {"parse": []}});
+    asked(stage, &stage.bot, &format!("/channels/{thread}/messages"), &own);
+    // What the service itself says.
+    stage.fake.rename(thread, &format!("say renamed {number}"));
+}
+
+/// Nobody but a person prompts: as it happens, when it is read afterwards, and after an unbind and a restart.
+#[test]
+fn c13_d13_r_what_programs_say_is_no_prompt() {
+    let mut stage = Stage::new(&[], "");
+    let other = stage.fake.add_bot(stage.guild, "other", "other-token");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    noise(&stage, &other, thread, 1);
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.answers(thread, &["one", "two"]);
+    stage.house.kill_gateway();
+    noise(&stage, &other, thread, 2);
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.house.start_gateway();
+    stage.is_there();
+    stage.answers(thread, &["one", "two", "three"]);
+    let key = stage.key(thread);
+    stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
+    noise(&stage, &other, thread, 3);
+    stage.house.kill_gateway();
+    stage.house.start_gateway();
+    stage.is_there();
+    noise(&stage, &other, thread, 4);
+    stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
+    noise(&stage, &other, thread, 5);
+    stage.fake.post(stage.ann, thread, "say four");
+    stage.answers(thread, &["one", "two", "three", "four"]);
+    let heard: Vec<Value> =
+        stage.house.agent_events("prompt").into_iter().map(|it| it["text"].clone()).collect();
+    assert_eq!(heard, ["say one", "say two", "say three", "say four"]);
+    // The noise has no nonce of ours: what the stage checks of the bot's own messages does not hold of it.
+    stage.house.end();
+}
+
+/// A channel that the bot may not see for a while: nothing ends, doctor says it, and what was said there is read once it
+/// is let in again.
+#[test]
+fn d03_r_what_is_said_while_access_is_lost_is_read_when_it_is_given_again() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    // By the channel's rights, by a role's, and so that nobody tells it.
+    for (number, scope, is_told) in
+        [(2, stage.channel, true), (3, stage.guild, true), (4, stage.channel, false)]
+    {
+        stage.fake.deny(stage.bot.user, scope, &["VIEW_CHANNEL"]);
+        until(SOON, "doctor says it", || {
+            stage.house.cli(&["doctor"]).stdout.contains("1 bound conversations cannot be read")
+        });
+        stage.fake.post(stage.ann, thread, &format!("say hidden {number}"));
+        if !is_told {
+            for event in ["CHANNEL_UPDATE", "THREAD_LIST_SYNC"] {
+                stage.fake.event_fault(event, When::Chance(1.0), EventFate::Drop);
+            }
+        }
+        stage.fake.allow(stage.bot.user, scope, &["VIEW_CHANNEL"]);
+        until(LONG, "it is read", || stage.finals(thread).contains(&format!("hidden {number}")));
+        stage.fake.post(stage.ann, thread, &format!("say seen {number}"));
+        until(SOON, "it goes on", || stage.finals(thread).contains(&format!("seen {number}")));
+    }
+    stage.fake.clear_faults();
+    stage.answers(thread, &["one", "hidden 2", "seen 2", "hidden 3", "seen 3", "hidden 4", "seen 4"]);
+    assert!(!stage.house.cli(&["doctor"]).stdout.contains("cannot be read"));
+    stage.end();
+}
+
+/// A thread that is deleted where the bot cannot see it is told by nobody: it is found when the bot is let in again.
+#[test]
+fn d03_r_a_thread_that_is_deleted_out_of_sight_ends_its_session() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(SOON, "it is noticed", || stage.house.gateway_log().contains("cannot read a bound conversation"));
+    stage.fake.delete_channel(thread);
+    let state = || stage.house.verb(&["sessions", "show", &key])["state"].clone();
+    assert_ne!(state(), "closed", "a refusal ends nothing");
+    stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(LONG, "the session ends", || state() == "closed");
+    stage.end();
+}
+
+/// A bot that is taken out of a server has nothing to come back to; one whose server is out of order has.
+#[test]
+fn d03_r_a_server_that_is_out_of_order_ends_nothing_and_one_that_is_left_ends_its_sessions() {
+    use acp_tests::fake_discord::core::stage::Order;
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    let guild = stage.guild;
+    let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: true });
+    until(SOON, "it is noticed", || stage.house.gateway_log().contains("is out of reach"));
+    let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: false });
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.answers(thread, &["one", "two"]);
+    stage.fake.remove_member(guild, stage.bot.user);
+    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("closed")).count(), 0);
+    stage.house.end();
+}

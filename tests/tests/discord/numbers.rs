@@ -1,0 +1,64 @@
+//! What a scrape says of an account after things of which every one is counted by the fake too.
+
+use crate::stage::Stage;
+use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
+use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::scrape::Scrape;
+use acp_tests::wait::{SOON, until};
+
+const CREATE: &str = "POST /channels/{}/messages";
+
+fn value(stage: &Stage, name: &str, more: &str) -> f64 {
+    let of_account = "channel=\"discord\",account=\"main\"";
+    Scrape::of(&stage.house.gateway().socket()).value(&format!("acp_channel_{name}{{{of_account}{more}}}"))
+}
+
+fn moves(stage: &Stage, name: &str, more: &str, from: f64) {
+    until(SOON, name, || value(stage, name, more) > from);
+}
+
+#[test]
+fn a_scrape_tells_what_happened_on_discord() {
+    let stage = Stage::new(&[], "");
+    assert_eq!(value(&stage, "connected", ""), 1.0);
+    assert_eq!(value(&stage, "authorized", ""), 1.0);
+    assert_eq!(value(&stage, "sessions_total", ",what=\"begun\""), 1.0);
+    let thread = stage.spawn();
+    let limited = RestFate::RateLimited { retry_after_ms: 300, scope: Scope::Shared };
+    stage.fake.rest_fault(CREATE, When::Next(1), limited);
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    assert_eq!(value(&stage, "rate_limits_total", ",scope=\"shared\""), 1.0);
+    // Messages: the starter and the answer.
+    assert_eq!(value(&stage, "requests_total", ",kind=\"create_message\",outcome=\"done\""), 2.0);
+    assert!(value(&stage, "request_turns_total", ",priority=\"final\"") >= 2.0);
+    assert!(value(&stage, "request_wait_seconds_total", ",priority=\"final\"") >= 0.3);
+    assert!(value(&stage, "request_retries_total", ",kind=\"create_message\"") >= 1.0);
+    // What cannot be read is a gap, and what it told of is read all the same.
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Odd);
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.answers(thread, &["one", "two"]);
+    moves(&stage, "gaps_total", "", 0.0);
+    moves(&stage, "events_strange_total", "", 0.0);
+    stage.fake.sockets(None, SocketAct::Reset);
+    moves(&stage, "sessions_total", ",what=\"resumed\"", 0.0);
+    stage.fake.deny(stage.bot.user, stage.channel, &["ADD_REACTIONS"]);
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.answers(thread, &["one", "two", "three"]);
+    moves(&stage, "requests_total", ",kind=\"add_reaction\",outcome=\"forbidden\"", 0.0);
+    let doctor = stage.house.cli(&["doctor"]).stdout;
+    assert!(doctor.contains("for want of a permission") && doctor.contains("add_reaction"), "{doctor}");
+    // Away: it is not connected, and says so.
+    stage.fake.away(true);
+    until(SOON, "it is not connected", || value(&stage, "connected", "") == 0.0);
+    stage.fake.away(false);
+    moves(&stage, "connected", "", 0.0);
+    stage.fake.set_token(stage.bot.user, "another-token");
+    stage.fake.post(stage.ann, thread, "say four");
+    until(SOON, "the token is refused", || value(&stage, "authorized", "") == 0.0);
+    stage.write_token("another-token");
+    stage.reload();
+    moves(&stage, "authorized", "", 0.0);
+    stage.answers(thread, &["one", "two", "three", "four"]);
+    stage.end();
+}

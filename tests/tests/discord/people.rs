@@ -1,0 +1,127 @@
+//! Who may speak to agents and who may answer what they ask, by name and by role; and what the others are told.
+
+use crate::stage::{Ground, Stage, labels, texts};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::wait::{SOON, eventually, until};
+use serde_json::json;
+
+/// Roles that make somebody one of the crew, who may speak, or a lead, who may also answer.
+struct Roles {
+    crew: Id,
+    lead: Id,
+}
+
+fn staged() -> (Stage, Roles) {
+    let mut made = None;
+    let stage = Stage::on(&[], |Ground { fake, guild, .. }| {
+        let role = |name: &str| fake.add_role(*guild, name, false, &[]);
+        let roles = Roles { crew: role("crew"), lead: role("lead") };
+        let account = format!("allowed_roles = [\"{}\"]\napprover_roles = [\"{}\"]", roles.crew, roles.lead);
+        made = Some(roles);
+        account
+    });
+    (stage, made.unwrap_or_else(|| panic!("the ground is laid")))
+}
+
+#[test]
+fn roles_decide_who_speaks_and_who_answers_as_they_are_now() {
+    let (mut stage, roles) = staged();
+    let eve = stage.eve;
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    let said = stage.private_answer(&stage.command(eve, stage.channel, "acp sessions", &[]));
+    for part in [eve.to_string().as_str(), "allowed_users", "allowed_roles"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let early = stage.fake.post(eve, thread, "say nobody yet");
+    stage.was_read(thread, early);
+    // One of the crew: speaks, and answers nothing.
+    stage.fake.give_role(stage.guild, eve, roles.crew, true);
+    stage.fake.post(eve, thread, "permission Delete everything");
+    let asked = stage.said(thread, "Delete everything");
+    let shown = labels(&asked);
+    let said = stage.private_answer(&stage.press(eve, &asked, &shown[0]));
+    for part in ["Next: ", "approver_users", "approver_roles"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered");
+    let typed = stage.answer(&stage.command(eve, thread, "acp allow", &[]));
+    assert!(typed.contains("approver_roles"), "{typed}");
+    // A lead: answers what somebody else's agent asks. The same button counts now.
+    stage.fake.give_role(stage.guild, eve, roles.lead, true);
+    stage.press(eve, &asked, &shown[0]);
+    let answered = stage.shows(&asked, "Answered: ");
+    assert!(answered.content.contains("eve"), "{}", answered.content);
+    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    // Neither any more.
+    stage.fake.give_role(stage.guild, eve, roles.lead, false);
+    stage.fake.give_role(stage.guild, eve, roles.crew, false);
+    let late = stage.fake.post(eve, thread, "say nobody again");
+    stage.was_read(thread, late);
+    let said = stage.private_answer(&stage.command(eve, thread, "acp cancel", &[]));
+    assert!(said.contains("may not use"), "{said}");
+    // What was written while the bot was away is looked at with the roles of those who wrote it.
+    stage.house.kill_gateway();
+    stage.fake.give_role(stage.guild, eve, roles.crew, true);
+    stage.fake.post(eve, thread, "say by role");
+    stage.house.start_gateway();
+    until(SOON, "it is answered", || stage.finals(thread).last().is_some_and(|it| it == "by role"));
+    let heard =
+        ["say nobody yet", "say nobody again", "say by role"].map(|it| stage.house.prompts_received(it));
+    assert_eq!(heard, [0, 0, 1], "what was refused stays refused");
+    stage.end();
+}
+
+/// A server that is not served is not, neither as it happens nor when it is read afterwards.
+#[test]
+fn what_was_missed_is_read_with_the_server_that_it_is_in() {
+    let mut named = String::new();
+    let mut stage = Stage::on(&[], |ground| {
+        named = format!("guilds = [\"{}\"]", ground.guild);
+        named.clone()
+    });
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.house.kill_gateway();
+    let text =
+        std::fs::read_to_string(stage.house.world.path("gateway.toml")).unwrap_or_else(|e| panic!("{e}"));
+    let other = text.replace(&named, "guilds = [\"5\"]");
+    stage.house.world.write("gateway.toml", &other);
+    stage.fake.post(stage.ann, thread, "say elsewhere");
+    stage.house.start_gateway();
+    until(SOON, "the bot is there", || stage.fake.connected(stage.bot.user));
+    let refused = eventually(SOON, "a command is answered", || {
+        let used = stage.command(stage.ann, thread, "acp sessions", &[]);
+        Some(stage.private_answer(&used))
+    });
+    assert!(refused.contains("not served"), "{refused}");
+    let still = stage.fake.post(stage.ann, thread, "say elsewhere still");
+    stage.was_read(thread, still);
+    stage.house.world.write("gateway.toml", &text);
+    stage.reload();
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.answers(thread, &["one", "two"]);
+    let heard = ["say elsewhere", "say elsewhere still"].map(|text| stage.house.prompts_received(text));
+    assert_eq!(heard, [0, 0], "{:#?}", texts(&stage.told(thread)));
+    stage.end();
+}
+
+/// Whoever approves by name need not be allowed to speak by name too.
+#[test]
+fn who_answers_may_also_speak() {
+    let (stage, _) = staged();
+    let thread = stage.spawn();
+    stage.fake.post(stage.boss, thread, "say from the boss");
+    stage.answers(thread, &["from the boss"]);
+    let said = stage.answer(&stage.command(
+        stage.boss,
+        thread,
+        "acp close",
+        &[("session", json!(stage.key(thread)))],
+    ));
+    assert!(said.contains("ACP_NOT_OWNER") && said.contains("Next: "), "{said}");
+    stage.end();
+}

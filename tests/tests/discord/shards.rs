@@ -1,0 +1,57 @@
+//! Two shards of one bot, each with its own connection and its own servers.
+
+use crate::stage::{Ground, Stage};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::wait::{SOON, until};
+use serde_json::json;
+use std::cell::Cell;
+
+/// A server of the other shard than this one, of two.
+fn other_shard(ground: &Ground<'_>) -> Id {
+    let shard = |id: Id| (id >> 22) % 2;
+    // Ids carry their time: one of a few is of the other shard.
+    acp_tests::wait::eventually(SOON, "a server of the other shard", || {
+        Some(ground.fake.add_guild("elsewhere")).filter(|id| shard(*id) != shard(ground.guild))
+    })
+}
+
+#[test]
+fn every_event_of_two_shards_is_heard_once() {
+    let other = Cell::new(0);
+    let mut stage = Stage::on(&[], |ground| {
+        ground.fake.configure(json!({"shards": 2}));
+        other.set(other_shard(ground));
+        String::new()
+    });
+    let here = stage.channel;
+    let there = stage.fake.add_channel(other.get(), "general");
+    for user in [stage.ann, stage.bot.user] {
+        stage.fake.add_member(other.get(), user);
+    }
+    // The second one begins five seconds after the first.
+    until(SOON, "both shards are there", || stage.fake.tally().identifies == 2);
+    let mut threads = Vec::new();
+    for channel in [here, there] {
+        stage.channel = channel;
+        threads.push(stage.spawn());
+    }
+    for (number, thread) in threads.iter().enumerate() {
+        stage.fake.post(stage.ann, *thread, &format!("say shard {number}"));
+        stage.answers(*thread, &[&format!("shard {number}")]);
+    }
+    // Both are begun anew, and what is missed in between is read.
+    stage.house.kill_gateway();
+    for (number, thread) in threads.iter().enumerate() {
+        stage.fake.post(stage.ann, *thread, &format!("say missed {number}"));
+    }
+    stage.house.start_gateway();
+    for (number, thread) in threads.iter().enumerate() {
+        stage.answers(*thread, &[&format!("shard {number}"), &format!("missed {number}")]);
+    }
+    for number in 0..2 {
+        for text in [format!("say shard {number}"), format!("say missed {number}")] {
+            assert_eq!(stage.house.prompts_received(&text), 1, "{text}");
+        }
+    }
+    stage.end();
+}

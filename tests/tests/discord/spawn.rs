@@ -1,0 +1,169 @@
+//! Where `/acp spawn` binds: in a thread of its own, here, nowhere; from a channel and from a thread, by form and by text.
+
+use crate::stage::{Stage, texts};
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::house::AGENT;
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use serde_json::{Value, json};
+
+const FROM_MESSAGE: &str = "POST /channels/{}/messages/{}/threads";
+
+/// Spawns by the form; what it was answered.
+fn by_form(stage: &Stage, channel: u64, more: &[(&str, Value)]) -> String {
+    let cwd = stage.house.world.dir("work/project").display().to_string();
+    let options = [&[("agent", json!(AGENT)), ("cwd", json!(cwd))], more].concat();
+    stage.answer(&stage.command(stage.ann, channel, "acp spawn", &options))
+}
+
+/// Spawns by a text; what the bot said next that contains a part.
+fn by_text(stage: &Stage, channel: u64, more: &str, part: &str) -> String {
+    let cwd = stage.house.world.dir("work/project").display().to_string();
+    let before = stage.told(channel).len();
+    stage.fake.post(stage.ann, channel, &format!("/acp spawn {AGENT} --cwd {cwd} {more}"));
+    eventually(SOON, part, || {
+        let told = texts(&stage.told(channel)).split_off(before);
+        told.into_iter().find(|text| text.contains(part))
+    })
+}
+
+fn thread(stage: &Stage) -> u64 {
+    let last = stage.fake.threads_of(stage.channel).into_iter().max_by_key(|thread| thread.id);
+    last.map_or_else(|| panic!("no thread"), |thread| thread.id)
+}
+
+fn works(stage: &Stage, at: u64, text: &str) {
+    stage.fake.post(stage.ann, at, &format!("say {text}"));
+    until(SOON, "it is answered", || stage.finals(at).contains(&text.to_owned()));
+    assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
+}
+
+/// In a channel: a thread of its own, which the answer links to; the channel itself; nothing at all.
+#[test]
+fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
+    let stage = Stage::new(&[], "");
+    for form in [true, false] {
+        let before = stage.fake.threads_of(stage.channel).len();
+        let said = match form {
+            true => by_form(&stage, stage.channel, &[("label", json!("by form"))]),
+            false => by_text(&stage, stage.channel, "--label 'by text' --thread auto", "is bound to"),
+        };
+        let made = thread(&stage);
+        assert!(said.contains(&format!("<#{made}>")), "{said}");
+        assert_eq!(stage.fake.threads_of(stage.channel).len(), before + 1);
+        works(&stage, made, if form { "form" } else { "text" });
+        // Nowhere: it is the spawner's all the same.
+        let said = match form {
+            true => by_form(&stage, stage.channel, &[("thread", json!("off"))]),
+            false => by_text(&stage, stage.channel, "--bind off", "bound to nothing"),
+        };
+        assert_eq!(stage.fake.threads_of(stage.channel).len(), before + 1, "{said}");
+        let key = said.split("session ").nth(1).and_then(|rest| rest.split(',').next());
+        let key = key.unwrap_or_else(|| panic!("{said}")).to_owned();
+        let own = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
+        let said = stage.answer(&stage.command(stage.ann, own, "focus", &[("session", json!(key))]));
+        assert!(said.contains("works here now"), "{said}");
+        works(&stage, own, if form { "focused by form" } else { "focused by text" });
+    }
+    let said = by_text(&stage, stage.channel, "--thread here --bind here", "--thread and --bind");
+    assert!(said.contains("give one of them"), "{said}");
+    // The channel itself; what is said there is for the agent from then on.
+    let said = by_form(&stage, stage.channel, &[("thread", json!("here"))]);
+    assert!(said.contains("works here now"), "{said}");
+    works(&stage, stage.channel, "in the channel");
+    let said = by_text(&stage, stage.channel, "--bind here", "Next: ");
+    assert!(said.contains("is bound to") && said.contains("/unfocus"), "{said}");
+    stage.end();
+}
+
+/// In a thread nothing is made: it is bound itself where it is free, and says what is in the way where it is not.
+#[test]
+fn d13_r_a_thread_is_bound_itself_and_only_once() {
+    let stage = Stage::new(&[], "");
+    for (number, more) in ["", "--thread here", "--bind here"].into_iter().enumerate() {
+        let own = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
+        let count = stage.fake.threads_of(stage.channel).len();
+        let said = match number {
+            0 => by_form(&stage, own, &[]),
+            _ => by_text(&stage, own, more, "works here now"),
+        };
+        assert!(said.contains("works here now"), "{said}");
+        works(&stage, own, &format!("thread {number}"));
+        for again in ["--thread auto", "--thread here"] {
+            let said = by_text(&stage, own, again, "Next: ");
+            assert!(said.contains("is bound to agent:") && said.contains("/unfocus"), "{said}");
+        }
+        works(&stage, own, &format!("still there {number}"));
+        assert_eq!(stage.fake.threads_of(stage.channel).len(), count);
+    }
+    let db = stage.house.world.journal(acp_tests::house::GATEWAY);
+    let count = db.query_row("SELECT count(*) FROM acp_sessions", [], |row| row.get::<_, i64>(0));
+    assert_eq!(count, Ok(3), "what could not be bound was not started");
+    drop(db);
+    stage.end();
+}
+
+/// H13: the answer to the thread's making is lost, or the gateway is killed between the starter and its thread. There is
+/// one starter and one thread (160004), and it is bound.
+#[test]
+fn a_thread_is_made_once_whatever_is_lost_on_the_way() {
+    let mut stage = Stage::new(&[], "");
+    stage.fake.rest_fault(FROM_MESSAGE, When::Next(1), RestFate::LostAfter);
+    by_form(&stage, stage.channel, &[]);
+    works(&stage, thread(&stage), "after a loss");
+    assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
+    for (number, fate) in
+        [RestFate::StallBefore { ms: None }, RestFate::StallAfter { ms: None }].into_iter().enumerate()
+    {
+        let seen = stage.fake.tally().rest_faults.values().sum::<u64>();
+        stage.fake.rest_fault(FROM_MESSAGE, When::Next(1), fate);
+        let cwd = stage.house.world.dir("work/project").display().to_string();
+        let options = [("agent", json!(AGENT)), ("cwd", json!(cwd))];
+        stage.command(stage.ann, stage.channel, "acp spawn", &options);
+        until(SOON, "the thread is asked for", || {
+            stage.fake.tally().rest_faults.values().sum::<u64>() > seen
+        });
+        stage.house.kill_gateway();
+        stage.house.start_gateway();
+        until(SOON, "the thread is there", || stage.fake.threads_of(stage.channel).len() == number + 2);
+        works(&stage, thread(&stage), &format!("after a kill {number}"));
+    }
+    let starters = texts(&stage.told(stage.channel));
+    let starters = starters.iter().filter(|text| text.contains("works here now")).count();
+    assert_eq!((starters, stage.fake.threads_of(stage.channel).len()), (3, 3));
+    stage.end();
+}
+
+/// As many threads as there may be (160006): it says so, and binds as soon as there is room.
+#[test]
+fn a_thread_that_there_is_no_room_for_is_made_when_there_is() {
+    let mut stage = Stage::new(&[], "");
+    let first = stage.spawn();
+    stage.fake.configure(json!({"active_threads_max": 1}));
+    let said = by_form(&stage, stage.channel, &[]);
+    assert!(said.contains("160006") && said.contains("tried again by itself"), "{said}");
+    works(&stage, first, "meanwhile");
+    stage.fake.configure(json!({"active_threads_max": 2}));
+    // It is tried every half minute, and at a start.
+    stage.house.kill_gateway();
+    stage.house.start_gateway();
+    until(LONG, "the thread is there", || stage.fake.threads_of(stage.channel).len() == 2);
+    works(&stage, thread(&stage), "at last");
+    stage.end();
+}
+
+#[test]
+fn the_name_of_a_thread_fits_whatever_the_session_is_called() {
+    let stage = Stage::new(&[], "");
+    for label in ["ä".repeat(90), "👩‍🚀".repeat(40), "x".repeat(60)] {
+        let said = by_form(&stage, stage.channel, &[("label", json!(label))]);
+        if said.contains("is bound to") {
+            let name = stage.fake.channel(thread(&stage)).name;
+            assert!((1..=100).contains(&name.encode_utf16().count()), "{name}");
+            assert!(label.starts_with(&name), "{name}");
+        } else {
+            assert!(said.contains("Next: "), "it says why, and what to do: {said}");
+        }
+    }
+    assert!(!stage.fake.threads_of(stage.channel).is_empty());
+    stage.end();
+}

@@ -1,0 +1,108 @@
+//! A token that is reset, and what else somebody mends while the gateway runs: a reload takes it up, and nothing that
+//! waited is lost or said twice.
+
+use crate::stage::{Stage, texts};
+use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::gateway::intent;
+use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::wait::{SOON, until};
+
+/// What doctor says of the account.
+fn doctor(stage: &Stage) -> String {
+    let output = stage.house.cli(&["doctor"]).stdout;
+    output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
+}
+
+fn doctor_says(stage: &Stage, part: &str) {
+    until(SOON, part, || doctor(stage).contains(part));
+}
+
+#[test]
+fn d07_r_a_new_token_is_taken_up_by_a_reload_and_what_waited_comes_once() {
+    const SLOW: &str = "sleep 2500\nsay two";
+    let mut stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.post(stage.ann, thread, SLOW);
+    until(SOON, "the turn runs", || stage.house.prompts_received(SLOW) == 1);
+    stage.fake.set_token(stage.bot.user, "another-token");
+    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    doctor_says(&stage, "Discord refuses the token");
+    // Nothing more is asked with the old one, and a reload without another one changes nothing but that it is tried.
+    stage.reload();
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    stage.fake.post(stage.ann, thread, "say three");
+    assert_eq!(stage.finals(thread), ["one"]);
+    let refused = |stage: &Stage| stage.fake.tally().invalid;
+    assert!(refused(&stage) < 10, "{}", refused(&stage));
+    stage.bot = BotHandle { token: "another-token".to_owned(), ..stage.bot };
+    stage.write_token("another-token");
+    stage.reload();
+    stage.answers(thread, &["one", "two", "three"]);
+    stage.is_there();
+    doctor_says(&stage, "main: connected");
+    stage.fake.post(stage.ann, thread, "say four");
+    stage.answers(thread, &["one", "two", "three", "four"]);
+    for text in [SLOW, "say three", "say four"] {
+        assert_eq!(stage.house.prompts_received(text), 1, "{text}");
+    }
+    let log = stage.house.gateway_log();
+    assert!(!log.contains("another-token") && !log.contains("discord-token"), "D14");
+    stage.end();
+}
+
+/// The intent for what people write: without it doctor says what to click, and after that a reload is enough.
+#[test]
+fn an_intent_that_is_missing_is_said_with_what_to_click_and_mended_by_a_reload() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.set_privileged_intents(stage.bot.user, 0);
+    stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
+    doctor_says(&stage, "4014");
+    let line = doctor(&stage);
+    for part in ["developer portal", "Privileged Gateway Intents", "Message Content Intent", "reload"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    stage.fake.post(stage.ann, thread, "say two");
+    stage.fake.set_privileged_intents(stage.bot.user, intent::MESSAGE_CONTENT);
+    stage.reload();
+    stage.is_there();
+    stage.answers(thread, &["one", "two"]);
+    doctor_says(&stage, "main: connected");
+    stage.end();
+}
+
+/// Lists of people hold from the next message on, and an account that was added is served.
+#[test]
+fn a_reload_lets_people_in_and_out() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.eve, thread, "say too early");
+    let let_in = |from: u64, to: u64| {
+        let path = stage.house.world.path("gateway.toml");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
+        let (from, to) = (format!("allowed_users = [\"{from}\"]"), format!("allowed_users = [\"{to}\"]"));
+        let before = stage.house.gateway_log().matches("configuration read anew").count();
+        assert!(text.contains(&from), "{text}");
+        stage.house.world.write("gateway.toml", &text.replace(&from, &to));
+        stage.reload();
+        until(SOON, "it is read anew", || {
+            stage.house.gateway_log().matches("configuration read anew").count() > before
+        });
+    };
+    let_in(stage.ann, stage.eve);
+    let said = stage.private_answer(&stage.command(stage.ann, stage.channel, "acp sessions", &[]));
+    assert!(said.contains("may not use"), "{said}");
+    stage.fake.post(stage.ann, thread, "say shut out");
+    stage.fake.post(stage.eve, thread, "say let in");
+    stage.answers(thread, &["let in"]);
+    let_in(stage.eve, stage.ann);
+    stage.fake.post(stage.ann, thread, "say back");
+    stage.answers(thread, &["let in", "back"]);
+    assert_eq!(["say too early", "say shut out"].map(|text| stage.house.prompts_received(text)), [0, 0]);
+    assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("may not")).count(), 0);
+    stage.end();
+}
