@@ -190,7 +190,7 @@ impl Pass {
         }
     }
 
-    /// Sends one part until something became of it. False when it was stopped before.
+    /// Sends one part until something became of it. False when it was stopped before, or its conversation was put away.
     async fn send_one(
         &self,
         binding: &BindingRow,
@@ -210,7 +210,9 @@ impl Pass {
             if attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let outcome = self.attempt(binding, channel, &message, is_unknown).await?;
+            let Some(outcome) = self.attempt(binding, channel, &message, is_unknown).await? else {
+                return Ok(false);
+            };
             attempts += 1;
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
             unknown_in_a_row =
@@ -292,24 +294,27 @@ impl Pass {
         Ok(())
     }
 
-    /// One attempt; a part whose fate is unknown is looked for first.
+    /// One attempt; a part whose fate is unknown is looked for first. `None` when a person put the conversation away:
+    /// to say something there would bring it back.
     async fn attempt(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
         message: &Outgoing,
         is_unknown: bool,
-    ) -> Result<SendOutcome, StoreError> {
+    ) -> Result<Option<SendOutcome>, StoreError> {
         let nonce = message.nonce.clone();
-        self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce)).await?;
+        if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce)).await? {
+            return Ok(None);
+        }
         if is_unknown {
             match channel.lookup(&binding.conversation, message).await {
-                Lookup::Found { message_id } => return Ok(SendOutcome::Sent { message_id }),
-                Lookup::Unknown { why } => return Ok(SendOutcome::Uncertain { why }),
+                Lookup::Found { message_id } => return Ok(Some(SendOutcome::Sent { message_id })),
+                Lookup::Unknown { why } => return Ok(Some(SendOutcome::Uncertain { why })),
                 Lookup::Absent => {}
             }
         }
-        Ok(channel.send(&binding.conversation, message).await)
+        Ok(Some(channel.send(&binding.conversation, message).await))
     }
 
     /// Commits what became of a part. When the row that it shows was journaled.

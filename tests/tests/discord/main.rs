@@ -6,5 +6,6 @@ mod conversation;
 mod faults;
 mod queue;
 mod restarts;
+mod rules;
 mod stage;
 mod threads;

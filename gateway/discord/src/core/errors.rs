@@ -102,7 +102,8 @@ impl Meaning {
         }
     }
 
-    /// Whether the very same request may be taken later, without anybody changing what it says.
+    /// Whether the very same request may be taken later, without anybody changing what it says. A refused token is
+    /// followed by another one: nothing that waits is lost by it.
     #[must_use]
     pub const fn again(self) -> bool {
         match self {
@@ -114,6 +115,7 @@ impl Meaning {
             | Self::OldEdits
             | Self::Slow
             | Self::Temporary
+            | Self::Unauthorized
             | Self::NotSent => true,
             Self::Gone(_)
             | Self::SentAndDeleted
@@ -121,8 +123,7 @@ impl Meaning {
             | Self::AlreadyAnswered
             | Self::TooLate
             | Self::Filtered
-            | Self::Invalid
-            | Self::Unauthorized => false,
+            | Self::Invalid => false,
         }
     }
 }
@@ -298,7 +299,7 @@ mod tests {
             (Meaning::Forbidden, true),
             (Meaning::Archived, true),
             (Meaning::Invalid, false),
-            (Meaning::Unauthorized, false),
+            (Meaning::Unauthorized, true),
             (Meaning::NotSent, true),
         ] {
             assert_eq!(meaning.again(), again, "{meaning:?}");

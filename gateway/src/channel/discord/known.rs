@@ -3,12 +3,24 @@
 
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::Identity;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most conversations that are remembered; beyond that it begins anew.
 const PLACES_MAX: usize = 20_000;
 const MINUTE_MS: u64 = 60_000;
+/// How long nothing is asked for that was refused for want of a permission: each refusal counts, and so many of them
+/// stop every request of the bot.
+const REFUSED_MS: u64 = 10 * MINUTE_MS;
+
+/// What is shown beside messages, as far as it takes a permission of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Sign {
+    /// Reactions.
+    Reaction,
+    /// The sign of work.
+    Typing,
+}
 
 /// What is known.
 #[derive(Debug, Default)]
@@ -24,6 +36,10 @@ struct Facts {
     parents: HashMap<Snowflake, Option<Snowflake>>,
     /// The last message of a conversation, whoever said it.
     last: HashMap<Snowflake, Snowflake>,
+    /// Until when a sign is not shown in a channel and its threads: Discord did not allow it.
+    refused: HashMap<(Snowflake, Sign), u64>,
+    /// Conversations that were looked at before something was said there.
+    looked_at: HashSet<Snowflake>,
 }
 
 impl Known {
@@ -77,6 +93,29 @@ impl Known {
         *last = (*last).max(message);
     }
 
+    /// Whether a conversation was not looked at yet; from now on it was.
+    pub(super) fn is_new(&self, at: Snowflake) -> bool {
+        let mut facts = self.facts();
+        if facts.looked_at.len() >= PLACES_MAX {
+            facts.looked_at.clear();
+        }
+        facts.looked_at.insert(at)
+    }
+
+    /// Whether a sign may be tried in a conversation. Times are milliseconds of the Unix epoch.
+    pub(super) fn may_show(&self, sign: Sign, at: Snowflake, now_ms: u64) -> bool {
+        let channel = self.parent(at).unwrap_or(at);
+        self.facts().refused.get(&(channel, sign)).is_none_or(|until| *until <= now_ms)
+    }
+
+    /// A sign was refused for want of a permission, which a thread has from its channel.
+    pub(super) fn may_not_show(&self, sign: Sign, at: Snowflake, now_ms: u64) {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut facts = self.facts();
+        facts.refused.retain(|_, until| *until > now_ms);
+        facts.refused.insert((channel, sign), now_ms.saturating_add(REFUSED_MS));
+    }
+
     /// When somebody last spoke there, in milliseconds of the Unix epoch.
     pub(super) fn last_ms(&self, channel: Snowflake) -> Option<u64> {
         self.facts().last.get(&channel).map(|id| id.made_at_ms())
@@ -100,6 +139,21 @@ mod tests {
         {
             assert_eq!(by_person(1_000, 1_000 + silent_ms, minutes), want, "{silent_ms} {minutes}");
         }
+    }
+
+    #[test]
+    fn a_sign_that_is_not_allowed_is_tried_again_after_a_while() {
+        let known = Known::default();
+        let [channel, thread, other] = [1, 2, 3].map(Snowflake);
+        known.is_thread(thread, Some(channel));
+        known.may_not_show(Sign::Reaction, thread, 1_000);
+        let shown = |now_ms| {
+            [channel, thread, other].map(|at| {
+                (known.may_show(Sign::Reaction, at, now_ms), known.may_show(Sign::Typing, at, now_ms))
+            })
+        };
+        assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
+        assert_eq!(shown(1_000 + REFUSED_MS), [(true, true); 3]);
     }
 
     #[test]

@@ -197,12 +197,8 @@ impl Ear {
     }
 
     async fn is_bound(&mut self, channel: Snowflake) -> bool {
-        let configured = &self.inner.settings.configured;
-        if !configured.is_empty() {
-            let parent = self.inner.parent_of(channel).await;
-            if configured.contains(&channel) || parent.is_some_and(|parent| configured.contains(&parent)) {
-                return true;
-            }
+        if self.inner.is_configured(channel) == Some(true) {
+            return true;
         }
         if !self.bound.contains(&channel) {
             // It may have been bound since.
@@ -227,6 +223,8 @@ impl Ear {
                 let is_command = crate::core::command::parse(&message.text).is_some();
                 if is_command || self.is_bound(channel).await {
                     self.put(channel, Job::Message(message));
+                } else if self.inner.is_configured(channel).is_none() {
+                    self.put(channel, Job::Unsure(message));
                 }
             }
         }

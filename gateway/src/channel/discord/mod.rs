@@ -18,6 +18,7 @@ use crate::channel::{
     Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
     Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
 };
+use crate::store::now_ms;
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
@@ -25,7 +26,7 @@ use acp_discord::core::readback::Wanted;
 use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{self, CannotStart, Fault, Rest, Search, Turn};
 use acp_discord::session;
-use known::Known;
+use known::{Known, Sign};
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,12 +106,29 @@ impl Inner {
             body: render::body(&message.text, &message.actions),
             reply_to: None,
         };
+        self.look_first(channel).await;
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
         if let Ok(posted) = &result {
             self.known.spoke(channel, posted.id);
         }
         render::sent(result, &message.nonce)
+    }
+
+    /// Before the first word in a thread since the start: a person may have put it away while nobody was here to hear it.
+    async fn look_first(&self, at: Snowflake) {
+        if !self.known.is_new(at) {
+            return;
+        }
+        let Ok(channel) = self.rest.channel(at).await else { return };
+        self.known.is_thread(at, channel.parent_id.filter(|_| channel.is_thread()));
+        let last_ms = channel.last_message_id.unwrap_or(at).made_at_ms();
+        let by_person = channel.thread_metadata.is_some_and(|state| {
+            state.archived && known::by_person(last_ms, now_ms(), state.auto_archive_duration)
+        });
+        if by_person {
+            self.rest.put_away(at, true);
+        }
     }
 
     async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> Lookup {
@@ -122,7 +140,7 @@ impl Inner {
             Ok(me) => me,
             Err(fault) => return Lookup::Unknown { why: fault.to_string() },
         };
-        let now = crate::store::now_ms();
+        let now = now_ms();
         let search = Search {
             channel,
             first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOK_BACK_MS)),
@@ -164,6 +182,7 @@ impl Inner {
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {
                 self.known.is_thread(started.id, Some(channel));
+                self.known.is_new(started.id);
                 Opened::Made { conversation_id: started.id.to_string() }
             }
             Err(Fault::Rejected(rejection)) => {
@@ -190,8 +209,7 @@ impl Inner {
         let Ok(channel) = id(&to.conversation_id) else { return };
         let (message_id, emoji, before) = match signal {
             Signal::Working => {
-                drop(self.rest.typing(channel).await);
-                return;
+                return self.sign(Sign::Typing, channel, self.rest.typing(channel)).await;
             }
             Signal::Received { message_id } => (message_id, "👀", None),
             Signal::Queued { message_id } => (message_id, "⏳", None),
@@ -199,9 +217,22 @@ impl Inner {
             Signal::Failed { message_id } => (message_id, "❌", Some(["👀", "⏳"])),
         };
         let Ok(message) = id(message_id) else { return };
-        drop(self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE).await);
+        let added = self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE);
+        self.sign(Sign::Reaction, channel, added).await;
         for emoji in before.into_iter().flatten() {
-            drop(self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE).await);
+            let removed = self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE);
+            self.sign(Sign::Reaction, channel, removed).await;
+        }
+    }
+
+    /// Shows a sign, unless it was refused there a while ago.
+    async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
+        if !self.known.may_show(sign, at, now_ms()) {
+            return;
+        }
+        let refused = request.await.err().and_then(|fault| fault.meaning());
+        if matches!(refused, Some(Meaning::Forbidden | Meaning::LostAccess)) {
+            self.known.may_not_show(sign, at, now_ms());
         }
     }
 }

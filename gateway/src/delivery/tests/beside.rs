@@ -216,3 +216,45 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
         task.await.unwrap();
     }
 }
+
+/// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
+/// back. It comes when the conversation is taken out.
+#[tokio::test]
+async fn d12_what_is_tried_again_rests_with_its_conversation() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
+    let pass = Pass {
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        live: configured(""),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    let due = Due { binding, end: 3 };
+    let park = |is_parked| {
+        let at = conversation("c");
+        store.write("park", move |tx| bindings::park(tx, &at, is_parked))
+    };
+    let put_away = async {
+        eventually("a first attempt", || async {
+            (channel.faults.lock().unwrap().len() < 2_000).then_some(())
+        })
+        .await;
+        assert!(park(true).await.unwrap());
+    };
+    let (left, ()) = tokio::join!(pass.run(due.clone(), None), put_away);
+    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
+    channel.faults.lock().unwrap().clear();
+    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (Left::Unknown, vec![]));
+    assert!(park(false).await.unwrap());
+    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!((channel.texts(), states(&store).await), (vec!["x".to_owned()], vec!["sent".to_owned()]));
+}
