@@ -318,6 +318,20 @@ fn what_happened_to_a_thread_meanwhile_is_seen() {
     stage.end();
 }
 
+/// D3: that a thread was deleted may be told by no event; the next word there finds it out.
+#[test]
+fn d03_r_a_thread_whose_end_nobody_told_ends_its_session() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
+    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    stage.fake.event_fault("THREAD_DELETE", When::Next(1), EventFate::Drop);
+    stage.fake.delete_channel(thread);
+    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    stage.end();
+}
+
 #[test]
 fn a_thread_outlives_its_first_message() {
     let stage = Stage::new(&[], "");

@@ -5,6 +5,7 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::Identity;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
 /// The most conversations that are remembered; beyond that it begins anew.
 const PLACES_MAX: usize = 20_000;
@@ -26,6 +27,8 @@ pub(super) enum Sign {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     facts: Mutex<Facts>,
+    /// A conversation turned out to be gone.
+    loss: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +43,8 @@ struct Facts {
     refused: HashMap<(Snowflake, Sign), u64>,
     /// Conversations that were looked at before something was said there.
     looked_at: HashSet<Snowflake>,
+    /// Conversations that turned out to be gone, and that nobody was told of yet.
+    gone: Vec<Snowflake>,
 }
 
 impl Known {
@@ -91,6 +96,23 @@ impl Known {
         }
         let last = facts.last.entry(channel).or_insert(message);
         *last = (*last).max(message);
+    }
+
+    /// A request was answered with a word that this conversation does not exist: its event may never come.
+    pub(super) fn turned_out_gone(&self, at: Snowflake) {
+        self.facts().gone.push(at);
+        self.loss.notify_one();
+    }
+
+    /// Waits for conversations that turned out to be gone.
+    pub(super) async fn losses(&self) -> Vec<Snowflake> {
+        loop {
+            let gone = std::mem::take(&mut self.facts().gone);
+            if !gone.is_empty() {
+                return gone;
+            }
+            self.loss.notified().await;
+        }
     }
 
     /// Whether a conversation was not looked at yet; from now on it was.

@@ -78,10 +78,21 @@ struct Ear {
 
 impl Ear {
     async fn hear(mut self, mut events: Events) {
-        while let Some(event) = events.next().await {
-            while self.tasks.try_join_next().is_some() {}
-            self.inner.pulse.hear(&event, now_ms());
-            self.take(event).await;
+        let inner = Arc::clone(&self.inner);
+        loop {
+            tokio::select! {
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    while self.tasks.try_join_next().is_some() {}
+                    self.inner.pulse.hear(&event, now_ms());
+                    self.take(event).await;
+                }
+                losses = inner.known.losses() => {
+                    for channel in losses {
+                        self.gone(channel, "Discord does not know it any more").await;
+                    }
+                }
+            }
         }
         // It failed for good, which is in the log: what is under way goes on.
         while self.tasks.join_next().await.is_some() {}

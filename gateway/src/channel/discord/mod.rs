@@ -19,7 +19,7 @@ use crate::channel::{
     Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
 };
 use crate::store::now_ms;
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
 use acp_discord::core::readback::Wanted;
@@ -109,8 +109,12 @@ impl Inner {
         self.look_first(channel).await;
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
-        if let Ok(posted) = &result {
-            self.known.spoke(channel, posted.id);
+        match &result {
+            Ok(posted) => self.known.spoke(channel, posted.id),
+            Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Channel)) => {
+                self.known.turned_out_gone(channel);
+            }
+            Err(_) => {}
         }
         render::sent(result, &message.nonce)
     }
@@ -175,7 +179,11 @@ impl Inner {
         };
         let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
             (Ok(channel), Ok(message)) => (channel, message),
-            (Err(why), _) | (_, Err(why)) => return Opened::Rejected { why, again: false },
+            (Err(why), _) => return Opened::Rejected { why, again: false },
+            (Ok(_), Err(_)) => {
+                let why = "the message that it was to hang from was deleted".to_owned();
+                return Opened::Rejected { why, again: false };
+            }
         };
         let name = render::thread_name(&starter.text);
         let turn = Turn::new(Priority::Final, PATIENCE);

@@ -90,6 +90,32 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
     }
 }
 
+/// A long question has little room left: what became of it is said all the same, and its buttons go.
+#[tokio::test]
+async fn a_long_question_says_what_became_of_it() {
+    let (_dir, store, mut scribe) = begun().await;
+    lease(&store).await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LONG);
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let id = format!("{LEASE}:7");
+    let options: Vec<_> =
+        (0..13).map(|_| json!({"optionId": "y", "name": "n".repeat(290), "kind": "allow_once"})).collect();
+    let params = json!({"toolCall": {"title": "t".repeat(40)}, "options": options});
+    scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+    board.until("the question", |shown| shown.len() == 1).await;
+    assert!(!board.limit().fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))), "it is long");
+    let by = "a".repeat(300);
+    put(&store, asked(PermissionState::Answered, Some("y"), Some(&by))).await;
+    let payload = json!({"permission_id": id, "option_id": "y", "by": by});
+    scribe.event(EventKind::PermissionSettled, payload).await;
+    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: Yes (aaa");
+    board.until("the question to say it", says_so).await;
+    assert_eq!(board.buttons()[0], Vec::<String>::new());
+    stop.cancel();
+    task.await.unwrap();
+}
+
 /// A card stops its own turn and no other one, and only while that runs.
 #[tokio::test]
 async fn a_card_has_a_button_that_stops_its_own_turn() {
