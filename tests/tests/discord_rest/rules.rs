@@ -28,7 +28,11 @@ fn the_budget_of_the_whole_bot_is_kept_without_a_refusal() {
     let read = read_channels(&stage, 150);
     assert!(read.iter().all(Result::is_ok), "{read:?}");
     let tally = stage.fake.tally();
-    assert_eq!((tally.rate_limited, tally.requests.get("GET /channels/{} 200")), (0, Some(&150)), "{tally:?}");
+    assert_eq!(
+        (tally.rate_limited, tally.requests.get("GET /channels/{} 200")),
+        (0, Some(&150)),
+        "{tally:?}"
+    );
 }
 
 /// Refusals end in a ban of the address: requests stop before that, and those that nothing is wrong with, too.
@@ -128,7 +132,11 @@ fn an_interaction_is_answered_in_time_and_once() {
     };
     let later = Callback::Later { flags: 0 };
     let first = used();
-    assert_eq!(meaning(answer(&first, &Callback::UpdateLater)), Some(Meaning::Invalid), "that is for buttons");
+    assert_eq!(
+        meaning(answer(&first, &Callback::UpdateLater)),
+        Some(Meaning::Invalid),
+        "that is for buttons"
+    );
     assert_eq!(answer(&first, &later), Ok(()));
     assert_eq!(meaning(answer(&first, &later)), Some(Meaning::AlreadyAnswered));
     let edit = |text: &str| {
