@@ -126,6 +126,28 @@ fn a_sign_that_is_not_allowed_is_not_asked_for_with_each_message() {
     stage.end();
 }
 
+/// The same for answers in a channel that the bot cannot see any more: one thread tries for all of them.
+#[test]
+fn a_channel_that_is_denied_is_tried_by_one_thread_at_a_time() {
+    let more = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n";
+    let stage = Stage::new(&[], more);
+    let threads: Vec<Id> = (0..6).map(|_| stage.spawn()).collect();
+    for thread in &threads {
+        stage.fake.post(stage.ann, *thread, "sleep 1500\nsay one");
+    }
+    let runs = || stage.house.prompts_received("sleep 1500\nsay one") == threads.len();
+    until(SOON, "the turns run", runs);
+    stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(SOON, "the turns end", || stage.house.agent_events("turn_end").len() == threads.len());
+    pass(&stage, 12_000);
+    let refused = stage.fake.tally().refused_with(&[50001]);
+    // Each once, with a sign of each kind and a look before the first word; then one of them after 2, 4 and 8 seconds.
+    assert!(refused <= 30, "{refused}: {:?}", stage.fake.tally().refusals);
+    stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    threads.iter().for_each(|thread| stage.answers(*thread, &["one"]));
+    stage.end();
+}
+
 /// A request that hangs holds up nobody's command: Discord waits for three seconds.
 #[test]
 fn commands_are_acknowledged_while_a_request_hangs() {

@@ -14,6 +14,20 @@ const MINUTE_MS: u64 = 60_000;
 /// stop every request of the bot.
 const REFUSED_MS: u64 = 10 * MINUTE_MS;
 
+/// From so many conversations of one channel on that may not be written to, it is the channel.
+const DENIED_MIN: usize = 3;
+/// First and longest time between two tries in such a channel, in milliseconds.
+const DENIED_MS: (u64, u64) = (2_000, 60_000);
+
+/// A channel of which conversations may not be written to.
+#[derive(Debug)]
+struct Denied {
+    conversations: BTreeSet<Snowflake>,
+    /// When one of them is tried next, in milliseconds of the Unix epoch.
+    next_ms: u64,
+    pause_ms: u64,
+}
+
 /// What is shown beside messages, as far as it takes a permission of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Sign {
@@ -41,6 +55,8 @@ struct Facts {
     last: HashMap<Snowflake, Snowflake>,
     /// Until when a sign is not shown in a channel and its threads: Discord did not allow it.
     refused: HashMap<(Snowflake, Sign), u64>,
+    /// Channels that the bot may not write to just now.
+    denied: HashMap<Snowflake, Denied>,
     /// Conversations that were looked at before something was said there.
     looked_at: HashSet<Snowflake>,
     /// Conversations that turned out to be gone, and that nobody was told of yet.
@@ -96,6 +112,35 @@ impl Known {
         }
         let last = facts.last.entry(channel).or_insert(message);
         *last = (*last).max(message);
+    }
+
+    /// Whether it is worth a try to write to a conversation. Where a whole channel is denied, one of its conversations
+    /// tries now and then: each refusal counts towards the ban of the address.
+    pub(super) fn may_try(&self, at: Snowflake, now_ms: u64) -> bool {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut facts = self.facts();
+        let Some(denied) = facts.denied.get_mut(&channel) else { return true };
+        if denied.conversations.len() < DENIED_MIN {
+            return true;
+        }
+        if now_ms < denied.next_ms {
+            return false;
+        }
+        denied.next_ms = now_ms.saturating_add(denied.pause_ms);
+        denied.pause_ms = (denied.pause_ms * 2).min(DENIED_MS.1);
+        true
+    }
+
+    /// A conversation was written to, or may not be.
+    pub(super) fn tried(&self, at: Snowflake, is_denied: bool) {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut facts = self.facts();
+        if is_denied {
+            let new = || Denied { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
+            facts.denied.entry(channel).or_insert_with(new).conversations.insert(at);
+        } else {
+            facts.denied.remove(&channel);
+        }
     }
 
     /// A request was answered with a word that this conversation does not exist: its event may never come.
@@ -176,6 +221,23 @@ mod tests {
         };
         assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
         assert_eq!(shown(1_000 + REFUSED_MS), [(true, true); 3]);
+    }
+
+    #[test]
+    fn in_a_channel_that_is_denied_one_tries_for_all() {
+        let known = Known::default();
+        let threads = [11, 12, 13, 14].map(Snowflake);
+        threads.iter().for_each(|thread| known.is_thread(*thread, Some(Snowflake(1))));
+        let tries = |now_ms| threads.iter().filter(|thread| known.may_try(**thread, now_ms)).count();
+        for thread in threads.iter().take(DENIED_MIN) {
+            assert_eq!(tries(0), 4, "it may be the thread alone");
+            known.tried(*thread, true);
+        }
+        let all: Vec<usize> = (0..15).map(|second| tries(second * 1_000)).collect();
+        assert_eq!(all, [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert!(known.may_try(Snowflake(2), 15_000), "another channel");
+        known.tried(threads[3], false);
+        assert_eq!(tries(15_000), 4);
     }
 
     #[test]

@@ -106,14 +106,20 @@ impl Inner {
             body: render::body(&message.text, &message.actions),
             reply_to: None,
         };
+        if !self.known.may_try(channel, now_ms()) {
+            let why = "the bot may not write to threads of this channel just now".to_owned();
+            return SendOutcome::Rejected { why, again: true };
+        }
         self.look_first(channel).await;
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
-        match &result {
-            Ok(posted) => self.known.spoke(channel, posted.id),
-            Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Channel)) => {
-                self.known.turned_out_gone(channel);
+        match result.as_ref().map_err(Fault::meaning) {
+            Ok(posted) => {
+                self.known.tried(channel, false);
+                self.known.spoke(channel, posted.id);
             }
+            Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => self.known.tried(channel, true),
+            Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
             Err(_) => {}
         }
         render::sent(result, &message.nonce)
