@@ -34,15 +34,24 @@ fn button(action: &Action) -> Option<Button> {
     (!label.is_empty()).then_some(Button { label, style, press, disabled: false })
 }
 
-/// As much of the beginning of a text as so many UTF-16 units hold: what people see as one character stays whole.
+/// As much of the beginning of a text as so many UTF-16 units hold: what people see as one character stays whole, unless
+/// it has no room alone.
 fn fit(text: &str, units: usize) -> String {
+    let text = text.trim();
+    let whole = taken(text.graphemes(true), units);
+    let fits = if whole.is_empty() { taken(text.split_inclusive(|_: char| true), units) } else { whole };
+    fits.trim_end().to_owned()
+}
+
+/// The first pieces that so many UTF-16 units hold.
+fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
     let mut left = units;
-    let fits = |character: &&str| {
-        let rest = left.checked_sub(character.encode_utf16().count());
+    let fits = |piece: &&str| {
+        let rest = left.checked_sub(piece.encode_utf16().count());
         left = rest.unwrap_or_default();
         rest.is_some()
     };
-    text.trim().graphemes(true).take_while(fits).collect::<String>().trim_end().to_owned()
+    pieces.take_while(fits).collect()
 }
 
 /// What is suggested while somebody types, as what is shown and what is sent. One that Discord would not take is left
