@@ -1,6 +1,10 @@
 //! The requests of the Discord package against the strict fake: what it refuses, loses and limits, and what is known
 //! then.
 
+mod discord_rest {
+    pub(crate) mod rules;
+}
+
 use acp_discord::core::base::Base;
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::ids::Snowflake;

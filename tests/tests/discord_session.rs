@@ -157,6 +157,18 @@ fn a_service_that_answers_no_heartbeat_is_left_and_found_again() {
     stage.end();
 }
 
+/// Beats come as often as the service asks for them, and nothing else is sent that it would close for.
+#[test]
+fn a_short_heartbeat_is_kept() {
+    let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
+    stage.ready();
+    let end = stage.fake.now() + 6_000;
+    until(SOON, "several beats", || stage.fake.now() >= end);
+    let tally = stage.fake.tally();
+    assert_eq!((tally.silent_clients, tally.sockets, tally.closes.len()), (0, 1, 0), "{tally:?}");
+    stage.end();
+}
+
 #[test]
 fn a_service_that_is_killed_is_found_again() {
     let mut stage = stage(|_, _| {});

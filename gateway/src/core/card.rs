@@ -15,6 +15,7 @@ use crate::core::policy::Stream;
 use crate::core::project::{Body, Style};
 use crate::core::split::{Limit, split, tail};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Text that is shown at the next space, however it goes on, in characters.
 const SOON_CHARS: usize = 220;
@@ -134,7 +135,8 @@ pub(crate) struct Card {
     failures: u32,
     /// A message may have been sent with an older text.
     is_post_unsure: bool,
-    is_asking: bool,
+    /// The questions that wait for an answer, by id.
+    asking: BTreeSet<String>,
     /// How many messages somebody took away.
     lost: u32,
     /// How the run ended, once it has.
@@ -167,7 +169,7 @@ impl Card {
             not_before: now.saturating_add(pace.interval_ms),
             failures: 0,
             is_post_unsure,
-            is_asking: false,
+            asking: BTreeSet::new(),
             lost: 0,
             ending: None,
             is_off: false,
@@ -199,8 +201,12 @@ impl Card {
         let before = self.body.text().len();
         let status = self.status();
         match row.kind {
-            EventKind::Permission => self.is_asking = true,
-            EventKind::PermissionSettled => self.is_asking = false,
+            EventKind::Permission => {
+                self.asking.insert(question(row));
+            }
+            EventKind::PermissionSettled => {
+                self.asking.remove(&question(row));
+            }
             EventKind::Error => self.ending = Some("Failed"),
             EventKind::Done => {
                 let payload: Value = serde_json::from_str(&row.payload).unwrap_or(Value::Null);
@@ -328,8 +334,8 @@ impl Card {
     }
 
     /// Whether the agent works and waits for nobody.
-    pub(crate) const fn is_working(&self) -> bool {
-        !self.is_asking && self.ending.is_none()
+    pub(crate) fn is_working(&self) -> bool {
+        self.asking.is_empty() && self.ending.is_none()
     }
 
     /// What is done with it once the run has ended and its answer stands below.
@@ -390,7 +396,7 @@ impl Card {
     }
 
     fn status(&self) -> String {
-        self.with_tools(if self.is_asking { "Waiting for an answer" } else { "Working" })
+        self.with_tools(if self.asking.is_empty() { "Working" } else { "Waiting for an answer" })
     }
 
     fn with_tools(&self, word: &str) -> String {
@@ -438,6 +444,12 @@ impl Card {
         let word = (news.chars().count() >= IDLE_CHARS).then(|| last_space(news)).flatten();
         self.soon_end().max(word.map(|end| start + end))
     }
+}
+
+/// Which question a row is about.
+fn question(row: &EventRow) -> String {
+    let payload: Value = serde_json::from_str(&row.payload).unwrap_or(Value::Null);
+    payload["permission_id"].as_str().unwrap_or_default().to_owned()
 }
 
 fn last_space(text: &str) -> Option<usize> {

@@ -131,6 +131,16 @@ pub(crate) fn nonce_of(name: &[&str]) -> String {
 /// What is said when nobody knows whether a part arrived (H12): once, after the other parts of its row. `None` for
 /// what is such a notice itself.
 pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
+    missing(binding_id, part, "It is not known whether a message arrived here", "It is not sent again; the")
+}
+
+/// The same when the channel will not have a part: nobody is to take what there is for all of it.
+pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
+    missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
+}
+
+/// A notice about a part that is missing, or may be.
+fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
     if part.part_no >= PARTS_MAX {
         return None;
     }
@@ -140,16 +150,13 @@ pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
         PartKind::Notice | PartKind::Error | PartKind::Card => "a notice",
     };
     let part_no = PARTS_MAX + part.part_no;
+    let number = part.part_no + 1;
     Some(Part {
         session_seq: part.session_seq,
         part_no,
         run_id: part.run_id,
         kind: PartKind::Error,
-        text: format!(
-            "It is not known whether a message arrived here: {what} (part {}). It is not sent again; the session's \
-             history has all of it.",
-            part.part_no + 1
-        ),
+        text: format!("{what_happened}: {what} (part {number}). {then} session's history has all of it."),
         nonce: nonce(binding_id, part.session_seq, part_no),
         asks: None,
     })

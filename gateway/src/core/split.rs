@@ -61,7 +61,6 @@ impl Limit {
     }
 
     /// Whether `text` is within it.
-    #[cfg(test)]
     pub(crate) fn fits(self, text: &str) -> bool {
         self.measure(text).is_within(self.whole())
     }

@@ -6,6 +6,7 @@ use crate::channel::{Channel, EditOutcome, Outgoing, Signal};
 use crate::core::project::{Part, PartKind};
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
+use crate::core::split::tail;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::{StoreError, inbox};
 use std::time::Duration;
@@ -23,6 +24,9 @@ impl Pass {
     ) -> Result<(), StoreError> {
         for message in over {
             let ButtonMessage { message_id, kind, text } = message;
+            // What became of it stands at its end.
+            let limit = channel.limit();
+            let text = if limit.fits(&text) { text } else { tail(&text, limit) };
             let message = Outgoing {
                 kind,
                 text,

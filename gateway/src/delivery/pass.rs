@@ -25,6 +25,17 @@ const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
 /// After how many rows that are not shown the checkpoint moves all the same.
 const SILENT_ROWS_MAX: u64 = 1_000;
 
+/// How sending goes on after a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// With the next one.
+    Next,
+    /// With a look at what is planned: a notice was, which comes first.
+    Look,
+    /// Not now: it was stopped, or a person put the conversation away.
+    Stop,
+}
+
 /// One go at one binding.
 pub(super) struct Pass {
     pub(super) store: Store,
@@ -183,20 +194,22 @@ impl Pass {
                 return Ok(true);
             }
             for row in list {
-                if !self.send_one(binding, channel, row).await? {
-                    return Ok(false);
+                match self.send_one(binding, channel, row).await? {
+                    After::Next => {}
+                    After::Look => break,
+                    After::Stop => return Ok(false),
                 }
             }
         }
     }
 
-    /// Sends one part until something became of it. False when it was stopped before.
+    /// Sends one part until something became of it.
     async fn send_one(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
         row: PartRow,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<After, StoreError> {
         let message = self.message(binding, &row).await?;
         let part = row.part;
         let mut is_unknown = row.state == PartState::Sending;
@@ -205,12 +218,14 @@ impl Pass {
         let mut pause_ms = self.retry_first_ms;
         loop {
             if self.stop.is_cancelled() {
-                return Ok(false);
+                return Ok(After::Stop);
             }
             if attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let outcome = self.attempt(binding, channel, &message, is_unknown).await?;
+            let Some(outcome) = self.attempt(binding, channel, &message, is_unknown).await? else {
+                return Ok(After::Stop);
+            };
             attempts += 1;
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
             unknown_in_a_row =
@@ -223,12 +238,12 @@ impl Pass {
                     if let Some(at_ms) = journaled_at_ms {
                         self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
                     }
-                    return Ok(true);
+                    return Ok(After::Next);
                 }
                 SendOutcome::Rejected { why, again: false } => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was rejected");
                     self.settle(binding, &part, PartState::Rejected, None, channel).await?;
-                    return Ok(true);
+                    return Ok(After::Look);
                 }
                 SendOutcome::Rejected { why, again: true } => {
                     tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
@@ -243,7 +258,7 @@ impl Pass {
                 SendOutcome::Uncertain { why } if unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
                     self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
-                    return Ok(true);
+                    return Ok(After::Look);
                 }
                 SendOutcome::Uncertain { why } => {
                     tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part is uncertain");
@@ -292,28 +307,31 @@ impl Pass {
         Ok(())
     }
 
-    /// One attempt; a part whose fate is unknown is looked for first.
+    /// One attempt; a part whose fate is unknown is looked for first. `None` when a person put the conversation away:
+    /// to say something there would bring it back.
     async fn attempt(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
         message: &Outgoing,
         is_unknown: bool,
-    ) -> Result<SendOutcome, StoreError> {
+    ) -> Result<Option<SendOutcome>, StoreError> {
         let nonce = message.nonce.clone();
-        self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce)).await?;
+        if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce)).await? {
+            return Ok(None);
+        }
         if is_unknown {
             match channel.lookup(&binding.conversation, message).await {
-                Lookup::Found { message_id } => return Ok(SendOutcome::Sent { message_id }),
-                Lookup::Unknown { why } => return Ok(SendOutcome::Uncertain { why }),
+                Lookup::Found { message_id } => return Ok(Some(SendOutcome::Sent { message_id })),
+                Lookup::Unknown { why } => return Ok(Some(SendOutcome::Uncertain { why })),
                 Lookup::Later { why, retry_after_ms } => {
                     tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
-                    return Ok(SendOutcome::Limited { retry_after_ms });
+                    return Ok(Some(SendOutcome::Limited { retry_after_ms }));
                 }
                 Lookup::Absent => {}
             }
         }
-        Ok(channel.send(&binding.conversation, message).await)
+        Ok(Some(channel.send(&binding.conversation, message).await))
     }
 
     /// Commits what became of a part. When the row that it shows was journaled.
@@ -331,9 +349,12 @@ impl Pass {
             if let Some(message_id) = &echo {
                 said::remember(tx, &binding.conversation, message_id)?;
             }
-            if state == PartState::Uncertain
-                && let Some(notice) = project::unsure(binding.binding_id, &part)
-            {
+            let notice = match state {
+                PartState::Uncertain => project::unsure(binding.binding_id, &part),
+                PartState::Rejected => project::refused(binding.binding_id, &part),
+                PartState::Planned | PartState::Sending | PartState::Sent => None,
+            };
+            if let Some(notice) = notice {
                 rows::plan(tx, &binding, &[notice])?;
             }
             rows::settle(tx, &binding, &part, state, message_id.as_deref())?;

@@ -363,18 +363,18 @@ async fn c11_faults_of_the_channel_lose_and_repeat_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_channel_never_takes_is_passed_over_and_kept_as_rejected() {
+async fn what_a_channel_never_takes_is_passed_over_and_that_is_said() {
     let want = undisturbed().await;
     let (_dir, store) = written().await;
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().push_back(Fault::Refuse);
     let stop = CancellationToken::new();
     let task = start(&store, &channel, &stop);
-    settled(&store, want.len()).await;
+    settled(&store, want.len() + 1).await;
     stop.cancel();
     task.await.unwrap();
-    assert_eq!(channel.texts(), want[1..]);
-    assert_eq!(states(&store).await[0], "rejected");
+    assert!(channel.texts()[0].contains("will not have it: a question of the agent (part 1)."));
+    assert_eq!((&channel.texts()[1..], &*states(&store).await[0]), (&want[1..], "rejected"));
 }
 
 /// A turn with a short answer, delivered by a channel that cannot be asked and has these faults.

@@ -261,15 +261,15 @@ pub(crate) fn others(
     all(db, SQL, params![binding_id.to_string(), Int(since_ms)], |row| Ok(row.get("message_id")?))
 }
 
-/// A part is about to be sent.
+/// A part is about to be sent. False when it is not to be: a person put its conversation away meanwhile.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn begin(db: &Connection, nonce: &str) -> Result<(), StoreError> {
+pub(crate) fn begin(db: &Connection, nonce: &str) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2 \
-        WHERE nonce = ?1 AND state <> 'sent'";
-    run(db, SQL, params![nonce, Int(now_ms())])?;
-    Ok(())
+        WHERE nonce = ?1 AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
+        WHERE b.binding_key = acp_delivery_part.binding_key AND b.status = 'parked')";
+    Ok(run(db, SQL, params![nonce, Int(now_ms())])? > 0)
 }
 
 /// What became of a part, with everything that follows from it, in one transaction.

@@ -11,6 +11,7 @@ mod numbers;
 mod people;
 mod queue;
 mod restarts;
+mod rules;
 mod shards;
 mod spawn;
 mod stage;

@@ -6,6 +6,7 @@ mod cases;
 mod documents;
 mod floors;
 mod packages;
+mod rules;
 mod sizes;
 mod source;
 mod words;

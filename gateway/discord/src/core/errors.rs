@@ -102,7 +102,8 @@ impl Meaning {
         }
     }
 
-    /// Whether the very same request may be taken later, without anybody changing what it says.
+    /// Whether the very same request may be taken later, without anybody changing what it says. A refused token is
+    /// followed by another one: nothing that waits is lost by it.
     #[must_use]
     pub const fn again(self) -> bool {
         match self {

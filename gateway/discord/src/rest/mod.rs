@@ -42,6 +42,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 use wire::{Exchange, Wire};
 
 /// How often a request is made that is refused for now. Each time it waits for as long as it was told.
@@ -79,6 +80,8 @@ struct Inner {
     echoes: Mutex<Echoes>,
     /// Webhooks that are not there any more, by id and token; an id without a token stands for all of its tokens.
     dead: Mutex<HashSet<(Snowflake, Option<Secret>)>>,
+    /// Threads that somebody put away: nothing new is said there.
+    away: watch::Sender<HashSet<Snowflake>>,
 }
 
 impl std::fmt::Debug for Rest {
@@ -158,7 +161,8 @@ impl Rest {
         let gate = Gate::new(settings.per_second, settings.refusals);
         let queue = Queue::new(gate, settings.queue, Arc::clone(&counters));
         let (echoes, dead) = (Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Inner { settings, wire, queue, counters, echoes, dead })))
+        let away = watch::Sender::default();
+        Ok(Self(Arc::new(Inner { settings, wire, queue, counters, echoes, dead, away })))
     }
 
     /// Where Discord is.
@@ -184,6 +188,29 @@ impl Rest {
 
     fn echoed(&self, nonce: &str) -> Option<Snowflake> {
         self.0.echoes.lock().unwrap_or_else(PoisonError::into_inner).find(nonce)
+    }
+
+    /// Somebody put a thread away, or it was taken out again. A message that waits for its turn there would take it out:
+    /// it is given back as [`Meaning::Archived`], unsent.
+    pub fn put_away(&self, thread: Snowflake, is_away: bool) {
+        self.0.away.send_if_modified(|away| if is_away { away.insert(thread) } else { away.remove(&thread) });
+    }
+
+    /// Waits for the turn of a request.
+    async fn turn(&self, call: &Call, waiter: Waiter) -> Result<Held, Fault> {
+        let (Some(thread), Asked::CreateWithNonce) = (call.lane, call.route.asked) else {
+            return waiter.turn().await;
+        };
+        let mut away = self.0.away.subscribe();
+        tokio::select! {
+            biased;
+            // An error: there is nobody left who could tell.
+            Ok(()) = async { away.wait_for(|away| away.contains(&thread)).await.map(drop) } => {
+                let why = "somebody put the thread away".to_owned();
+                Err(Fault::not_sent(call.route.name, Meaning::Archived, why))
+            }
+            held = waiter.turn() => held,
+        }
     }
 
     /// What was counted until now.
@@ -216,7 +243,7 @@ impl Rest {
         })?;
         let (mut attempts, mut refusals) = (0, 0);
         loop {
-            let mut held = waiter.turn().await?;
+            let mut held = self.turn(call, waiter).await?;
             let within = self.within(call, give_up_at);
             let exchange = inner.wire.exchange(&call.route, call.payload.as_ref(), within).await;
             waiter = match self.next(call, exchange, &mut held) {

@@ -1,6 +1,7 @@
 //! Who goes first, over real sockets.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
+use acp_discord::core::errors::Meaning;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::Body;
 use acp_discord::core::schedule::Priority;
@@ -114,4 +115,31 @@ async fn a_full_queue_says_so() {
     waits.abort();
     waiting(&rest, 0).await;
     stuck.into_iter().for_each(|stuck| stuck.abort());
+}
+
+/// A message that waits for its turn is given back, unsent, when somebody puts its thread away; other threads go on.
+#[tokio::test]
+async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
+    let server = Server::start(|number, _| match number {
+        0 => Reply::limited(0.5, false),
+        _ => Reply::message(6),
+    })
+    .await;
+    let rest = server.rest();
+    let send = |channel| {
+        let rest = rest.clone();
+        tokio::spawn(async move { rest.create_message(channel, &new_message("n", "n"), FINAL).await })
+    };
+    let waits = send(HERE);
+    server.reached(1).await;
+    waiting(&rest, 1).await;
+    rest.put_away(HERE, true);
+    let fault = waits.await.ok().and_then(Result::err);
+    assert_eq!(fault.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{fault:?}");
+    let at_once = send(HERE).await.ok().and_then(Result::err);
+    assert_eq!(at_once.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{at_once:?}");
+    assert!(matches!(send(Snowflake(2)).await, Ok(Ok(_))));
+    rest.put_away(HERE, false);
+    assert!(matches!(send(HERE).await, Ok(Ok(_))));
+    assert_eq!(server.lines().len(), 3);
 }

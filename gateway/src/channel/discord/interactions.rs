@@ -2,7 +2,7 @@
 //! then answered. The interaction's id is the message id, so that each is done once, whatever Discord repeats.
 
 use super::Inner;
-use super::render::body;
+use super::render::{self, body};
 use super::slash::{specs, typed};
 use crate::channel::{Answer, Inbound, Inbox, Offered, Said};
 use crate::core::command;
@@ -80,14 +80,7 @@ impl Inner {
         let mut choices = Vec::new();
         if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
             let who = at.who.user.id.to_string();
-            let found = inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await;
-            // Names and values of choices have 100 characters at most.
-            let short = |text: &str| text.chars().take(100).collect::<String>();
-            choices = found
-                .into_iter()
-                .filter(|it| it.value.chars().count() <= 100)
-                .map(|it| (short(&it.label), it.value))
-                .collect();
+            choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
         if let Err(fault) = self.rest.callback(at.id, &at.token, &Callback::Choices(choices)).await {
             tracing::debug!(%fault, "suggestions could not be shown");

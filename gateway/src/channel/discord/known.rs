@@ -3,17 +3,46 @@
 
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::Identity;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
 /// The most conversations that are remembered; beyond that it begins anew.
 const PLACES_MAX: usize = 20_000;
 const MINUTE_MS: u64 = 60_000;
+/// How long nothing is asked for that was refused for want of a permission: each refusal counts, and so many of them
+/// stop every request of the bot.
+const REFUSED_MS: u64 = 10 * MINUTE_MS;
+
+/// From so many conversations of one channel on that may not be written to, it is the channel.
+const DENIED_MIN: usize = 3;
+/// First and longest time between two tries in such a channel, in milliseconds.
+const DENIED_MS: (u64, u64) = (2_000, 60_000);
+
+/// A channel of which conversations may not be written to.
+#[derive(Debug)]
+struct Denied {
+    conversations: BTreeSet<Snowflake>,
+    /// When one of them is tried next, in milliseconds of the Unix epoch.
+    next_ms: u64,
+    pause_ms: u64,
+}
+
+/// What is shown beside messages, as far as it takes a permission of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Sign {
+    /// Reactions.
+    Reaction,
+    /// The sign of work.
+    Typing,
+}
 
 /// What is known.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     facts: Mutex<Facts>,
+    /// A conversation turned out to be gone.
+    loss: Notify,
 }
 
 /// Where a conversation is.
@@ -34,6 +63,14 @@ struct Facts {
     shut: BTreeSet<Snowflake>,
     /// The last message of a conversation, whoever said it.
     last: HashMap<Snowflake, Snowflake>,
+    /// Until when a sign is not shown in a channel and its threads: Discord did not allow it.
+    refused: HashMap<(Snowflake, Sign), u64>,
+    /// Channels that the bot may not write to just now.
+    denied: HashMap<Snowflake, Denied>,
+    /// Conversations that were looked at before something was said there.
+    looked_at: HashSet<Snowflake>,
+    /// Conversations that turned out to be gone, and that nobody was told of yet.
+    gone: Vec<Snowflake>,
 }
 
 impl Known {
@@ -100,6 +137,75 @@ impl Known {
         *last = (*last).max(message);
     }
 
+    /// Whether it is worth a try to write to a conversation. Where a whole channel is denied, one of its conversations
+    /// tries now and then: each refusal counts towards the ban of the address.
+    pub(super) fn may_try(&self, at: Snowflake, now_ms: u64) -> bool {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut facts = self.facts();
+        let Some(denied) = facts.denied.get_mut(&channel) else { return true };
+        if denied.conversations.len() < DENIED_MIN {
+            return true;
+        }
+        if now_ms < denied.next_ms {
+            return false;
+        }
+        denied.next_ms = now_ms.saturating_add(denied.pause_ms);
+        denied.pause_ms = (denied.pause_ms * 2).min(DENIED_MS.1);
+        true
+    }
+
+    /// A conversation was written to, or may not be.
+    pub(super) fn tried(&self, at: Snowflake, is_denied: bool) {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut facts = self.facts();
+        if is_denied {
+            let new = || Denied { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
+            facts.denied.entry(channel).or_insert_with(new).conversations.insert(at);
+        } else {
+            facts.denied.remove(&channel);
+        }
+    }
+
+    /// A request was answered with a word that this conversation does not exist: its event may never come.
+    pub(super) fn turned_out_gone(&self, at: Snowflake) {
+        self.facts().gone.push(at);
+        self.loss.notify_one();
+    }
+
+    /// Waits for conversations that turned out to be gone.
+    pub(super) async fn losses(&self) -> Vec<Snowflake> {
+        loop {
+            let gone = std::mem::take(&mut self.facts().gone);
+            if !gone.is_empty() {
+                return gone;
+            }
+            self.loss.notified().await;
+        }
+    }
+
+    /// Whether a conversation was not looked at yet; from now on it was.
+    pub(super) fn is_new(&self, at: Snowflake) -> bool {
+        let mut facts = self.facts();
+        if facts.looked_at.len() >= PLACES_MAX {
+            facts.looked_at.clear();
+        }
+        facts.looked_at.insert(at)
+    }
+
+    /// Whether a sign may be tried in a conversation. Times are milliseconds of the Unix epoch.
+    pub(super) fn may_show(&self, sign: Sign, at: Snowflake, now_ms: u64) -> bool {
+        let channel = self.parent(at).unwrap_or(at);
+        self.facts().refused.get(&(channel, sign)).is_none_or(|until| *until <= now_ms)
+    }
+
+    /// A sign was refused for want of a permission, which a thread has from its channel.
+    pub(super) fn may_not_show(&self, sign: Sign, at: Snowflake, now_ms: u64) {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut facts = self.facts();
+        facts.refused.retain(|_, until| *until > now_ms);
+        facts.refused.insert((channel, sign), now_ms.saturating_add(REFUSED_MS));
+    }
+
     /// When somebody last spoke there, in milliseconds of the Unix epoch.
     pub(super) fn last_ms(&self, channel: Snowflake) -> Option<u64> {
         self.facts().last.get(&channel).map(|id| id.made_at_ms())
@@ -123,6 +229,38 @@ mod tests {
         {
             assert_eq!(by_person(1_000, 1_000 + silent_ms, minutes), want, "{silent_ms} {minutes}");
         }
+    }
+
+    #[test]
+    fn a_sign_that_is_not_allowed_is_tried_again_after_a_while() {
+        let known = Known::default();
+        let [channel, thread, other] = [1, 2, 3].map(Snowflake);
+        known.is_at(thread, Some(channel), None);
+        known.may_not_show(Sign::Reaction, thread, 1_000);
+        let shown = |now_ms| {
+            [channel, thread, other].map(|at| {
+                (known.may_show(Sign::Reaction, at, now_ms), known.may_show(Sign::Typing, at, now_ms))
+            })
+        };
+        assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
+        assert_eq!(shown(1_000 + REFUSED_MS), [(true, true); 3]);
+    }
+
+    #[test]
+    fn in_a_channel_that_is_denied_one_tries_for_all() {
+        let known = Known::default();
+        let threads = [11, 12, 13, 14].map(Snowflake);
+        threads.iter().for_each(|thread| known.is_at(*thread, Some(Snowflake(1)), None));
+        let tries = |now_ms| threads.iter().filter(|thread| known.may_try(**thread, now_ms)).count();
+        for thread in threads.iter().take(DENIED_MIN) {
+            assert_eq!(tries(0), 4, "it may be the thread alone");
+            known.tried(*thread, true);
+        }
+        let all: Vec<usize> = (0..15).map(|second| tries(second * 1_000)).collect();
+        assert_eq!(all, [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert!(known.may_try(Snowflake(2), 15_000), "another channel");
+        known.tried(threads[3], false);
+        assert_eq!(tries(15_000), 4);
     }
 
     #[test]

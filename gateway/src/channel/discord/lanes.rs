@@ -33,6 +33,8 @@ const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 pub(super) enum Job {
     /// Somebody wrote.
     Message(Box<Message>),
+    /// Somebody wrote where it must be asked first whether the configuration binds what the conversation hangs from.
+    Unsure(Box<Message>),
     /// Somebody changed what they wrote.
     Edited(Edit),
     /// A message is gone.
@@ -112,9 +114,18 @@ impl Lane {
     }
 
     async fn work(&mut self, job: Job) {
+        let job = match job {
+            Job::Unsure(message) if self.inner.turns_out_configured(self.channel).await => {
+                Job::Message(message)
+            }
+            job => job,
+        };
         let at = || self.inner.at(self.channel, self.inner.known.parent(self.channel));
         match job {
+            Job::Unsure(_) => {}
             Job::Message(message) => {
+                // Whoever writes takes it out.
+                self.inner.rest.put_away(self.channel, false);
                 let id = message.id;
                 if self.bring(&message).await && self.is_whole && !self.has_missed.load(Ordering::SeqCst) {
                     self.inbox.caught_up(at(), id.to_string()).await;
@@ -153,8 +164,10 @@ impl Lane {
             };
             // Unknown: Discord does it far more often, and then the next answer takes it out again.
             let by_person = last_ms.is_some_and(|last| by_person(last, now_ms(), auto_archive_minutes));
+            self.inner.rest.put_away(self.channel, by_person);
             Change::Archived { by_person }
         } else {
+            self.inner.rest.put_away(self.channel, false);
             Change::Unarchived
         };
         self.inbox.changed(self.inner.at(self.channel, None), change).await;
@@ -373,6 +386,42 @@ impl Inner {
         }
         let base = reqwest::Url::parse(self.base.text()).ok();
         base.is_some_and(|base| base.host_str() == Some(host) && base.scheme() == url.scheme())
+    }
+
+    /// Whether the configuration binds a conversation, or the channel that it hangs from; `None` when that is not known.
+    pub(super) fn is_configured(&self, channel: Snowflake) -> Option<bool> {
+        let settings = self.settings();
+        let configured = &settings.configured;
+        if configured.is_empty() || configured.contains(&channel) {
+            return Some(!configured.is_empty());
+        }
+        let parent = self.known.parent(channel);
+        let is_known = parent.is_some() || self.known.spot(channel).is_some();
+        is_known.then(|| parent.is_some_and(|parent| configured.contains(&parent)))
+    }
+
+    /// The same, asked for where it is not known. When nobody says it for a while it is none.
+    async fn turns_out_configured(&self, channel: Snowflake) -> bool {
+        let mut pause = PAUSE.0;
+        loop {
+            if let Some(known) = self.is_configured(channel) {
+                return known;
+            }
+            match self.rest.channel(channel).await {
+                Ok(found) => {
+                    let parent = found.parent_id.filter(|_| found.is_thread());
+                    self.known.is_at(channel, parent, found.guild_id);
+                }
+                Err(fault) if pause > PAUSE.1 => {
+                    tracing::warn!(%fault, thread_id = %channel, "it is not known what this conversation hangs from");
+                    return false;
+                }
+                Err(_) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+            }
+        }
     }
 
     /// The channel of a thread; asked for once where it is not known.

@@ -108,6 +108,7 @@ struct Ear {
 
 impl Ear {
     async fn hear(mut self) {
+        let inner = Arc::clone(&self.inner);
         let mut renewed = self.inner.settings.subscribe();
         let mut line = Line::open(&self.inner);
         let mut look = tokio::time::interval(LOOK.0);
@@ -127,6 +128,11 @@ impl Ear {
                     None => line.is_open = false,
                 },
                 _ = look.tick() => self.look_again().await,
+                losses = inner.known.losses() => {
+                    for channel in losses {
+                        self.gone(channel, "Discord does not know it any more").await;
+                    }
+                }
             }
         }
     }
@@ -327,13 +333,8 @@ impl Ear {
     }
 
     async fn is_bound(&mut self, channel: Snowflake) -> bool {
-        let settings = self.inner.settings();
-        let configured = &settings.configured;
-        if !configured.is_empty() {
-            let parent = self.inner.parent_of(channel).await;
-            if configured.contains(&channel) || parent.is_some_and(|parent| configured.contains(&parent)) {
-                return true;
-            }
+        if self.inner.is_configured(channel) == Some(true) {
+            return true;
         }
         if !self.bound.contains(&channel) {
             // It may have been bound since.
@@ -358,6 +359,8 @@ impl Ear {
                 let is_command = crate::core::command::parse(&message.text).is_some();
                 if is_command || self.is_bound(channel).await {
                     self.put(channel, Job::Message(message));
+                } else if self.inner.is_configured(channel).is_none() {
+                    self.put(channel, Job::Unsure(message));
                 }
             }
         }

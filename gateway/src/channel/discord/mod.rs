@@ -18,15 +18,16 @@ use crate::channel::{
     Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
     Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
 };
+use crate::store::now_ms;
 use acp_discord::core::base::Base;
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
 use acp_discord::core::readback::Wanted;
 use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{self, CannotStart, Fault, Rest, Search, Turn};
 use acp_discord::session;
-use known::Known;
+use known::{Known, Sign};
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,12 +137,39 @@ impl Inner {
             body: render::body(&message.text, &message.actions),
             reply_to: None,
         };
+        if !self.known.may_try(channel, now_ms()) {
+            let why = "the bot may not write to threads of this channel just now".to_owned();
+            return SendOutcome::Rejected { why, again: true };
+        }
+        self.look_first(channel).await;
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
-        if let Ok(posted) = &result {
-            self.known.spoke(channel, posted.id);
+        match result.as_ref().map_err(Fault::meaning) {
+            Ok(posted) => {
+                self.known.tried(channel, false);
+                self.known.spoke(channel, posted.id);
+            }
+            Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => self.known.tried(channel, true),
+            Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
+            Err(_) => {}
         }
         render::sent(result, &message.nonce)
+    }
+
+    /// Before the first word in a thread since the start: a person may have put it away while nobody was here to hear it.
+    async fn look_first(&self, at: Snowflake) {
+        if !self.known.is_new(at) {
+            return;
+        }
+        let Ok(channel) = self.rest.channel(at).await else { return };
+        self.known.is_at(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
+        let last_ms = channel.last_message_id.unwrap_or(at).made_at_ms();
+        let by_person = channel.thread_metadata.is_some_and(|state| {
+            state.archived && known::by_person(last_ms, now_ms(), state.auto_archive_duration)
+        });
+        if by_person {
+            self.rest.put_away(at, true);
+        }
     }
 
     async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> Lookup {
@@ -155,7 +183,7 @@ impl Inner {
                 return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
             }
         };
-        let now = crate::store::now_ms();
+        let now = now_ms();
         let search = Search {
             channel,
             first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOK_BACK_MS)),
@@ -193,7 +221,11 @@ impl Inner {
         };
         let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
             (Ok(channel), Ok(message)) => (channel, message),
-            (Err(why), _) | (_, Err(why)) => return Opened::Rejected { why, again: false },
+            (Err(why), _) => return Opened::Rejected { why, again: false },
+            (Ok(_), Err(_)) => {
+                let why = "the message that it was to hang from was deleted".to_owned();
+                return Opened::Rejected { why, again: false };
+            }
         };
         let name = render::thread_name(&starter.text);
         let turn = Turn::new(Priority::Final, PATIENCE);
@@ -201,6 +233,7 @@ impl Inner {
             Ok(started) => {
                 let guild = started.thread.and_then(|thread| thread.guild);
                 self.known.is_at(started.id, Some(channel), guild);
+                self.known.is_new(started.id);
                 Opened::Made { conversation_id: started.id.to_string() }
             }
             Err(Fault::Rejected(rejection)) => {
@@ -227,8 +260,7 @@ impl Inner {
         let Ok(channel) = id(&to.conversation_id) else { return };
         let (message_id, emoji, before) = match signal {
             Signal::Working => {
-                drop(self.rest.typing(channel).await);
-                return;
+                return self.sign(Sign::Typing, channel, self.rest.typing(channel)).await;
             }
             Signal::Received { message_id } => (message_id, "👀", None),
             Signal::Queued { message_id } => (message_id, "⏳", None),
@@ -236,9 +268,22 @@ impl Inner {
             Signal::Failed { message_id } => (message_id, "❌", Some(["👀", "⏳"])),
         };
         let Ok(message) = id(message_id) else { return };
-        drop(self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE).await);
+        let added = self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE);
+        self.sign(Sign::Reaction, channel, added).await;
         for emoji in before.into_iter().flatten() {
-            drop(self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE).await);
+            let removed = self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE);
+            self.sign(Sign::Reaction, channel, removed).await;
+        }
+    }
+
+    /// Shows a sign, unless it was refused there a while ago.
+    async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
+        if !self.known.may_show(sign, at, now_ms()) {
+            return;
+        }
+        let refused = request.await.err().and_then(|fault| fault.meaning());
+        if matches!(refused, Some(Meaning::Forbidden | Meaning::LostAccess)) {
+            self.known.may_not_show(sign, at, now_ms());
         }
     }
 }

@@ -1,18 +1,22 @@
 //! From what the gateway says to what Discord is asked for, and from what became of it back.
 
-use crate::channel::{Action, ActionStyle, EditOutcome, Outgoing, PartKind, SendOutcome};
+use crate::channel::{Action, ActionStyle, EditOutcome, Outgoing, PartKind, SendOutcome, Suggestion};
 use acp_discord::core::component::{Button, Press, Row, Style};
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::message::Body;
 use acp_discord::core::schedule::Priority;
+use acp_discord::core::units::Limit;
 use acp_discord::rest::{Fault, Posted};
+use unicode_segmentation::UnicodeSegmentation as _;
 
 /// How often it is looked whether there is a token that Discord takes, or whether it can be asked again, in
 /// milliseconds. Without a token no request is made for that.
 pub(super) const AGAIN_MS: u64 = 5_000;
 /// Buttons of one row, and rows of one message.
 const ROW: usize = 5;
+/// The longest name of a thread, in UTF-16 units: Discord has 100.
+const NAME_UNITS_MAX: usize = 90;
 
 /// A message as Discord shows it. A button that does not fit is left out: what it says can be typed.
 pub(super) fn body(text: &str, actions: &[Action]) -> Body {
@@ -29,7 +33,39 @@ fn button(action: &Action) -> Option<Button> {
         ActionStyle::Danger => Style::Danger,
     };
     let press = Press::CustomId(custom_id::encode(&action.command).ok()?);
-    Some(Button { label: action.label.clone(), style, press, disabled: false })
+    let label = fit(&action.label, Limit::ButtonLabel.bounds().1);
+    (!label.is_empty()).then_some(Button { label, style, press, disabled: false })
+}
+
+/// As much of the beginning of a text as so many UTF-16 units hold: what people see as one character stays whole, unless
+/// it has no room alone.
+fn fit(text: &str, units: usize) -> String {
+    let text = text.trim();
+    let whole = taken(text.graphemes(true), units);
+    let fits = if whole.is_empty() { taken(text.split_inclusive(|_: char| true), units) } else { whole };
+    fits.trim_end().to_owned()
+}
+
+/// The first pieces that so many UTF-16 units hold.
+fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
+    let mut left = units;
+    let fits = |piece: &&str| {
+        let rest = left.checked_sub(piece.encode_utf16().count());
+        left = rest.unwrap_or_default();
+        rest.is_some()
+    };
+    pieces.take_while(fits).collect()
+}
+
+/// What is suggested while somebody types, as what is shown and what is sent. One that Discord would not take is left
+/// out: it would take none of the others either.
+pub(super) fn choices(found: Vec<Suggestion>) -> Vec<(String, String)> {
+    let choice = |it: Suggestion| {
+        let name = fit(&it.label, Limit::ChoiceName.bounds().1);
+        let is_taken = Limit::ChoiceName.text(&name).is_ok() && Limit::ChoiceValue.text(&it.value).is_ok();
+        is_taken.then_some((name, it.value))
+    };
+    found.into_iter().filter_map(choice).take(Limit::Choices.bounds().1).collect()
 }
 
 /// What a message is for.
@@ -84,21 +120,13 @@ fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The longest name of a thread, in UTF-16 units: below Discord's 100, whatever those count.
-const NAME_UNITS_MAX: usize = 90;
-
-/// The name of a thread that begins with this text: its first words, as far as they fit.
+/// The name of a thread that begins with this text: its first words.
 pub(super) fn thread_name(starter: &str) -> String {
     let line = starter.lines().next().unwrap_or_default();
     let head = line.split(" works here").next().unwrap_or(line);
-    let mut units = 0;
-    let fits = |c: &char| {
-        units += c.len_utf16();
-        units <= NAME_UNITS_MAX
-    };
-    let name: String = head.chars().filter(|c| !c.is_control()).take_while(fits).collect();
-    let name = name.trim();
-    if name.is_empty() { "A session".to_owned() } else { name.to_owned() }
+    let shown: String = head.chars().filter(|c| !c.is_control()).collect();
+    let name = fit(&shown, NAME_UNITS_MAX);
+    if name.is_empty() { "A session".to_owned() } else { name }
 }
 
 #[cfg(test)]
@@ -106,6 +134,7 @@ mod tests {
     use super::*;
     use acp_discord::core::errors::What;
     use acp_discord::core::ids::Snowflake;
+    use acp_discord::core::message::Callback;
     use acp_discord::rest::{Proof, Rejection};
     use std::time::Duration;
 
@@ -181,5 +210,37 @@ mod tests {
         assert_eq!(thread_name(""), "A session");
         assert_eq!(thread_name(&"x".repeat(200)).len(), 90);
         assert_eq!(thread_name(&"🚀".repeat(60)), "🚀".repeat(45));
+    }
+
+    /// Whatever people and agents call things: what is made of it is taken by Discord, which counts in its own way.
+    #[test]
+    fn names_labels_and_suggestions_fit_whatever_they_are_made_of() {
+        for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
+            let long = text.repeat(200);
+            let name = thread_name(&format!("{long} works here now"));
+            assert_eq!(Limit::ThreadName.text(&name), Ok(()), "{name}");
+            let action =
+                Action { command: "/acp help".to_owned(), label: long.clone(), style: ActionStyle::Primary };
+            let body = body("text", &[action]);
+            assert_eq!(body.rows.len(), 1, "{text}");
+            assert_eq!(body.edit().map(drop), Ok(()), "{text}");
+        }
+        let one = |label: &str, value: &str| Suggestion { label: label.to_owned(), value: value.to_owned() };
+        let (long, good) = ("😀".repeat(99), ("good".to_owned(), "value".to_owned()));
+        let found = vec![one("good", "value"), one(&long, "b"), one("c", &long), one(" ", "d"), one("e", "")];
+        let shown = choices(found);
+        assert_eq!(shown, [good, ("😀".repeat(50), "b".to_owned())]);
+        let many = choices((0..40).map(|n| one("x", &n.to_string())).collect());
+        for choices in [shown, many] {
+            assert_eq!(Callback::Choices(choices).payload().map(drop), Ok(()));
+        }
+    }
+
+    /// A card goes on in another message before Discord rations its edits (30046).
+    #[test]
+    fn cards_are_left_before_their_edits_are_rationed() {
+        use acp_discord::core::gate::OLD_MS;
+        let until = super::super::EDITS_UNTIL_MS;
+        assert!(until + 5 * 60_000 <= OLD_MS, "{until}");
     }
 }

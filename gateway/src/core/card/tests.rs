@@ -160,6 +160,24 @@ fn the_first_line_says_what_goes_on() {
     assert_eq!(it.card.fold(), Some(folded));
 }
 
+/// Of two questions one is answered: the agent still waits for a person, and no sign of work is shown.
+#[test]
+fn who_waits_for_a_person_does_not_work() {
+    let mut it = Scene::new(true);
+    assert!(it.card.is_working());
+    let about = |id: &str| json!({"permission_id": id});
+    for (kind, id, works) in [
+        (EventKind::Permission, "a", false),
+        (EventKind::Permission, "b", false),
+        (EventKind::PermissionSettled, "a", false),
+        (EventKind::PermissionSettled, "b", true),
+        (EventKind::Done, "", false),
+    ] {
+        it.push(kind, about(id));
+        assert_eq!(it.card.is_working(), works, "{kind:?} {id}");
+    }
+}
+
 #[test]
 fn the_end_is_shown_and_fits() {
     let mut it = Scene::new(true);

@@ -90,6 +90,32 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
     }
 }
 
+/// A long question has little room left: what became of it is said all the same, and its buttons go.
+#[tokio::test]
+async fn a_long_question_says_what_became_of_it() {
+    let (_dir, store, mut scribe) = begun().await;
+    lease(&store).await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LONG);
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let id = format!("{LEASE}:7");
+    let options: Vec<_> =
+        (0..13).map(|_| json!({"optionId": "y", "name": "n".repeat(285), "kind": "allow_once"})).collect();
+    let params = json!({"toolCall": {"title": "t".repeat(40)}, "options": options});
+    scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+    board.until("the question", |shown| shown.len() == 1).await;
+    assert!(!board.limit().fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))), "it is long");
+    let by = "a".repeat(300);
+    put(&store, asked(PermissionState::Answered, Some("y"), Some(&by))).await;
+    let payload = json!({"permission_id": id, "option_id": "y", "by": by});
+    scribe.event(EventKind::PermissionSettled, payload).await;
+    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: Yes (aaa");
+    board.until("the question to say it", says_so).await;
+    assert_eq!(board.buttons()[0], Vec::<String>::new());
+    stop.cancel();
+    task.await.unwrap();
+}
+
 /// A card stops its own turn and no other one, and only while that runs.
 #[tokio::test]
 async fn a_card_has_a_button_that_stops_its_own_turn() {
@@ -215,4 +241,46 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
         stop.cancel();
         task.await.unwrap();
     }
+}
+
+/// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
+/// back. It comes when the conversation is taken out.
+#[tokio::test]
+async fn d12_what_is_tried_again_rests_with_its_conversation() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
+    let pass = Pass {
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        live: configured(""),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    let due = Due { binding, end: 3 };
+    let park = |is_parked| {
+        let at = conversation("c");
+        store.write("park", move |tx| bindings::park(tx, &at, is_parked))
+    };
+    let put_away = async {
+        eventually("a first attempt", || async {
+            (channel.faults.lock().unwrap().len() < 2_000).then_some(())
+        })
+        .await;
+        assert!(park(true).await.unwrap());
+    };
+    let (left, ()) = tokio::join!(pass.run(due.clone(), None), put_away);
+    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
+    channel.faults.lock().unwrap().clear();
+    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (Left::Unknown, vec![]));
+    assert!(park(false).await.unwrap());
+    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!((channel.texts(), states(&store).await), (vec!["x".to_owned()], vec!["sent".to_owned()]));
 }

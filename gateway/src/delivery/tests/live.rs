@@ -41,6 +41,7 @@ impl Board {
 
     /// The number of a message, new or not.
     fn take(&self, message: &Outgoing) -> usize {
+        assert!(self.limit().fits(&message.text), "too long: {message:?}");
         let mut messages = self.messages.lock().unwrap();
         let at = messages.iter().position(|known| known.nonce == message.nonce);
         at.unwrap_or_else(|| {
@@ -134,6 +135,9 @@ impl Channel for Board {
                 std::future::pending::<()>().await;
             }
             self.edits.fetch_add(1, Ordering::SeqCst);
+            if !self.limit().fits(&message.text) {
+                return EditOutcome::Gone { why: "it is too long".to_owned() };
+            }
             let mut messages = self.messages.lock().unwrap();
             match message_id.parse::<usize>().ok().and_then(|at| messages.get_mut(at)) {
                 Some(known) => {

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub struct Tally {
     /// Requests by `ROUTE STATUS`, as `POST /channels/{}/messages 200`. Those without an answer count with 0.
     pub requests: BTreeMap<String, u64>,
+    /// Refusals by `ROUTE CODE`, as `PATCH /channels/{}/messages/{} 50083`; those of faults are not among them.
+    pub refusals: BTreeMap<String, u64>,
     /// 429s.
     pub rate_limited: u64,
     /// Requests that count as invalid.
@@ -51,6 +53,21 @@ impl Tally {
         if status == 429 {
             self.rate_limited += 1;
         }
+    }
+
+    /// Notes a refusal with a code of the service's own.
+    pub fn refusal(&mut self, route: &str, code: u64) {
+        *self.refusals.entry(format!("{route} {code}")).or_default() += 1;
+    }
+
+    /// How often one of these codes was the answer, whatever was asked.
+    #[must_use]
+    pub fn refused_with(&self, codes: &[u32]) -> u64 {
+        let is_one = |key: &str| {
+            let code = key.rsplit_once(' ').and_then(|(_, code)| code.parse().ok());
+            code.is_some_and(|code: u32| codes.contains(&code))
+        };
+        self.refusals.iter().filter(|(key, _)| is_one(key)).map(|(_, count)| count).sum()
     }
 
     /// Notes a fault of a request.

@@ -206,6 +206,10 @@ impl Machine {
 
     fn count(&mut self, now: Ms, name: &str, answer: &Answer) {
         self.tally.request(name, answer.status);
+        let code = answer.body.as_ref().filter(|_| answer.status >= 400).and_then(|body| body.get("code"));
+        if let Some(code) = code.and_then(Value::as_u64).filter(|code| *code != 0) {
+            self.tally.refusal(name, code);
+        }
         let shared =
             answer.headers.iter().any(|(name, value)| *name == "x-ratelimit-scope" && value == "shared");
         if matches!(answer.status, 401 | 403 | 429) && !shared {

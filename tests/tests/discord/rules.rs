@@ -1,0 +1,386 @@
+//! The rules of Discord, kept by the whole product: nothing that it sends is refused for its form, and what Discord does
+//! by its own rules costs nobody an answer. The table is in packaging/doc/discord-rules.md.
+
+use crate::stage::{Stage, labels, texts};
+use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
+use acp_tests::fake_discord::core::model::{Id, Interaction};
+use acp_tests::fake_discord::core::permissions::ALL;
+use acp_tests::fake_discord::core::settings::Rule;
+use acp_tests::fake_discord::core::stage::PersonFile;
+use acp_tests::house::AGENT;
+use acp_tests::wait::{SOON, eventually, until};
+use serde_json::json;
+
+const CREATE: &str = "POST /channels/{}/messages";
+const PAGE: &str = "GET /channels/{}/messages";
+const REACT: &str = "PUT /channels/{}/messages/{}/reactions/{}/@me";
+const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+const HOUR_MS: u64 = 3_600_000;
+
+/// Starts a session in a new thread, with a label.
+fn spawn_called(stage: &Stage, label: &str) -> Id {
+    let cwd = stage.house.world.dir("work/project").display().to_string();
+    let options =
+        [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto")), ("label", json!(label))];
+    stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
+    let thread = || stage.fake.threads_of(stage.channel).first().map(|thread| thread.id);
+    eventually(SOON, "the thread is there", thread)
+}
+
+/// What a bot suggested.
+fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
+    let answered = eventually(SOON, "suggestions", || stage.fake.interaction(used.id).answered);
+    assert_eq!(answered.kind, 8, "{answered:?}");
+    let choices = answered.data["choices"].as_array().cloned().unwrap_or_default();
+    choices.iter().filter_map(|choice| Some(choice["name"].as_str()?.to_owned())).collect()
+}
+
+/// Time passes on the service and here, while nothing is waited for.
+fn pass(stage: &Stage, ms: u64) {
+    let end = stage.fake.now() + ms;
+    until(2 * SOON, "time passes", || stage.fake.now() >= end);
+}
+
+/// It is later on the service; that no heartbeat came in between is not held against anybody.
+fn later(stage: &Stage, ms: u64) {
+    stage.fake.without_rules(&[Rule::Heartbeats]);
+    stage.fake.advance(ms);
+}
+
+/// Names, questions, answers, cards and suggestions of characters that count twice.
+#[test]
+fn nothing_that_is_said_breaks_a_limit() {
+    let stage = Stage::new(&[], LIVE);
+    let label = "😀".repeat(80);
+    let thread = spawn_called(&stage, &label);
+    assert!(stage.fake.channel(thread).name.starts_with("😀"), "{:?}", stage.fake.channel(thread));
+    let archive = stage.fake.channel(thread).thread.map(|thread| thread.auto_archive_minutes);
+    assert_eq!(archive, Some(10_080));
+    let typed = stage.fake.autocomplete(stage.ann, thread, &stage.bot, "acp status", ("session", ""));
+    let shown = suggested(&stage, &typed.unwrap_or_else(|e| panic!("{e}")));
+    assert!(shown.iter().any(|name| name.starts_with("😀")), "{shown:?}");
+    let fence = format!("say ```text\\n{}\\n```", "🦀".repeat(900));
+    let steps = [fence.as_str(), "say Wait.", "sleep 2500", &fence, &fence].join("\n");
+    stage.fake.post(stage.ann, thread, &steps);
+    until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    let crabs = |text: &str| text.matches('🦀').count();
+    let parts = texts(&stage.told(thread));
+    let answer: Vec<&String> = parts.iter().filter(|text| !text.starts_with("Done")).collect();
+    assert_eq!(answer.iter().map(|text| crabs(text)).sum::<usize>(), 2_700, "{parts:#?}");
+    assert!(answer.iter().all(|text| text.matches("```").count() % 2 == 0), "{parts:#?}");
+    stage.fake.post(stage.ann, thread, &format!("permission {}", "👩‍💻".repeat(300)));
+    let asked = stage.said(thread, "The agent asks");
+    assert_eq!(labels(&asked).len(), 4);
+    stage.press(stage.boss, &asked, &labels(&asked)[0]);
+    until(SOON, "it is answered", || stage.finals(thread).len() == 2);
+    let tally = stage.fake.tally();
+    assert_eq!((tally.refusals.len(), tally.rate_limited), (0, 0), "{tally:?}");
+    stage.end();
+}
+
+/// A whole conversation, with nothing allowed but what the README asks for.
+#[test]
+fn the_permissions_of_the_readme_are_enough() {
+    let stage = Stage::new(&[], LIVE);
+    let needed: Vec<String> = acp_discord::core::permissions::NEEDED
+        .iter()
+        .map(|(name, _)| name.to_uppercase().replace(' ', "_"))
+        .collect();
+    let known = |name: &String| ALL.iter().any(|(known, _)| known == name);
+    assert!(needed.iter().all(known), "{needed:?}");
+    let others: Vec<&str> =
+        ALL.iter().map(|(name, _)| *name).filter(|name| !needed.iter().any(|it| it == name)).collect();
+    let guild = stage.fake.channel(stage.channel).guild_id;
+    stage.fake.deny(stage.bot.user, guild, &others);
+    let thread = stage.spawn();
+    let first = stage.fake.post(stage.ann, thread, "say Begun.\nsleep 2500\nsay \\nOver.");
+    stage.answers(thread, &["Begun.\nOver."]);
+    stage.reacted(first, thread, "✅");
+    stage.fake.post(stage.ann, thread, "permission Write");
+    let asked = stage.said(thread, "Write");
+    stage.press(stage.boss, &asked, &labels(&asked)[0]);
+    until(SOON, "it is answered", || stage.finals(thread).len() == 2);
+    until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
+    stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
+    stage.said(thread, "session is closed");
+    let tally = stage.fake.tally();
+    assert_eq!((tally.refusals.len(), tally.invalid), (0, 0), "{tally:?}");
+    stage.end();
+}
+
+/// Each refusal for want of a permission counts towards the ban of the address: one that comes back with every message
+/// would end in that.
+#[test]
+fn a_sign_that_is_not_allowed_is_not_asked_for_with_each_message() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.deny(stage.bot.user, stage.channel, &["ADD_REACTIONS"]);
+    let answers = ["0", "1", "2", "3", "4"];
+    for (number, answer) in answers.iter().enumerate() {
+        stage.fake.post(stage.ann, thread, &format!("say {answer}"));
+        stage.answers(thread, &answers[..=number]);
+    }
+    // Signs come after the answers that they belong to.
+    pass(&stage, 3_000);
+    let refused = stage.fake.tally().refusals.get(&format!("{REACT} 50013")).copied();
+    // The second one may have been under way when the first was refused.
+    assert!(matches!(refused, Some(1 | 2)), "{refused:?}");
+    stage.end();
+}
+
+/// The same for answers in a channel that the bot cannot see any more: one thread tries for all of them.
+#[test]
+fn a_channel_that_is_denied_is_tried_by_one_thread_at_a_time() {
+    let more = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n";
+    let stage = Stage::new(&[], more);
+    let threads: Vec<Id> = (0..6).map(|_| stage.spawn()).collect();
+    for thread in &threads {
+        stage.fake.post(stage.ann, *thread, "sleep 1500\nsay one");
+    }
+    let runs = || stage.house.prompts_received("sleep 1500\nsay one") == threads.len();
+    until(SOON, "the turns run", runs);
+    stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(SOON, "the turns end", || stage.house.agent_events("turn_end").len() == threads.len());
+    pass(&stage, 12_000);
+    let refused = stage.fake.tally().refused_with(&[50001]);
+    // Each once, with a sign of each kind and a look before the first word; then one of them after 2, 4 and 8 seconds.
+    assert!(refused <= 30, "{refused}: {:?}", stage.fake.tally().refusals);
+    stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    threads.iter().for_each(|thread| stage.answers(*thread, &["one"]));
+    stage.end();
+}
+
+/// A request that hangs holds up nobody's command: Discord waits for three seconds.
+#[test]
+fn commands_are_acknowledged_while_a_request_hangs() {
+    let entry = format!("[[bindings]]\nchannel = \"discord\"\nconversation = \"1\"\nagent = \"{AGENT}\"\n");
+    let stage = Stage::new(&[], &entry);
+    let guild = stage.fake.channel(stage.channel).guild_id;
+    let elsewhere = stage.fake.add_channel(guild, "elsewhere");
+    stage.fake.rest_fault("GET /channels/{}", When::Next(1), RestFate::StallBefore { ms: Some(8_000) });
+    stage.fake.post(stage.ann, elsewhere, "is this for an agent?");
+    let stalled = || stage.fake.tally().rest_faults.contains_key("stall_before");
+    until(SOON, "it is asked what the channel hangs from", stalled);
+    stage.answer(&stage.command(stage.ann, stage.channel, "agents", &[]));
+    assert_eq!(stage.fake.tally().late_responses, 0);
+    stage.end();
+}
+
+/// D7: what waits when a token is refused is told with the next one.
+#[test]
+fn d07_r_an_answer_waits_for_a_token_that_is_taken() {
+    let mut stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::ErrorBefore { status: 401 });
+    stage.fake.post(stage.ann, thread, "say two");
+    until(SOON, "it is refused", || stage.fake.tally().requests.get(&format!("{CREATE} 0")).is_some());
+    until(SOON, "that is said", || stage.house.gateway_log().contains("a part was not taken"));
+    stage.house.kill_gateway();
+    stage.house.start_gateway();
+    stage.is_there();
+    stage.answers(thread, &["one", "two"]);
+    stage.end();
+}
+
+/// D12: an answer that waits for Discord's budget does not take out what a person puts away meanwhile.
+#[test]
+fn d12_r_what_waits_for_a_budget_takes_no_thread_out() {
+    const LIMIT_MS: u64 = 5_000;
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    let fate = RestFate::RateLimited { retry_after_ms: LIMIT_MS, scope: Scope::User };
+    stage.fake.rest_fault(CREATE, When::Next(1), fate);
+    stage.fake.post(stage.ann, thread, "say two");
+    until(SOON, "it waits", || stage.fake.tally().rest_faults.contains_key("rate_limited"));
+    stage.fake.archive(thread, true);
+    pass(&stage, LIMIT_MS + 2_000);
+    assert_eq!(stage.finals(thread), ["one"]);
+    assert!(stage.fake.channel(thread).thread.is_some_and(|thread| thread.archived));
+    stage.fake.archive(thread, false);
+    stage.answers(thread, &["one", "two"]);
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.answers(thread, &["one", "two", "three"]);
+    stage.end();
+}
+
+/// A locked thread takes nothing; once it is unlocked, it is told what it is owed.
+#[test]
+fn a_locked_thread_is_told_when_it_is_unlocked() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
+    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    stage.fake.lock(thread, true);
+    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    assert_eq!(stage.finals(thread), [""; 0]);
+    stage.fake.lock(thread, false);
+    stage.answers(thread, &["one"]);
+    stage.end();
+}
+
+/// H12: a message that arrived and was deleted by a person is not sent again, though nobody heard that it arrived.
+#[test]
+fn h12_r_what_a_person_deleted_is_not_sent_again() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.rest_fault(PAGE, When::Next(1), RestFate::StallBefore { ms: Some(2_000) });
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
+    stage.fake.post(stage.ann, thread, "sleep 500\nsay two");
+    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 500\nsay two") == 1);
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
+    until(SOON, "it arrives", || stage.finals(thread).len() == 2);
+    let lost = stage.told(thread).pop().unwrap_or_else(|| panic!("nothing is there"));
+    stage.fake.delete(lost.id);
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.answers(thread, &["one", "three"]);
+    let again = stage.fake.tally().refusals.get(&format!("{CREATE} 10008")).copied();
+    assert_eq!(again, Some(1), "it was asked again with its nonce");
+    let told = texts(&stage.told(thread));
+    assert!(!told.iter().any(|text| text.contains("not shown here")), "it was: {told:#?}");
+    stage.end();
+}
+
+/// Addresses of files end after a day; what waits in the queue for longer has its files all the same.
+#[test]
+fn a_file_is_there_when_its_address_has_ended() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
+    until(SOON, "the turn runs", || stage.house.prompts_received("say Begun.\nwait_cancel") == 1);
+    let bytes = b"what-is-in-the-file".to_vec();
+    let file = PersonFile { filename: "notes.txt".into(), content_type: Some("text/plain".into()), bytes };
+    let with = stage.fake.post_with(stage.ann, thread, "say read", vec![file], None);
+    stage.reacted(with, thread, "⏳");
+    later(&stage, 25 * HOUR_MS);
+    stage.answer(&stage.command(stage.ann, thread, "acp cancel", &[]));
+    until(SOON, "the agent has the file", || {
+        let prompts = stage.house.received("session/prompt");
+        prompts.iter().any(|prompt| prompt.to_string().contains("what-is-in-the-file"))
+    });
+    stage.end();
+}
+
+/// The token of an interaction ends after fifteen minutes: what a turn says goes another way.
+#[test]
+fn an_answer_needs_no_token_of_an_interaction() {
+    let stage = Stage::new(&["--steer"], LIVE);
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say Begun.\nsleep 4000\nsay \\nOver.");
+    let card = stage.said(thread, "Begun.");
+    stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]));
+    later(&stage, HOUR_MS / 3);
+    until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    stage.shows(&card, "Done");
+    let tally = stage.fake.tally();
+    assert_eq!(tally.refused_with(&[10015, 10062, 50027]), 0, "{tally:?}");
+    stage.end();
+}
+
+/// More was said while the bot was away than one page holds.
+#[test]
+fn what_was_missed_is_read_page_by_page() {
+    let mut stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.house.kill_gateway();
+    stage.fake.post(stage.ann, thread, "say first");
+    for number in 0..210 {
+        stage.fake.post(stage.eve, thread, &format!("say {number}"));
+    }
+    stage.fake.post(stage.ann, thread, "say last");
+    stage.house.start_gateway();
+    stage.is_there();
+    stage.answers(thread, &["one", "first", "last"]);
+    assert_eq!(stage.house.agent_events("prompt").len(), 3);
+    stage.end();
+}
+
+/// As many threads as there may be: that is said, and the session is there once there is room.
+#[test]
+fn a_full_server_gets_its_thread_when_there_is_room() {
+    let stage = Stage::new(&[], "");
+    stage.fake.configure(json!({"active_threads_max": 0}));
+    let cwd = stage.house.world.dir("work/project").display().to_string();
+    let options = [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
+    let said = stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
+    assert!(said.contains("160006") || said.contains("Maximum number of active threads"), "{said}");
+    stage.fake.configure(json!({"active_threads_max": 10}));
+    until(2 * SOON, "the thread is made", || !stage.fake.threads_of(stage.channel).is_empty());
+    let thread = stage.fake.threads_of(stage.channel)[0].id;
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.end();
+}
+
+/// What happened while nobody was there to hear it is seen before a word is said: one thread is gone, and one was put
+/// away while its turn went on.
+#[test]
+fn what_happened_to_a_thread_meanwhile_is_seen() {
+    let mut stage = Stage::new(&[], "");
+    let (gone, away) = (stage.spawn(), stage.spawn());
+    let key = stage.key(gone);
+    let text = "sleep 2500\nsay one";
+    stage.fake.post(stage.ann, away, text);
+    until(SOON, "the turn runs", || stage.house.prompts_received(text) == 1);
+    stage.house.kill_gateway();
+    stage.fake.delete_channel(gone);
+    stage.fake.archive(away, true);
+    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    stage.house.start_gateway();
+    stage.is_there();
+    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    pass(&stage, 2_000);
+    assert_eq!(stage.finals(away), [""; 0]);
+    assert!(stage.fake.channel(away).thread.is_some_and(|thread| thread.archived));
+    stage.fake.archive(away, false);
+    stage.answers(away, &["one"]);
+    stage.end();
+}
+
+/// D3: that a thread was deleted may be told by no event; the next word there finds it out.
+#[test]
+fn d03_r_a_thread_whose_end_nobody_told_ends_its_session() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
+    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    stage.fake.event_fault("THREAD_DELETE", When::Next(1), EventFate::Drop);
+    stage.fake.delete_channel(thread);
+    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    stage.end();
+}
+
+#[test]
+fn a_thread_outlives_its_first_message() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.delete(thread);
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.end();
+}
+
+/// Typing lasts for ten seconds: it is shown again as long as the agent works, and not while it waits for an answer.
+#[test]
+fn typing_goes_on_with_the_work() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "sleep 10000\npermission Write");
+    let typed = || stage.fake.tally().typing.get(&thread.to_string()).copied().unwrap_or_default();
+    let asked = stage.said(thread, "Write");
+    assert!(typed() >= 2, "it types, and types again: {}", typed());
+    let before = typed();
+    pass(&stage, 10_000);
+    assert_eq!(typed(), before, "it waits for a person");
+    stage.press(stage.boss, &asked, &labels(&asked)[0]);
+    until(SOON, "it is answered", || stage.finals(thread).len() == 1);
+    stage.end();
+}

@@ -1,0 +1,216 @@
+//! Rules of Discord that take more requests than a conversation makes: the package keeps them, and the fake would have
+//! refused. The table is in packaging/doc/discord-rules.md.
+
+use crate::{CREATE, FINAL, PATIENT, Stage, meaning, new, sent, stage};
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Body, Callback};
+use acp_discord::core::route::{PAGE_MAX, Page};
+use acp_discord::rest::Fault;
+use acp_shared::redact::Secret;
+use acp_tests::fake_discord::core::settings::Rule;
+use serde_json::json;
+
+/// Reads so many other channels, all at once.
+fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), Fault>> {
+    let guild = stage.fake.channel(stage.channel).guild_id;
+    let channels: Vec<_> =
+        (0..count).map(|n| Snowflake(stage.fake.add_channel(guild, &format!("c{n}")))).collect();
+    let rest = &stage.rest;
+    let reads = channels.into_iter().map(|channel| async move { rest.channel(channel).await.map(drop) });
+    stage.runtime.block_on(futures_util::future::join_all(reads))
+}
+
+/// 50 requests a second, whichever they are: 40 are made.
+#[test]
+fn the_budget_of_the_whole_bot_is_kept_without_a_refusal() {
+    let stage = stage(|_| ());
+    let read = read_channels(&stage, 150);
+    assert!(read.iter().all(Result::is_ok), "{read:?}");
+    let tally = stage.fake.tally();
+    assert_eq!(
+        (tally.rate_limited, tally.requests.get("GET /channels/{} 200")),
+        (0, Some(&150)),
+        "{tally:?}"
+    );
+}
+
+/// Refusals end in a ban of the address: requests stop before that, and those that nothing is wrong with, too.
+#[test]
+fn refusals_stop_requests_before_the_address_is_banned() {
+    let stage = stage(|settings| settings.refusals = 8);
+    stage.fake.configure(json!({"invalid": {"limit": 10, "window_ms": 600_000}}));
+    stage.fake.deny(stage.bot.user, stage.channel, &["SEND_MESSAGES"]);
+    for n in 0..8 {
+        assert_eq!(meaning(stage.create(&format!("n{n}"), "x")), Some(Meaning::Forbidden), "{n}");
+    }
+    for n in 8..20 {
+        let stopped = stage.create(&format!("n{n}"), "x");
+        assert!(matches!(stopped, Err(Fault::Limited { .. })), "{stopped:?}");
+    }
+    assert_eq!(stage.fake.tally().invalid, 8);
+    let other = stage.fake.rest(crate::TOKEN, "GET", "/users/@me", None);
+    assert_eq!(other.map(|answer| answer.status).ok(), Some(200), "the address is not banned");
+}
+
+/// A nonce is one message's for a while, for each author: what has another nonce is another message, though it says
+/// the same.
+#[test]
+fn a_nonce_is_one_message() {
+    let stage = stage(|_| ());
+    let ids = ["n1", "n2"].map(|nonce| sent(stage.create(nonce, "the same")));
+    assert_ne!(ids[0], ids[1]);
+    assert_eq!(sent(stage.create("n1", "the same")), ids[0]);
+    // Once it is forgotten, the same request is a second message: whoever comes so late looks first.
+    stage.fake.advance(stage.fake.settings().nonce_window_ms + 1);
+    assert_ne!(sent(stage.create("n1", "the same")), ids[0]);
+    assert_eq!(stage.texts().len(), 3);
+}
+
+#[test]
+fn a_channel_has_fifteen_webhooks() {
+    let stage = stage(|_| ());
+    let make = || stage.runtime.block_on(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
+    for _ in 0..15 {
+        assert!(make().is_ok());
+    }
+    assert_eq!(meaning(make()), Some(Meaning::Full));
+}
+
+#[test]
+fn a_server_has_so_many_threads() {
+    let stage = stage(|_| ());
+    stage.fake.configure(json!({"active_threads_max": 1}));
+    let start = |nonce: &str| {
+        let starter = sent(stage.create(nonce, "starter"));
+        let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
+        stage.runtime.block_on(thread).map(|started| started.id)
+    };
+    let first = start("n1");
+    assert!(first.is_ok(), "{first:?}");
+    assert_eq!(meaning(start("n2")), Some(Meaning::Full));
+    assert!(Meaning::Full.again());
+}
+
+#[test]
+fn a_locked_thread_takes_nothing_and_is_no_end() {
+    let stage = stage(|_| ());
+    let starter = sent(stage.create("n1", "starter"));
+    let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
+    let thread = stage.runtime.block_on(thread).map(|started| started.id).unwrap_or(starter);
+    let say = || stage.runtime.block_on(stage.rest.create_message(thread, &new("n2", "x"), FINAL));
+    stage.fake.deny(stage.bot.user, stage.channel, &["MANAGE_THREADS"]);
+    stage.fake.lock(thread.0, true);
+    assert_eq!(meaning(say()), Some(Meaning::Locked));
+    stage.fake.lock(thread.0, false);
+    sent(say());
+}
+
+/// Nobody edits what somebody else said.
+#[test]
+fn a_message_of_somebody_else_is_not_edited() {
+    let stage = stage(|_| ());
+    let theirs = Snowflake(stage.fake.post(stage.ann, stage.channel, "mine"));
+    assert_eq!(meaning(stage.edit(theirs, "yours")), Some(Meaning::Forbidden));
+}
+
+/// First answers are in time, given once, and of the kind that fits; fifteen minutes later there is none at all.
+#[test]
+fn an_interaction_is_answered_in_time_and_once() {
+    let stage = stage(|_| ());
+    let application = Snowflake(stage.bot.application);
+    let commands = [json!({"name": "ping", "description": "says so", "type": 1})];
+    let put = stage.runtime.block_on(stage.rest.put_commands(application, None, &commands));
+    assert_eq!(put, Ok(()));
+    let used = || {
+        let used = stage.fake.command(stage.ann, stage.channel, &stage.bot, "ping", &[]);
+        let used = used.unwrap_or_else(|e| panic!("{e}"));
+        (Snowflake(used.id), Secret::new(used.token))
+    };
+    let answer = |(id, token): &(Snowflake, Secret), callback: &Callback| {
+        stage.runtime.block_on(stage.rest.callback(*id, token, callback))
+    };
+    let later = Callback::Later { flags: 0 };
+    let first = used();
+    assert_eq!(
+        meaning(answer(&first, &Callback::UpdateLater)),
+        Some(Meaning::Invalid),
+        "that is for buttons"
+    );
+    assert_eq!(answer(&first, &later), Ok(()));
+    assert_eq!(meaning(answer(&first, &later)), Some(Meaning::AlreadyAnswered));
+    let edit = |text: &str| {
+        stage.runtime.block_on(stage.rest.edit_original(application, &first.1, &Body::text(text)))
+    };
+    assert_eq!(edit("done"), Ok(()));
+    let late = used();
+    stage.fake.advance(3_001);
+    assert_eq!(meaning(answer(&late, &later)), Some(Meaning::TooLate));
+    stage.fake.advance(900_000);
+    assert_eq!(meaning(edit("too late")), Some(Meaning::TooLate));
+    // What an open interaction is told counts against nothing: not even a bot that may send nothing more.
+    assert!(!stage.rest.counts().unauthorized);
+}
+
+/// Pages go upward from a message, the newest first in each, until one is not full.
+#[test]
+fn pages_go_on_until_one_is_not_full() {
+    let stage = stage(|_| ());
+    let start = Snowflake(stage.fake.post(stage.ann, stage.channel, "start"));
+    let said: Vec<_> =
+        (0..205).map(|n| Snowflake(stage.fake.post(stage.ann, stage.channel, &n.to_string()))).collect();
+    let (mut after, mut read, mut sizes) = (start, Vec::new(), Vec::new());
+    loop {
+        let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::After(after), PAGE_MAX));
+        let mut page: Vec<_> =
+            page.unwrap_or_else(|fault| panic!("{fault}")).iter().map(|message| message.id).collect();
+        assert!(page.is_sorted_by(|a, b| a > b), "the newest first");
+        sizes.push(page.len());
+        page.reverse();
+        after = page.last().copied().unwrap_or(after);
+        read.extend(page);
+        if sizes.last() != Some(&usize::from(PAGE_MAX)) {
+            break;
+        }
+    }
+    assert_eq!((read, sizes), (said, vec![100, 100, 5]));
+}
+
+/// Without the intent, Discord shows nothing of what others say; files end with their addresses.
+#[test]
+fn what_is_not_shown_is_empty_and_what_is_gone_says_so() {
+    let stage = stage(|_| ());
+    stage.fake.post(stage.ann, stage.channel, "secret");
+    let texts = || {
+        let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::Newest, 10));
+        let page = page.unwrap_or_else(|fault| panic!("{fault}"));
+        page.into_iter().map(|message| message.text).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(), ["secret"]);
+    stage.fake.set_privileged_intents(stage.bot.user, 0);
+    assert_eq!(texts(), [""]);
+    stage.fake.without_rules(&[Rule::MessageContentIntent]);
+    assert_eq!(texts(), ["secret"]);
+    let hook = stage.runtime.block_on(stage.rest.add_reaction(stage.here(), Snowflake(1), "👀", PATIENT));
+    assert_eq!(meaning(hook), Some(Meaning::Gone(What::Message)));
+    assert_eq!(stage.fake.tally().requests_to(CREATE), 0);
+}
+
+/// A thread that was silent for long enough archives itself; whoever posts takes it out.
+#[test]
+fn a_thread_that_archived_itself_comes_back_with_the_answer() {
+    let stage = stage(|_| ());
+    let starter = sent(stage.create("n1", "starter"));
+    let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
+    let thread = stage.runtime.block_on(thread).map(|started| started.id).unwrap_or(starter);
+    let is_away = || {
+        let channel = stage.runtime.block_on(stage.rest.channel(thread));
+        channel.ok().and_then(|channel| channel.thread_metadata).is_some_and(|state| state.archived)
+    };
+    stage.fake.advance(10_079 * 60_000);
+    assert!(!is_away());
+    stage.fake.advance(2 * 60_000);
+    assert!(is_away());
+    sent(stage.runtime.block_on(stage.rest.create_message(thread, &new("n2", "x"), FINAL)));
+    assert!(!is_away());
+}
