@@ -3,7 +3,9 @@
 
 mod chaos;
 mod conversation;
+mod demo;
 mod faults;
+mod foreign;
 mod queue;
 mod restarts;
 mod stage;
