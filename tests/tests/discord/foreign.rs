@@ -79,7 +79,6 @@ impl Visit {
                 None => {}
             }
         }
-        assert!(parts.is_empty() || answers.len() < self.want[&thread].len(), "no end: {parts:?}");
         answers
     }
 
@@ -271,7 +270,8 @@ fn judge(visit: Visit) {
             let same = told.iter().filter(|it| it.nonce.is_some() && it.nonce == once.nonce).count();
             assert_eq!(same, 1, "{once:?}");
         }
-        assert!(told.iter().all(|it| labels(it).is_empty()), "no button is left: {told:#?}");
+        // What is said to a word that waits keeps its Drop for now; cards and questions keep nothing.
+        assert!(told.iter().all(|it| labels(it).iter().all(|label| label == "Drop")), "{told:#?}");
         println!("--- {thread}");
         stage.fake.transcript(thread).iter().for_each(|it| println!("{}: {}", it.author_id, it.content));
     }
