@@ -295,9 +295,3 @@ fn afternoon(agent: &'static str) {
 fn qwen_code_lives_in_a_thread() {
     afternoon("qwen");
 }
-
-#[test]
-#[ignore = "needs installed agents: make test-foreign"]
-fn opencode_lives_in_a_thread() {
-    afternoon("opencode");
-}
