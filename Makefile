@@ -24,7 +24,7 @@ SIM_SEEDS ?= 10000
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-vm nightly replay cases mutants bench bench-wrapper fmt lint
+.PHONY: help up build wrapper man completions test test-foreign test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,14 +61,20 @@ else
 	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
-test-foreign: ## Install real agents into target/foreign and run them through the gateway
+test-foreign: ## Install real agents into target/foreign and run them through the gateway, and in threads of a fake Discord
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test discord -- --ignored --test-threads=1 foreign::
 
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
+
+picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
+	$(CARGO) build --locked --workspace --bins
+	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::the_demo_agent_lives_in_a_thread
+	$(TARGET_DIR)/debug/thread-picture draw tests/pictures/thread.json > packaging/doc/discord-thread.svg
 
 nightly: ## Run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills (ACP_TEST_SEED=N), 10,000 fresh seeds (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins

@@ -82,7 +82,16 @@ impl Plan {
         if let Some(init_ms) = self.init_ms {
             agent = agent.set("init_ms", init_ms);
         }
-        world.configure(GATEWAY, &self.gateway, &BTreeMap::from([(AGENT, agent)]));
+        self.build_in(world, &BTreeMap::from([(AGENT, agent)]))
+    }
+
+    /// Builds it in a world that is there, with these agents instead of the scripted one.
+    ///
+    /// # Panics
+    /// When the services do not become ready.
+    #[must_use]
+    pub fn build_in(&self, world: World, agents: &BTreeMap<&str, Agent>) -> House {
+        world.configure(GATEWAY, &self.gateway, agents);
         if !self.supervisor.is_empty() {
             world.write("supervisor.toml", &self.supervisor);
         }

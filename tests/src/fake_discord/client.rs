@@ -94,6 +94,12 @@ impl FakeDiscord {
         None
     }
 
+    /// The file in which it keeps what it accepts.
+    #[must_use]
+    pub fn store(&self) -> &Path {
+        &self.store
+    }
+
     /// `127.0.0.1:PORT`, the same for all its lives.
     #[must_use]
     pub fn address(&self) -> &str {

@@ -38,6 +38,7 @@ pub struct Stage {
     pub boss: Id,
     pub eve: Id,
     pub bot: BotHandle,
+    pub agent: &'static str,
     dir: TempDir,
 }
 
@@ -49,12 +50,21 @@ impl Stage {
 
     /// The same, with settings that know the ground.
     pub fn on(flags: &[&str], more: impl FnOnce(&Ground<'_>) -> String) -> Self {
+        Self::of(AGENT, more, |toml| Plan::flags(flags).gateway(toml).build())
+    }
+
+    /// A stage of this agent, whose house is built with this TOML for its gateway.
+    pub fn of(
+        agent: &'static str,
+        more: impl FnOnce(&Ground<'_>) -> String,
+        build: impl FnOnce(&str) -> House,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         let fake = FakeDiscord::start(dir.path());
         let guild = fake.add_guild("guild");
         let channel = fake.add_channel(guild, "general");
         let [ann, boss, eve] = ["ann", "boss", "eve"].map(|name| fake.add_user(guild, name));
-        let bot = fake.add_bot(guild, "bot", TOKEN);
+        let bot = fake.add_bot(guild, "acp-host", TOKEN);
         let token = write_token(dir.path(), "token", TOKEN);
         let more = more(&Ground { fake: &fake, guild, ann, eve, dir: dir.path() });
         let toml = format!(
@@ -65,8 +75,8 @@ impl Stage {
             token.display(),
             fake.url()
         );
-        let house = Plan::flags(flags).gateway(&toml).build();
-        let stage = Self { house, fake, guild, channel, ann, boss, eve, bot, dir };
+        let house = build(&toml);
+        let stage = Self { house, fake, guild, channel, ann, boss, eve, bot, agent, dir };
         stage.is_there();
         stage
     }
@@ -152,10 +162,10 @@ impl Stage {
     pub fn spawn(&self) -> Id {
         let before = self.fake.threads_of(self.channel).len();
         let cwd = self.house.world.dir("work/project").display().to_string();
-        let options = [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
+        let options = [("agent", json!(self.agent)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
         let used = self.command(self.ann, self.channel, "acp spawn", &options);
         let said = self.answer(&used);
-        assert!(said.contains(AGENT), "{said}");
+        assert!(said.contains(self.agent), "{said}");
         let threads = self.fake.threads_of(self.channel);
         assert_eq!(threads.len(), before + 1, "{said}");
         let thread = threads.iter().map(|thread| thread.id).max().unwrap_or_default();
@@ -178,7 +188,7 @@ impl Stage {
 
     /// The answers of turns in a thread: what ends with a footer, without it.
     pub fn finals(&self, thread: Id) -> Vec<String> {
-        let footer = format!("\n\n{AGENT} · ");
+        let footer = format!("\n\n{} · ", self.agent);
         let of = |message: Message| Some(message.content.rsplit_once(&footer)?.0.to_owned());
         self.told(thread).into_iter().filter_map(of).collect()
     }
@@ -270,6 +280,13 @@ pub fn texts(messages: &[Message]) -> Vec<String> {
 /// The labels of a message's buttons, in order.
 pub fn labels(message: &Message) -> Vec<String> {
     buttons(message).iter().filter_map(|button| Some(button["label"].as_str()?.to_owned())).collect()
+}
+
+/// The style of a message's button, as Discord counts them: 1 to 4.
+pub fn style(message: &Message, label: &str) -> u64 {
+    let found = buttons(message).into_iter().find(|button| button["label"] == label);
+    let style = found.and_then(|button| button["style"].as_u64());
+    style.unwrap_or_else(|| panic!("no button {label}: {message:?}"))
 }
 
 /// What a button of a message carries.

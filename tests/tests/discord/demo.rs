@@ -1,0 +1,143 @@
+//! The agent that is in the program, in a thread from its spawn to its end: what the README tells. The picture in it is of
+//! this run: `make picture`.
+
+use crate::stage::{Stage, labels};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::fake_discord::store::Store;
+use acp_tests::house::Plan;
+use acp_tests::picture::{Transcript, page};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::world::World;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+const CODE: &str = "What is no directive comes back as it is:\n\
+    ```rust\nfn main() {\n    println!(\"Hello from a thread.\");\n}\n```";
+const ASKING: &str =
+    "tool\nI have looked around, and write it down.\nslow 3000\nwrite notes.md The tests come first.";
+
+/// Everything that was answered in a thread so far, each once and in order.
+struct Talk<'a> {
+    stage: &'a Stage,
+    thread: Id,
+    want: Vec<String>,
+}
+
+impl Talk<'_> {
+    fn say(&mut self, text: &str, answer: &str) -> Id {
+        self.want.push(answer.to_owned());
+        self.stage.fake.post(self.stage.ann, self.thread, text)
+    }
+
+    fn answered(&self) {
+        let want: Vec<&str> = self.want.iter().map(String::as_str).collect();
+        self.stage.answers(self.thread, &want);
+    }
+
+    /// The question is answered with this option by whoever may.
+    fn allow(&self, about: &str, label: &str) {
+        let asked = self.stage.said(self.thread, about);
+        assert_eq!(labels(&asked), ["Allow", "Allow from now on", "Reject"]);
+        self.stage.press(self.stage.boss, &asked, label);
+        self.stage.shows(&asked, &format!("Answered: {label} (boss)."));
+    }
+}
+
+/// Keeps what the thread looks like now where `ACP_PICTURE` says, and draws it.
+fn takes_a_picture(stage: &Stage, thread: Id) {
+    let kept = Store::open(Some(stage.fake.store())).and_then(|store| store.load());
+    let (world, _) = kept.unwrap_or_else(|e| panic!("{e}"));
+    let transcript = Transcript::of(&world, thread).unwrap_or_else(|| panic!("no thread {thread}"));
+    let drawn = page::draw(&transcript);
+    for button in ["Allow", "Allow from now on", "Reject", "Stop", "Steer now", "Drop"] {
+        assert!(drawn.contains(&format!(">{button}</text>")), "{button}: {drawn}");
+    }
+    if let Some(path) = std::env::var_os("ACP_PICTURE") {
+        let text = serde_json::to_string_pretty(&transcript).unwrap_or_else(|e| panic!("{e}"));
+        std::fs::write(path, text + "\n").unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+fn asks_and_waits(talk: &mut Talk<'_>) {
+    let (stage, thread) = (talk.stage, talk.thread);
+    let first = talk.say("write hello.txt Hello from a thread.", "Wrote hello.txt.");
+    talk.allow("Write hello.txt", "Allow");
+    talk.answered();
+    stage.reacted(first, thread, "✅");
+    let written = std::fs::read_to_string(stage.house.world.path("work/project/hello.txt"));
+    assert_eq!(written.ok().as_deref(), Some("Hello from a thread."));
+    talk.say(CODE, CODE);
+    talk.answered();
+
+    let asking = talk.say(ASKING, "I have looked around, and write it down. Wrote notes.md.");
+    let card = stage.said(thread, "I have looked around");
+    let waiting = talk.say("And then say good bye.", "And then say good bye.");
+    stage.said(thread, "Write notes.md");
+    stage.shows(&card, "Waiting for an answer: 2 tool calls (1 edit, 1 search)");
+    stage.reacted(asking, thread, "👀");
+    stage.reacted(waiting, thread, "⏳");
+    until(SOON, "it is said that it waits", || {
+        stage.told(thread).iter().any(|it| labels(it) == ["Steer now", "Drop"])
+    });
+    takes_a_picture(stage, thread);
+    talk.allow("Write notes.md", "Allow");
+    talk.answered();
+    stage.shows(&card, "Done");
+}
+
+fn is_stopped_and_steered(talk: &mut Talk<'_>) {
+    let (stage, thread) = (talk.stage, talk.thread);
+    talk.say("Begun.\nslow 60000", "Begun.\n\nThe turn was cancelled. Send the next message to go on.");
+    let card = stage.said(thread, "Begun.");
+    stage.press(stage.ann, &card, "Stop");
+    talk.answered();
+    stage.shows(&card, "Cancelled");
+    talk.say("slow 4000\nEnded.", "[steered: look here]\nEnded.");
+    stage.said(thread, "Working");
+    let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("look here"))]);
+    stage.answer(&steered);
+    talk.answered();
+}
+
+#[test]
+fn the_demo_agent_lives_in_a_thread() {
+    let plan = Plan::default();
+    let mut stage =
+        Stage::of("demo", |_| LIVE.to_owned(), |toml| plan.gateway(toml).build_in(World::new(), &BTreeMap::new()));
+    let thread = stage.spawn();
+    let mut talk = Talk { stage: &stage, thread, want: Vec::new() };
+    asks_and_waits(&mut talk);
+    is_stopped_and_steered(&mut talk);
+    let mut want = talk.want;
+
+    // Everything dies in the middle of a turn: that one is said to have failed, and the conversation goes on.
+    stage.fake.post(stage.ann, thread, "Under way.\nslow 60000");
+    stage.said(thread, "Under way.");
+    stage.house.kill_gateway();
+    stage.house.kill_supervisor();
+    stage.fake.restart();
+    stage.house.start_supervisor();
+    stage.house.start_gateway();
+    stage.is_there();
+    let number = want.len();
+    let failed = eventually(LONG, "that it failed", || stage.finals(thread).get(number).cloned());
+    assert!(failed.starts_with("Under way.") && failed.contains("The turn failed ("), "{failed}");
+    want.push(failed);
+    let mut talk = Talk { stage: &stage, thread, want };
+    talk.say("Still here?", "Still here?");
+    talk.answered();
+
+    let key = stage.key(thread);
+    let said = stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
+    assert!(said.contains(&key), "{said}");
+    stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
+    talk.say("And now?", "And now?");
+    talk.answered();
+    stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
+    stage.said(thread, "session is closed");
+    talk.answered();
+    let ours = stage.told(stage.channel).into_iter().filter(|it| it.origin.is_none());
+    assert!(ours.map(|it| it.id).eq([thread]), "nothing but the starter is in the channel");
+    stage.end();
+}
