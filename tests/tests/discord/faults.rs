@@ -54,6 +54,24 @@ fn c14_r_a_broken_session_of_events_costs_no_message() {
     });
 }
 
+/// An event may never come, and nothing says so. The next message is a reason to look.
+#[test]
+fn c14_r_a_message_that_discord_never_told_of_is_found_by_the_next_one() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
+    stage.fake.post(stage.ann, thread, "say two");
+    assert_eq!(stage.fake.tally().event_faults.get("drop"), Some(&1));
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.answers(thread, &["one", "three", "two"]);
+    for text in ["say one", "say two", "say three"] {
+        assert_eq!(stage.house.prompts_received(text), 1, "{text}");
+    }
+    stage.end();
+}
+
 /// A command is done once, however often Discord brings it.
 #[test]
 fn a_command_that_comes_twice_is_done_once() {
