@@ -28,6 +28,11 @@ pub struct Stage {
 impl Stage {
     /// A stage of which the agent has these flags and the gateway these settings more.
     pub fn new(flags: &[&str], more: &str) -> Self {
+        Self::built(Plan::flags(flags), more)
+    }
+
+    /// A stage with this house, of which the gateway has these settings more.
+    pub fn built(plan: Plan, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         let fake = FakeDiscord::start(dir.path());
         let guild = fake.add_guild("guild");
@@ -44,7 +49,7 @@ impl Stage {
             token.display(),
             fake.url()
         );
-        let house = Plan::flags(flags).gateway(&toml).build();
+        let house = plan.gateway(&toml).build();
         let stage = Self { house, fake, channel, ann, boss, eve, bot, _dir: dir };
         stage.is_there();
         stage
@@ -103,8 +108,13 @@ impl Stage {
 
     /// Starts a session in a new thread, which is returned.
     pub fn spawn(&self) -> Id {
+        self.spawn_in("work/project")
+    }
+
+    /// Starts a session that works in a directory of the world, in a new thread, which is returned.
+    pub fn spawn_in(&self, dir: &str) -> Id {
         let before = self.fake.threads_of(self.channel).len();
-        let cwd = self.house.world.dir("work/project").display().to_string();
+        let cwd = self.house.world.dir(dir).display().to_string();
         let options = [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
         let used = self.command(self.ann, self.channel, "acp spawn", &options);
         let said = self.answer(&used);
@@ -182,6 +192,11 @@ impl Stage {
 
     /// Checks what holds of everything that the bot ever sent, and ends the house in order.
     pub fn end(self) {
+        self.end_and_look(|_| {});
+    }
+
+    /// The same, with a look at what Discord holds after everything else has ended.
+    pub fn end_and_look(mut self, look: impl FnOnce(&mut FakeDiscord)) {
         for message in self.fake.whole_transcript() {
             // The service itself puts the starter into a thread.
             let is_sent = message.origin.is_none() && message.kind != THREAD_STARTER;
@@ -192,6 +207,7 @@ impl Stage {
         }
         assert_eq!(self.fake.tally().late_responses, 0);
         self.house.end();
+        look(&mut self.fake);
     }
 }
 
