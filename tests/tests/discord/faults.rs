@@ -33,6 +33,19 @@ fn c09_r_an_answer_whose_receipt_is_lost_is_there_once() {
     });
 }
 
+/// H12: what says the same is another message, however shortly before it was sent.
+#[test]
+fn c09_r_an_answer_that_says_what_the_one_before_said_is_there_too() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say same");
+    stage.answers(thread, &["same"]);
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostBefore);
+    stage.fake.post(stage.ann, thread, "say same");
+    stage.answers(thread, &["same", "same"]);
+    stage.end();
+}
+
 #[test]
 fn c11_r_limits_and_errors_delay_an_answer_and_nothing_else() {
     check(|stage, number| {
