@@ -104,8 +104,6 @@ pub(super) struct Verdict {
     pub(super) answered: usize,
     /// Turns that failed, as they may.
     pub(super) failed: usize,
-    /// Turns that might have.
-    pub(super) excused: usize,
     /// Everything that is wrong.
     pub(super) wrong: Vec<Wrong>,
 }
@@ -149,7 +147,6 @@ pub(super) fn judge(case: &Case, store: &[Message]) -> Verdict {
         judge.thread(*thread, &here);
     }
     judge.agents();
-    judge.verdict.excused = case.said.iter().filter(|said| judge.is_struck(said, u64::MAX)).count();
     judge.verdict.wrong.sort();
     judge.verdict
 }

@@ -64,14 +64,6 @@ pub(super) enum Which {
     Any,
 }
 
-impl Blow {
-    /// Whether the event of a message may come late, or not at all, by this: then it is found when the thread is read, and
-    /// is answered after what was said later.
-    pub(super) const fn may_delay_events(self) -> bool {
-        matches!(self, Self::Event(EventFate::Drop | EventFate::Odd | EventFate::Overtaken))
-    }
-}
-
 /// How often each kind of blow comes among a hundred.
 fn shares(seed: &mut Seed) -> Vec<Blow> {
     let many = |blow: Blow, count: usize| std::iter::repeat_n(blow, count);

@@ -63,11 +63,18 @@ impl Storm {
     }
 
     /// Somebody says something.
-    pub(super) fn say(&mut self, thread: usize, token: String, turn: &Turn, may_be_late: bool) {
-        let (thread, at_ms) = (self.threads[thread], now_ms());
+    pub(super) fn say(&mut self, thread: usize, token: String, turn: &Turn) {
+        let (thread, at_ms, delayed) = (self.threads[thread], now_ms(), self.delayed());
         self.stage.fake.post(self.stage.ann, thread, &turn.prompt);
+        let may_be_late = self.delayed() > delayed;
         let Turn { prompt, answer } = turn.clone();
         self.said.push(Said { thread, token, prompt, answer, at_ms, may_be_late });
+    }
+
+    /// Events of messages that Discord told late or not at all, since its process began.
+    fn delayed(&self) -> u64 {
+        let faults = self.stage.fake.tally().event_faults;
+        ["drop", "odd", "overtaken"].iter().filter_map(|name| faults.get(*name)).sum()
     }
 
     pub(super) fn step(&mut self, number: usize, step: &Step) {
@@ -91,7 +98,7 @@ impl Storm {
             Blow::Between => self.stage.fake.hold_answer(true),
             _ => {}
         }
-        self.say(step.thread, token, turn, blow.may_delay_events());
+        self.say(step.thread, token, turn);
         self.strike(step);
     }
 
@@ -256,7 +263,7 @@ impl Storm {
         let last: Vec<String> =
             (0..self.threads.len()).map(|thread| token(thread, number + thread)).collect();
         for (thread, token) in last.iter().enumerate() {
-            self.say(thread, token.clone(), &Turn::quick(token), false);
+            self.say(thread, token.clone(), &Turn::quick(token));
         }
         let end = Instant::now() + LONG;
         until(2 * LONG, "the last answers", || {
