@@ -340,6 +340,25 @@ impl World {
         processes::under_or_marked(self.dir.path(), ENV_WORLD, &self.id)
     }
 
+    /// The agents and their wrappers, as they run now.
+    #[must_use]
+    pub fn agents(&self) -> Vec<Process> {
+        let mut found = self.processes();
+        let program = |process: &Process| process.argv.first().cloned().unwrap_or_default();
+        found.retain(|process| program(process).ends_with("fake-agent") || is_wrapper(process));
+        found
+    }
+
+    /// Takes hold of a process that was seen; `None` when it is gone, or what has its number is not of this world.
+    #[must_use]
+    pub fn hold(&self, process: &Process) -> Option<Held> {
+        // Hold it first, then look: the evidence is then about what is signalled.
+        let held = Held::take(process.pid)?;
+        let is_ours = processes::has_env(held.pid, ENV_WORLD, &self.id)
+            || processes::lives_under(held.pid, self.dir.path());
+        is_ours.then_some(held)
+    }
+
     /// Ends everything that belongs to this world, and waits until it is gone.
     fn end_all(&self) -> bool {
         for _ in 0..500 {
@@ -347,19 +366,19 @@ impl World {
             if left.is_empty() {
                 return true;
             }
-            for process in left {
-                // Hold it first, then look: the evidence is then about what is signalled.
-                let Some(held) = Held::take(process.pid) else { continue };
-                if processes::has_env(held.pid, ENV_WORLD, &self.id)
-                    || processes::lives_under(held.pid, self.dir.path())
-                {
-                    let _ = held.kill();
-                }
+            for held in left.iter().filter_map(|process| self.hold(process)) {
+                let _ = held.kill();
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         false
     }
+}
+
+/// Whether a process is the wrapper of an agent.
+#[must_use]
+pub fn is_wrapper(process: &Process) -> bool {
+    process.argv.first().is_some_and(|program| program.contains("wrapper"))
 }
 
 /// Removes the control groups that killed supervisors left, as the next one on the same state directory would.

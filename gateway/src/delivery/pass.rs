@@ -22,6 +22,9 @@ const RETRY_LAST_MS: u64 = 30_000;
 /// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
 /// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
+/// How long before a part others are known from, in milliseconds: a channel may look further back than the part, by as
+/// much as clocks differ.
+const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
 /// After how many rows that are not shown the checkpoint moves all the same.
 const SILENT_ROWS_MAX: u64 = 1_000;
 
@@ -272,13 +275,9 @@ impl Pass {
 
     /// The message of a part.
     async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Outgoing, StoreError> {
-        // Only what another process sent is looked for among other messages of ours.
-        let (id, since_ms) = (binding.binding_id, row.created_at_ms);
-        let others = if row.state == PartState::Sending {
-            self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?
-        } else {
-            Vec::new()
-        };
+        // It is looked for among other messages of ours, which may say the same: those are known (H12).
+        let (id, since_ms) = (binding.binding_id, row.created_at_ms.saturating_sub(OTHERS_BEFORE_MS));
+        let others = self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?;
         let part = &row.part;
         Ok(Outgoing {
             kind: part.kind,

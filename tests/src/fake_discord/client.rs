@@ -9,6 +9,7 @@ use super::core::model::{Channel, Command, Id, Interaction, Message, Ms, Webhook
 use super::core::settings::{Rule, Settings};
 use super::core::stage::{Order, PersonFile, SocketAct};
 use super::core::tally::Tally;
+use super::core::underway::Underway;
 use super::http::{HttpAnswer, http};
 use crate::wait::{SOON, eventually};
 use crate::world::bin;
@@ -444,6 +445,11 @@ impl FakeDiscord {
         self.tell(&Order::EventFault { fault: EventFault { event: event.to_owned(), when, fate } });
     }
 
+    /// The answer to the next message that a bot makes is held back until its maker is gone; or no answer is held.
+    pub fn hold_answer(&self, on: bool) {
+        self.tell(&Order::HoldAnswer { on });
+    }
+
     /// No more faults.
     pub fn clear_faults(&self) {
         self.tell(&Order::ClearFaults);
@@ -551,6 +557,12 @@ impl FakeDiscord {
     pub fn connected(&self, bot: Id) -> bool {
         let bots: Vec<Value> = self.order(&Order::Bots);
         bots.iter().any(|found| found["bot"]["user_id"] == json!(bot) && found["connected"] == json!(true))
+    }
+
+    /// What is on its way.
+    #[must_use]
+    pub fn underway(&self) -> Underway {
+        self.order(&Order::Underway)
     }
 
     /// Counts since the process began.

@@ -2,6 +2,7 @@
 
 use super::app::App;
 use super::core::faults::RestFate;
+use super::core::model::Id;
 use super::core::rest::{Answer, Call, classify};
 use super::core::stage::Order;
 use super::core::{render, signature};
@@ -27,6 +28,8 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(50);
+/// Between two looks whether an answer is still held back.
+const HELD_POLL: Duration = Duration::from_millis(5);
 /// What stands before every path of the REST interface.
 const API: &str = "/api/v10";
 
@@ -110,7 +113,7 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
         return Ok(plain(StatusCode::NOT_FOUND, &json!({"message": "404: Not Found", "code": 0})));
     };
     let call = read_call(inside.to_owned(), request).await?;
-    rest(&app, call).await
+    rest(app, call).await
 }
 
 async fn collect(request: Request<Incoming>) -> Result<Bytes, std::io::Error> {
@@ -146,7 +149,7 @@ fn query_of(query: Option<&str>) -> BTreeMap<String, String> {
 }
 
 /// A request, with what becomes of it on the way.
-async fn rest(app: &App, call: Call) -> Result<Reply, std::io::Error> {
+async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
     let (is_away, fate) = app.act(|machine, _| {
         let route = classify(&call.method, &call.path).map_or("unknown", |route| route.name);
         let fate = machine.faults.request(route);
@@ -167,9 +170,24 @@ async fn rest(app: &App, call: Call) -> Result<Reply, std::io::Error> {
             return Ok(answered(limited));
         }
         Some(RestFate::StallBefore { ms }) => stall(ms).await,
+        Some(RestFate::Late { ms }) => {
+            carry_out_later(app, call, ms);
+            return Err(lost());
+        }
         _ => {}
     }
-    let answer = app.act(|machine, now| machine.call(now, &call));
+    let (answer, held) = app.act(|machine, now| {
+        let deduplicated = machine.tally.deduplicated;
+        let answer = machine.call(now, &call);
+        if fate == Some(RestFate::Forgotten) {
+            machine.forget_made(&answer);
+        }
+        let held = machine.holds_back(&call, &answer, deduplicated);
+        (answer, held)
+    });
+    if let Some(id) = held {
+        HeldBack { app, id }.let_go().await;
+    }
     match fate {
         Some(RestFate::LostAfter) => Err(lost()),
         Some(RestFate::ErrorAfter { status }) => Ok(answered(Answer::fault(status))),
@@ -179,6 +197,38 @@ async fn rest(app: &App, call: Call) -> Result<Reply, std::io::Error> {
         }
         _ => Ok(answered(answer)),
     }
+}
+
+/// An answer that is held back. When nobody waits for it any more, this ends with the connection, and the machine is told.
+struct HeldBack {
+    app: Arc<App>,
+    id: Id,
+}
+
+impl HeldBack {
+    async fn let_go(&self) {
+        while self.app.act(|machine, _| machine.underway.held.contains(&self.id)) {
+            tokio::time::sleep(HELD_POLL).await;
+        }
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        self.app.act(|machine, _| machine.unheard(self.id));
+    }
+}
+
+/// Carries a request out though its client hears nothing of it.
+fn carry_out_later(app: Arc<App>, call: Call, ms: u64) {
+    app.act(|machine, _| machine.underway.late += 1);
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        app.act(|machine, now| {
+            machine.call(now, &call);
+            machine.underway.late -= 1;
+        });
+    });
 }
 
 async fn stall(ms: Option<u64>) {

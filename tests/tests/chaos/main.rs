@@ -16,11 +16,11 @@ mod verdict;
 
 use acp_tests::fake_channel::service::ChatService;
 use acp_tests::house::{AGENT, GATEWAY, scripted};
-use acp_tests::processes::{self, Held, Process};
+use acp_tests::processes::Held;
 use acp_tests::seed::Seed;
 use acp_tests::service::Service;
 use acp_tests::wait::{LONG, wait_for};
-use acp_tests::world::{ENV_WORLD, World};
+use acp_tests::world::{World, is_wrapper};
 use people::People;
 use place::Place;
 use plan::{Blow, Plan, Step};
@@ -127,28 +127,12 @@ impl Chaos {
         }
     }
 
-    /// The agents and their wrappers, as they run now.
-    fn agents(&self) -> Vec<Process> {
-        let mut found = self.world.processes();
-        let is_agent = |process: &Process| {
-            let program = process.argv.first().map(String::as_str).unwrap_or_default();
-            program.ends_with("fake-agent") || program.contains("wrapper")
-        };
-        found.retain(is_agent);
-        found
-    }
-
-    /// One of them, held: it cannot be mistaken for another from now on.
+    /// An agent or a wrapper, held: it cannot be mistaken for another from now on. Whether it is a wrapper.
     fn some_agent(&self, draw: u64) -> Option<(Held, bool)> {
-        let found = self.agents();
+        let found = self.world.agents();
         let at = usize::try_from(draw % (found.len() as u64).max(1)).unwrap();
         let process = found.get(at)?;
-        let held = Held::take(process.pid)?;
-        let (name, id) = self.world.mark();
-        assert_eq!(name, ENV_WORLD);
-        let is_ours = processes::has_env(held.pid, ENV_WORLD, &id)
-            || processes::lives_under(held.pid, &self.world.path(""));
-        is_ours.then(|| (held, process.argv.first().is_some_and(|program| program.contains("wrapper"))))
+        Some((self.world.hold(process)?, is_wrapper(process)))
     }
 
     fn stop_for_a_while(&mut self, held: &Held, time: Duration, goes_on: bool) {

@@ -103,8 +103,11 @@ fn is_stopped_and_steered(talk: &mut Talk<'_>) {
 #[test]
 fn the_demo_agent_lives_in_a_thread() {
     let plan = Plan::default();
-    let mut stage =
-        Stage::of("demo", |_| LIVE.to_owned(), |toml| plan.gateway(toml).build_in(World::new(), &BTreeMap::new()));
+    let mut stage = Stage::of(
+        "demo",
+        |_| LIVE.to_owned(),
+        |toml| plan.gateway(toml).build_in(World::new(), &BTreeMap::new()),
+    );
     let thread = stage.spawn();
     let mut talk = Talk { stage: &stage, thread, want: Vec::new() };
     asks_and_waits(&mut talk);

@@ -33,6 +33,19 @@ fn c09_r_an_answer_whose_receipt_is_lost_is_there_once() {
     });
 }
 
+/// H12: what says the same is another message, however shortly before it was sent.
+#[test]
+fn c09_r_an_answer_that_says_what_the_one_before_said_is_there_too() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say same");
+    stage.answers(thread, &["same"]);
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostBefore);
+    stage.fake.post(stage.ann, thread, "say same");
+    stage.answers(thread, &["same", "same"]);
+    stage.end();
+}
+
 #[test]
 fn c11_r_limits_and_errors_delay_an_answer_and_nothing_else() {
     check(|stage, number| {
@@ -52,6 +65,24 @@ fn c14_r_a_broken_session_of_events_costs_no_message() {
         1 => drop(stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false })),
         _ => stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Duplicate),
     });
+}
+
+/// An event may never come, and nothing says so. The next message is a reason to look.
+#[test]
+fn c14_r_a_message_that_discord_never_told_of_is_found_by_the_next_one() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
+    stage.fake.post(stage.ann, thread, "say two");
+    assert_eq!(stage.fake.tally().event_faults.get("drop"), Some(&1));
+    stage.fake.post(stage.ann, thread, "say three");
+    stage.answers(thread, &["one", "three", "two"]);
+    for text in ["say one", "say two", "say three"] {
+        assert_eq!(stage.house.prompts_received(text), 1, "{text}");
+    }
+    stage.end();
 }
 
 /// A command is done once, however often Discord brings it.

@@ -38,7 +38,11 @@ impl Visit {
         let model = FakeModel::start(&world);
         let profile = foreign::agent(&world, agent, model.url());
         let agents = BTreeMap::from([(agent, profile)]);
-        let stage = Stage::of(agent, |_| LIVE.to_owned(), |toml| Plan::default().gateway(toml).build_in(world, &agents));
+        let stage = Stage::of(
+            agent,
+            |_| LIVE.to_owned(),
+            |toml| Plan::default().gateway(toml).build_in(world, &agents),
+        );
         let (thread, other) = (stage.spawn(), stage.spawn());
         assert_ne!(stage.key(thread), stage.key(other), "each thread has a session of its own");
         Self {

@@ -53,6 +53,11 @@ impl Stage {
         Self::of(AGENT, more, |toml| Plan::flags(flags).gateway(toml).build())
     }
 
+    /// A stage with this house, of which the gateway has these settings more.
+    pub fn built(plan: Plan, more: &str) -> Self {
+        Self::of(AGENT, |_| more.to_owned(), |toml| plan.gateway(toml).build())
+    }
+
     /// A stage of this agent, whose house is built with this TOML for its gateway.
     pub fn of(
         agent: &'static str,
@@ -160,8 +165,13 @@ impl Stage {
 
     /// Starts a session in a new thread, which is returned.
     pub fn spawn(&self) -> Id {
+        self.spawn_in("work/project")
+    }
+
+    /// Starts a session that works in a directory of the world, in a new thread, which is returned.
+    pub fn spawn_in(&self, dir: &str) -> Id {
         let before = self.fake.threads_of(self.channel).len();
-        let cwd = self.house.world.dir("work/project").display().to_string();
+        let cwd = self.house.world.dir(dir).display().to_string();
         let options = [("agent", json!(self.agent)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
         let used = self.command(self.ann, self.channel, "acp spawn", &options);
         let said = self.answer(&used);
@@ -249,6 +259,11 @@ impl Stage {
 
     /// Checks what holds of everything that the bot ever sent, and ends the house in order.
     pub fn end(self) {
+        self.end_and_look(|_| {});
+    }
+
+    /// The same, with a look at what Discord holds after everything else has ended.
+    pub fn end_and_look(mut self, look: impl FnOnce(&mut FakeDiscord)) {
         for message in self.fake.whole_transcript() {
             // The service itself puts the starter into a thread.
             let is_sent = message.origin.is_none() && message.kind != THREAD_STARTER;
@@ -262,6 +277,7 @@ impl Stage {
         assert_eq!(tally.refused_with(&NEVER), 0, "a request that Discord never takes: {tally:?}");
         assert!(tally.closes.is_empty(), "closed for a mistake of ours: {tally:?}");
         self.house.end();
+        look(&mut self.fake);
     }
 }
 

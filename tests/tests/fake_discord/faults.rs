@@ -78,6 +78,63 @@ fn a_stall_for_ever_does_not_answer() {
     assert_eq!(said(&ground), ["kept"]);
 }
 
+/// A connection over which a message is sent, and whose answer nobody reads yet.
+fn send_and_wait(ground: &Ground, body: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(ground.fake.address()).unwrap_or_else(|e| panic!("{e}"));
+    let body = body.to_string();
+    let request = format!(
+        "POST /api/v10/channels/{}/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bot TOKEN\r\nuser-agent: x\r\n\
+         connection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        ground.channel,
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
+    stream
+}
+
+#[test]
+fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
+    let ground = Ground::new();
+    let body = |nonce: &str| json!({"content": nonce, "nonce": nonce, "enforce_nonce": true});
+    let held = || ground.fake.underway().held.first().copied();
+    ground.fake.hold_answer(true);
+    let stream = send_and_wait(&ground, &body("gone"));
+    until(SOON, "it is held", || held().is_some());
+    let gone = held().unwrap_or_default();
+    assert_eq!(said(&ground), ["gone"], "it is kept");
+    assert_eq!(ground.fake.underway().unheard, [].into());
+    drop(stream);
+    until(SOON, "nobody waits for it", || ground.fake.underway().unheard.contains(&gone));
+    // Only what is new is held, and only one.
+    ground.fake.hold_answer(true);
+    assert_eq!(
+        id(&ground.done("POST", &format!("/channels/{}/messages", ground.channel), &body("gone"))),
+        gone
+    );
+    let mut stream = send_and_wait(&ground, &body("heard"));
+    until(SOON, "it is held", || held().is_some());
+    assert_eq!(post(&ground, "another one"), Some(200));
+    ground.fake.hold_answer(false);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{e}"));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let underway = ground.fake.underway();
+    assert_eq!((underway.held, underway.unheard), ([].into(), [gone].into()));
+}
+
+#[test]
+fn a_late_request_is_carried_out_for_nobody_and_a_forgotten_one_is_not_kept() {
+    let ground = Ground::new();
+    ground.fake.rest_fault(POST, When::Next(1), RestFate::Late { ms: 200 });
+    assert_eq!(post(&ground, "late"), None);
+    assert_eq!((said(&ground), ground.fake.underway().late), (vec![], 1));
+    until(SOON, "it arrives", || said(&ground) == ["late"]);
+    assert_eq!(ground.fake.underway().late, 0);
+    ground.fake.rest_fault(POST, When::Next(1), RestFate::Forgotten);
+    assert_eq!(post(&ground, "forgotten"), Some(200));
+    assert_eq!(said(&ground), ["late"]);
+}
+
 #[test]
 fn faults_come_by_route_and_by_chance_from_a_seed() {
     let ground = Ground::new();

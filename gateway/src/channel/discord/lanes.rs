@@ -1,5 +1,9 @@
 //! Messages of conversations, each conversation in its own lane: in their order, and after a gap not before what was
 //! missed was read (H8).
+//!
+//! Discord may never tell of a message, and nothing shows that. So what it tells of moves no mark: the conversation is
+//! read from the mark on, once nothing more has come for a moment, and only what was read moves it. A message that
+//! nobody told of is found with the next one, or with the next session of events.
 
 use super::Inner;
 use super::interactions::shown;
@@ -12,7 +16,7 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
 use acp_discord::core::route::Page;
 use acp_discord::rest::Fault;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,6 +26,8 @@ use tokio::sync::mpsc;
 const WAITING_MAX: usize = 256;
 /// How long a lane with nothing in it stays.
 const IDLE: Duration = Duration::from_secs(300);
+/// How long nothing more has come before a conversation is read after a message.
+const QUIET: Duration = Duration::from_secs(2);
 /// Messages of one page.
 const PAGE: u8 = 100;
 /// First and longest pause before what could not be read or kept is tried again.
@@ -80,7 +86,7 @@ impl Lanes {
                 inbox: Arc::clone(&self.inbox),
                 channel,
                 has_missed: Arc::clone(&has_missed),
-                is_whole: false,
+                brought: BTreeSet::new(),
             };
             tasks.spawn(work.run(jobs));
             self.lanes.insert(channel, (lane, has_missed));
@@ -96,14 +102,20 @@ struct Lane {
     channel: Snowflake,
     /// Something did not fit into the lane.
     has_missed: Arc<AtomicBool>,
-    /// Everything since the mark came by: then a message moves it.
-    is_whole: bool,
+    /// What was brought since the mark without being read.
+    brought: BTreeSet<Snowflake>,
 }
 
 impl Lane {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        while let Ok(Some(job)) = tokio::time::timeout(IDLE, jobs.recv()).await {
-            self.work(job).await;
+        loop {
+            let is_behind = !self.brought.is_empty();
+            let patience = if is_behind { QUIET } else { IDLE };
+            match tokio::time::timeout(patience, jobs.recv()).await {
+                Ok(Some(job)) => self.work(job).await,
+                Err(_) if is_behind => self.read_on().await,
+                Ok(None) | Err(_) => return,
+            }
             if jobs.is_empty()
                 && self.has_missed.swap(false, Ordering::SeqCst)
                 && let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await
@@ -126,9 +138,11 @@ impl Lane {
             Job::Message(message) => {
                 // Whoever writes takes it out.
                 self.inner.rest.put_away(self.channel, false);
-                let id = message.id;
-                if self.bring(&message).await && self.is_whole && !self.has_missed.load(Ordering::SeqCst) {
-                    self.inbox.caught_up(at(), id.to_string()).await;
+                if self.bring(&message).await {
+                    self.brought.insert(message.id);
+                }
+                if self.brought.len() >= usize::from(PAGE) {
+                    self.read_on().await;
                 }
             }
             Job::Edited(edit) => {
@@ -238,18 +252,11 @@ impl Lane {
 
     /// Reads what may have been missed, and brings it. Later messages wait for that in the lane.
     async fn catch_up(&mut self, place: Place) {
-        self.is_whole = false;
-        let since = Snowflake::from_ms(place.bound_at_ms);
-        let mut after = place.backfilled_through.and_then(|id| id.parse().ok()).unwrap_or(since);
         let mut pause = PAUSE.0;
+        let mut mark = mark_of(&place);
         loop {
-            match self.page(after).await {
-                Ok(Some(last)) => {
-                    let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
-                    self.inbox.caught_up(at, last.to_string()).await;
-                    after = last;
-                }
-                Ok(None) => break,
+            match self.read_from(&mut mark).await {
+                Ok(()) => break,
                 Err(fault) => match fault.meaning() {
                     Some(Meaning::Gone(What::Channel)) => return self.gone(fault.to_string()).await,
                     Some(Meaning::LostAccess | Meaning::Forbidden) => {
@@ -271,23 +278,46 @@ impl Lane {
                 },
             }
         }
-        self.is_whole = true;
         if self.inner.known.is_shut(self.channel, false) {
             tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
         }
         self.look_at_thread().await;
     }
 
-    /// One page after a message, brought in its order; the last one of it, or none when there was nothing more.
-    async fn page(&self, after: Snowflake) -> Result<Option<Snowflake>, Fault> {
-        let mut page = self.inner.rest.messages(self.channel, Page::After(after), PAGE).await?;
-        page.sort_by_key(|message| message.id);
-        self.complete(&mut page).await?;
-        for message in &page {
-            self.inner.known.spoke(self.channel, message.id);
-            self.bring(message).await;
+    /// Reads what came since the mark, for what nobody told of. What cannot be read now is read with the next message.
+    async fn read_on(&mut self) {
+        let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await else {
+            self.brought.clear();
+            return;
+        };
+        if let Err(fault) = self.read_from(&mut mark_of(&place)).await {
+            tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
+            self.brought.clear();
         }
-        Ok(page.last().map(|message| message.id))
+    }
+
+    /// Brings everything after a mark, page by page, and moves it. What was brought before is not brought again.
+    async fn read_from(&mut self, mark: &mut Snowflake) -> Result<(), Fault> {
+        loop {
+            let mut page = self.inner.rest.messages(self.channel, Page::After(*mark), PAGE).await?;
+            page.sort_by_key(|message| message.id);
+            let (count, last) = (page.len(), page.last().map(|message| message.id));
+            page.iter().for_each(|message| self.inner.known.spoke(self.channel, message.id));
+            page.retain(|message| !self.brought.remove(&message.id));
+            self.complete(&mut page).await?;
+            for message in &page {
+                self.bring(message).await;
+            }
+            if let Some(last) = last {
+                *mark = last;
+                let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
+                self.inbox.caught_up(at, last.to_string()).await;
+            }
+            if count < usize::from(PAGE) {
+                self.brought.clear();
+                return Ok(());
+            }
+        }
     }
 
     /// What an event says of a message and the answer to a request does not: in which server it is, and which roles
@@ -375,6 +405,12 @@ impl Lane {
         }
         Ok(bytes)
     }
+}
+
+/// From where on a conversation is to be read.
+fn mark_of(place: &Place) -> Snowflake {
+    let since = Snowflake::from_ms(place.bound_at_ms);
+    place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
 }
 
 impl Inner {

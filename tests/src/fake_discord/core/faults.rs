@@ -32,6 +32,13 @@ pub enum RestFate {
         /// Milliseconds; none for ever.
         ms: Option<Ms>,
     },
+    /// The connection ends at once; the request is carried out all the same, so much later.
+    Late {
+        /// Milliseconds.
+        ms: Ms,
+    },
+    /// It is answered as done, and what it made is not kept: a service that loses what it took.
+    Forgotten,
     /// 429 without reason.
     RateLimited {
         /// When to come again.

@@ -12,6 +12,7 @@ pub mod rest;
 pub mod settings;
 pub mod stage;
 pub mod tally;
+pub mod underway;
 pub mod world;
 
 mod commands;
@@ -28,6 +29,7 @@ use limits::Limits;
 use model::{Attachment, Id, Ms};
 use settings::{Rule, Settings};
 use tally::Tally;
+use underway::Underway;
 use world::World;
 
 /// Everything the service knows and counts.
@@ -43,6 +45,8 @@ pub struct Machine {
     pub gateway: Gateway,
     /// What happened how often.
     pub tally: Tally,
+    /// What is on its way.
+    pub underway: Underway,
     limits: Limits,
     /// `127.0.0.1:PORT`, for the URLs that are handed out.
     address: String,
@@ -59,6 +63,7 @@ impl Machine {
             faults,
             gateway: Gateway::default(),
             tally: Tally::default(),
+            underway: Underway::default(),
             limits: Limits::default(),
             address,
         }

@@ -75,7 +75,7 @@ impl Tally {
         let fate = serde_json::to_value(fate).unwrap_or_default();
         let name = fate.get("fate").and_then(serde_json::Value::as_str).unwrap_or("unknown");
         *self.rest_faults.entry(name.to_owned()).or_default() += 1;
-        if matches!(name, "lost_before" | "error_before") {
+        if matches!(name, "lost_before" | "error_before" | "late") {
             self.request(route, 0);
         }
     }

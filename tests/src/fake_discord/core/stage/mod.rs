@@ -54,6 +54,10 @@ impl Machine {
                 self.faults = super::faults::Faults { dice, ..super::faults::Faults::new(0) };
                 Ok(Value::Null)
             }
+            Order::HoldAnswer { on } => {
+                self.hold_answer(on);
+                Ok(Value::Null)
+            }
             Order::WithholdAcks { on } => {
                 self.faults.acks_withheld = on;
                 Ok(Value::Null)
@@ -80,7 +84,8 @@ impl Machine {
             | Order::Commands
             | Order::Webhooks
             | Order::Bots
-            | Order::Tally => self.look(order),
+            | Order::Tally
+            | Order::Underway => self.look(order),
             other => self.order_of_people(now, other),
         }
     }
@@ -149,6 +154,7 @@ impl Machine {
                 });
                 Ok(Value::Array(bots.collect::<Result<_, ApiError>>()?))
             }
+            Order::Underway => as_json(&self.underway),
             _ => as_json(&self.tally),
         }
     }

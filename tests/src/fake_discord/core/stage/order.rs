@@ -279,6 +279,14 @@ pub enum Order {
         /// Which.
         fault: EventFault,
     },
+    /// The answer to the next message that a bot makes is held back until its maker is gone, or until this is ordered
+    /// again with `false`.
+    HoldAnswer {
+        /// Whether it is held back.
+        on: bool,
+    },
+    /// What is on its way: [`super::super::underway::Underway`].
+    Underway,
     /// No more faults, of any kind.
     ClearFaults,
     /// Heartbeats are acknowledged no more, or again.

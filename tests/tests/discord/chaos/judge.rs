@@ -1,0 +1,349 @@
+//! What may be seen when everything is over. Pure: what was said and struck and what Discord kept go in, what is wrong
+//! with it comes out.
+//!
+//! In a thread there may be, besides what was there before:
+//! - the answer to each message of a person's: all that the agent says to it, in one or more messages of which the last
+//!   ends with the line about the turn; once; in the order of what was asked. A message of which Discord told late or not
+//!   at all may be answered later than its turn, never earlier;
+//! - instead of it, when agents of that thread were killed while the message was there or shortly before it was said: a
+//!   beginning of the answer, or nothing of it, and that the turn failed, said once;
+//! - that a message waits for its turn, at most once for each;
+//! - that the agent ended, once for each time at which one was killed, and when it ended before it was ready, why.
+//!
+//! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
+//! was heard. No nonce is in two messages.
+
+use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
+use acp_tests::fake_discord::core::model::{Id, Message};
+use acp_tests::house::AGENT;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// With this a failure begins.
+const FAILED: &str = "The turn failed (";
+/// That a message waits.
+const WAITS: &str = "The agent is busy: queued behind ";
+/// That an agent ended.
+const ENDED: [&str; 2] = ["The agent ended (", "The agent ended before it opened a session ("];
+
+/// A message of a person's, and what the agent says to it.
+#[derive(Debug, Clone)]
+pub(super) struct Said {
+    /// Where.
+    pub(super) thread: Id,
+    /// What is in this message and in its answer, and nowhere else.
+    pub(super) token: String,
+    /// What was said.
+    pub(super) prompt: String,
+    /// What the agent says to it.
+    pub(super) answer: String,
+    /// When it was said, in milliseconds since 1970.
+    pub(super) at_ms: u64,
+    /// Discord may have told of it late, or not at all.
+    pub(super) may_be_late: bool,
+}
+
+/// A time in which agents died.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strike {
+    /// Of which thread; `None` for all.
+    pub(super) thread: Option<Id>,
+    /// From when on, in milliseconds since 1970.
+    pub(super) from_ms: u64,
+    /// What was said later than this has nothing to do with it.
+    pub(super) until_ms: u64,
+}
+
+/// Everything but what Discord kept.
+#[derive(Debug)]
+pub(super) struct Case {
+    /// The bot.
+    pub(super) bot: Id,
+    /// The channel that the threads are in.
+    pub(super) parent: Id,
+    /// The threads.
+    pub(super) threads: Vec<Id>,
+    /// Messages that were there before anybody spoke.
+    pub(super) before: BTreeSet<Id>,
+    /// What was said, in its order.
+    pub(super) said: Vec<Said>,
+    /// When agents died.
+    pub(super) strikes: Vec<Strike>,
+    /// How often agents got what, as they wrote down themselves.
+    pub(super) received: BTreeMap<String, usize>,
+}
+
+/// Something that may not be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wrong {
+    /// A message has no answer and no failure.
+    Lost { token: String },
+    /// Two messages have one nonce, or one message two answers.
+    Twice { what: String },
+    /// An answer stands before that of an earlier message.
+    Disordered { token: String, before: String },
+    /// What belongs to another thread, or to none.
+    Elsewhere { text: String },
+    /// Something new is in the channel above.
+    InParent { text: String },
+    /// An answer is not what the agent said.
+    Incomplete { token: String, text: String },
+    /// A turn failed of which nothing was struck.
+    Unstruck { text: String },
+    /// Something that nobody is owed.
+    Unknown { text: String },
+    /// An agent got a message so many times.
+    Heard { token: String, times: usize },
+    /// An agent got what nobody said.
+    Unasked { text: String },
+}
+
+/// How it went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Turns that were answered, all of the answer.
+    pub(super) answered: usize,
+    /// Turns that failed, as they may.
+    pub(super) failed: usize,
+    /// Everything that is wrong.
+    pub(super) wrong: Vec<Wrong>,
+}
+
+/// What stands in a thread between one line about a turn and the next.
+struct Final {
+    /// Without that line.
+    text: String,
+    at_ms: u64,
+}
+
+/// What a thread holds.
+#[derive(Default)]
+struct Shown {
+    finals: Vec<Final>,
+    /// When it was said that a message waits.
+    waits: usize,
+    /// When it was said that an agent ended.
+    ends: Vec<u64>,
+}
+
+/// Judges what Discord kept.
+pub(super) fn judge(case: &Case, store: &[Message]) -> Verdict {
+    let mut judge = Judge { case, verdict: Verdict::default(), answered: BTreeSet::new() };
+    let by_bot = |message: &&Message| {
+        message.author_id == case.bot && message.deleted_ms.is_none() && message.kind != THREAD_STARTER
+    };
+    let new: Vec<&Message> =
+        store.iter().filter(by_bot).filter(|message| !case.before.contains(&message.id)).collect();
+    judge.nonces(&new);
+    for message in &new {
+        if message.channel_id == case.parent {
+            judge.wrong(Wrong::InParent { text: message.content.clone() });
+        } else if !case.threads.contains(&message.channel_id) {
+            judge.wrong(Wrong::Elsewhere { text: message.content.clone() });
+        }
+    }
+    for thread in &case.threads {
+        let here: Vec<&Message> =
+            new.iter().copied().filter(|message| message.channel_id == *thread).collect();
+        judge.thread(*thread, &here);
+    }
+    judge.agents();
+    judge.verdict.wrong.sort();
+    judge.verdict
+}
+
+struct Judge<'a> {
+    case: &'a Case,
+    verdict: Verdict,
+    /// Tokens of what was answered.
+    answered: BTreeSet<&'a str>,
+}
+
+impl<'a> Judge<'a> {
+    fn wrong(&mut self, wrong: Wrong) {
+        self.verdict.wrong.push(wrong);
+    }
+
+    fn nonces(&mut self, messages: &[&Message]) {
+        let mut seen = BTreeSet::new();
+        for message in messages {
+            let nonce = message.nonce.as_ref().map(ToString::to_string);
+            if nonce.is_some_and(|nonce| !seen.insert(nonce)) {
+                self.wrong(Wrong::Twice { what: message.content.clone() });
+            }
+        }
+    }
+
+    fn thread(&mut self, thread: Id, messages: &[&Message]) {
+        let said: Vec<&'a Said> = self.case.said.iter().filter(|said| said.thread == thread).collect();
+        let shown = self.read(messages);
+        if shown.waits > said.len() {
+            self.wrong(Wrong::Unknown { text: format!("{WAITS}: {} times in {thread}", shown.waits) });
+        }
+        self.ends(thread, &shown.ends);
+        let owners = self.owners(&said, &shown.finals);
+        let mut order = Vec::new();
+        for (shown, owner) in shown.finals.iter().zip(&owners) {
+            let Some(owner) = *owner else { continue };
+            if order.iter().any(|before: &&Said| before.token == owner.token) {
+                self.wrong(Wrong::Twice { what: owner.token.clone() });
+                continue;
+            }
+            order.push(owner);
+            self.weigh(owner, shown);
+        }
+        for said in &said {
+            if order.iter().all(|owner| owner.token != said.token) {
+                self.wrong(Wrong::Lost { token: said.token.clone() });
+            }
+        }
+        self.order(&said, &order);
+    }
+
+    /// Takes the messages of a thread apart.
+    fn read(&mut self, messages: &[&Message]) -> Shown {
+        let mut shown = Shown::default();
+        let mut open = String::new();
+        for message in messages {
+            let text = message.content.as_str();
+            if text.starts_with(WAITS) {
+                shown.waits += 1;
+            } else if ENDED.iter().any(|start| text.starts_with(start)) {
+                shown.ends.push(message.created_ms);
+            } else {
+                open.push_str(text);
+                open.push('\n');
+                if let Some(text) = without_footer(&open) {
+                    shown.finals.push(Final { text, at_ms: message.created_ms });
+                    open.clear();
+                }
+            }
+        }
+        if !open.is_empty() {
+            self.wrong(Wrong::Unknown { text: open });
+        }
+        shown
+    }
+
+    /// Each end of an agent that is told of has a death of its own before it.
+    fn ends(&mut self, thread: Id, ends: &[u64]) {
+        for (number, at_ms) in (1..).zip(ends) {
+            let deaths = self.strikes(thread).filter(|strike| strike.from_ms <= *at_ms).count();
+            if deaths < number {
+                self.wrong(Wrong::Unstruck { text: format!("an agent of {thread} ended") });
+            }
+        }
+    }
+
+    fn strikes(&self, thread: Id) -> impl Iterator<Item = &'a Strike> + use<'a> {
+        let strikes = self.case.strikes.iter();
+        strikes.filter(move |strike| strike.thread.is_none_or(|struck| struck == thread))
+    }
+
+    /// Whether agents died while a message was there, up to a moment.
+    fn is_struck(&self, said: &Said, until_ms: u64) -> bool {
+        self.strikes(said.thread).any(|strike| strike.from_ms <= until_ms && said.at_ms <= strike.until_ms)
+    }
+
+    /// What each final is about: what its token says, and where a failure has none, the first message that has nothing
+    /// else.
+    fn owners(&mut self, said: &[&'a Said], finals: &[Final]) -> Vec<Option<&'a Said>> {
+        let mut owners: Vec<Option<&'a Said>> = Vec::new();
+        for shown in finals {
+            let tokens: BTreeSet<&str> = tokens(&shown.text).collect();
+            let owner = said.iter().find(|said| tokens.contains(said.token.as_str())).copied();
+            if tokens.iter().any(|token| owner.is_none_or(|owner| owner.token != *token)) {
+                self.wrong(Wrong::Elsewhere { text: shown.text.clone() });
+            } else if owner.is_none() && !shown.text.starts_with(FAILED) {
+                self.wrong(Wrong::Unknown { text: shown.text.clone() });
+            }
+            owners.push(owner);
+        }
+        let named: BTreeSet<&str> = owners.iter().flatten().map(|said| said.token.as_str()).collect();
+        let mut left = said.iter().filter(|said| !named.contains(said.token.as_str()));
+        for (owner, shown) in owners.iter_mut().zip(finals) {
+            if owner.is_none() && shown.text.starts_with(FAILED) {
+                *owner = left.next().copied();
+                if owner.is_none() {
+                    self.wrong(Wrong::Twice { what: shown.text.clone() });
+                }
+            }
+        }
+        owners
+    }
+
+    /// Whether a final is the whole answer, or a failure that may be.
+    fn weigh(&mut self, said: &'a Said, shown: &Final) {
+        if dense(&shown.text) == dense(&said.answer) {
+            self.verdict.answered += 1;
+            self.answered.insert(&said.token);
+            return;
+        }
+        let (told, why) = match shown.text.split_once(FAILED) {
+            Some((told, why)) => (told, why),
+            None => {
+                let text = shown.text.clone();
+                return self.wrong(Wrong::Incomplete { token: said.token.clone(), text });
+            }
+        };
+        if !dense(&said.answer).starts_with(&dense(told)) {
+            self.wrong(Wrong::Incomplete { token: said.token.clone(), text: shown.text.clone() });
+        }
+        if why.contains(FAILED) {
+            self.wrong(Wrong::Twice { what: shown.text.clone() });
+        }
+        if self.is_struck(said, shown.at_ms) {
+            self.verdict.failed += 1;
+        } else {
+            self.wrong(Wrong::Unstruck { text: shown.text.clone() });
+        }
+    }
+
+    /// Answers stand in the order of what was asked, but for what may be late.
+    fn order(&mut self, said: &[&Said], order: &[&'a Said]) {
+        let asked = |token: &str| said.iter().position(|said| said.token == token);
+        for (at, later) in order.iter().enumerate() {
+            let overtaken = order[at + 1..]
+                .iter()
+                .find(|earlier| asked(&earlier.token) < asked(&later.token) && !earlier.may_be_late);
+            if let Some(earlier) = overtaken {
+                let (token, before) = (later.token.clone(), earlier.token.clone());
+                self.wrong(Wrong::Disordered { token, before });
+            }
+        }
+    }
+
+    /// What agents got.
+    fn agents(&mut self) {
+        for said in &self.case.said {
+            let times = self.case.received.get(&said.prompt).copied().unwrap_or_default();
+            if times > 1 || (times == 0 && self.answered.contains(said.token.as_str())) {
+                self.wrong(Wrong::Heard { token: said.token.clone(), times });
+            }
+        }
+        let said: BTreeSet<&str> = self.case.said.iter().map(|said| said.prompt.as_str()).collect();
+        let unasked = self.case.received.keys().filter(|text| !said.contains(text.as_str()));
+        let unasked: Vec<Wrong> = unasked.map(|text| Wrong::Unasked { text: text.clone() }).collect();
+        self.verdict.wrong.extend(unasked);
+    }
+}
+
+/// The text without its last line, when that is the line about the turn.
+fn without_footer(text: &str) -> Option<String> {
+    let text = text.trim_end();
+    let (rest, last) = text.rsplit_once('\n').unwrap_or(("", text));
+    let is_footer = last == AGENT || last.strip_prefix(AGENT).is_some_and(|rest| rest.starts_with(" · "));
+    is_footer.then(|| rest.trim().to_owned())
+}
+
+/// The names in a text that are of one message alone.
+fn tokens(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(|word| word.starts_with("tok-"))
+}
+
+fn dense(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

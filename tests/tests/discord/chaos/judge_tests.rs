@@ -1,0 +1,280 @@
+//! The judge over whole transcripts: what may be, and every way in which it may not.
+
+use super::*;
+use serde_json::json;
+
+const BOT: Id = 1;
+const ANN: Id = 2;
+const PARENT: Id = 10;
+const ONE: Id = 11;
+const TWO: Id = 12;
+const LINE: &str = "\n\nscripted · 2s";
+
+/// What somebody said at a moment: in the first thread, and `tok-1-1` to `tok-1-3`; in the second, `tok-2-1`.
+fn case() -> Case {
+    let said = |thread: Id, token: &str, at_ms: u64| Said {
+        thread,
+        token: token.to_owned(),
+        prompt: format!("ask {token}"),
+        answer: format!("{token} begins\n{token} ends"),
+        at_ms,
+        may_be_late: false,
+    };
+    let said = vec![
+        said(ONE, "tok-1-1", 100),
+        said(ONE, "tok-1-2", 200),
+        said(ONE, "tok-1-3", 300),
+        said(TWO, "tok-2-1", 400),
+    ];
+    let received = said.iter().map(|said| (said.prompt.clone(), 1)).collect();
+    Case {
+        bot: BOT,
+        parent: PARENT,
+        threads: vec![ONE, TWO],
+        before: BTreeSet::from([5, 6]),
+        said,
+        strikes: Vec::new(),
+        received,
+    }
+}
+
+/// A message of the bot's, made at 1,000 and later in the order of the transcript.
+fn message(channel_id: Id, text: &str) -> Message {
+    Message { channel_id, author_id: BOT, content: text.to_owned(), ..Message::default() }
+}
+
+fn answer(channel_id: Id, token: &str) -> Message {
+    message(channel_id, &format!("{token} begins\n{token} ends{LINE}"))
+}
+
+/// The transcript of a run in which all is well.
+fn good() -> Vec<Message> {
+    vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-2"), answer(ONE, "tok-1-3"), answer(TWO, "tok-2-1")]
+}
+
+/// Numbers them, and says when they were made.
+fn kept(transcript: Vec<Message>) -> Vec<Message> {
+    let mut out = vec![
+        Message { id: 5, ..message(PARENT, "scripted works here now") },
+        Message { id: 6, kind: THREAD_STARTER, ..message(ONE, "") },
+        Message { id: 7, author_id: ANN, ..message(ONE, "ask tok-1-1") },
+    ];
+    for (number, mut message) in (100..).zip(transcript) {
+        message.id = number;
+        message.created_ms = 1_000 + number;
+        message.nonce.get_or_insert(json!(format!("n{number}")));
+        out.push(message);
+    }
+    out
+}
+
+fn verdict(case: &Case, transcript: Vec<Message>) -> Verdict {
+    judge(case, &kept(transcript))
+}
+
+fn replaced(at: usize, with: Vec<Message>) -> Vec<Message> {
+    let mut all = good();
+    all.splice(at..=at, with);
+    all
+}
+
+fn failed(told: &str) -> Message {
+    let text =
+        format!("{told}The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.{LINE}");
+    message(ONE, text.trim_start())
+}
+
+#[test]
+fn what_may_be_seen() {
+    let strike = Strike { thread: Some(ONE), from_ms: 150, until_ms: 250 };
+    let all = Strike { thread: None, ..strike };
+    let parts = vec![message(ONE, "tok-1-2 begins"), message(ONE, &format!("tok-1-2 ends{LINE}"))];
+    let waits = message(ONE, "The agent is busy: queued behind 1.\nIt has started.");
+    for (what, strikes, transcript, want) in [
+        ("every answer", vec![], good(), (4, 0)),
+        ("an answer in two messages", vec![], replaced(1, parts), (4, 0)),
+        (
+            "a line about the turn alone",
+            vec![],
+            replaced(1, vec![message(ONE, "tok-1-2 begins\ntok-1-2 ends"), message(ONE, "scripted")]),
+            (4, 0),
+        ),
+        ("that a message waits", vec![], replaced(1, vec![waits, answer(ONE, "tok-1-2")]), (4, 0)),
+        ("a failure with a beginning", vec![strike], replaced(1, vec![failed("tok-1-2 begins\n\n")]), (3, 1)),
+        ("a failure with nothing before it", vec![all], replaced(0, vec![failed("")]), (3, 1)),
+        (
+            "two failures with nothing before them",
+            vec![all, strike],
+            [vec![failed(""), failed("")], good().split_off(2)].concat(),
+            (2, 2),
+        ),
+        (
+            "that an agent ended",
+            vec![strike],
+            replaced(1, vec![message(ONE, "The agent ended (killed by signal 9)."), answer(ONE, "tok-1-2")]),
+            (4, 0),
+        ),
+        (
+            "what a person said or took away",
+            vec![],
+            [
+                good(),
+                vec![
+                    Message { author_id: ANN, ..message(PARENT, "hello") },
+                    Message { deleted_ms: Some(9), ..message(PARENT, "gone") },
+                ],
+            ]
+            .concat(),
+            (4, 0),
+        ),
+    ] {
+        let verdict = verdict(&Case { strikes, ..case() }, transcript);
+        assert_eq!((verdict.wrong, (verdict.answered, verdict.failed)), (vec![], want), "{what}");
+    }
+}
+
+#[test]
+fn what_may_not_be_seen() {
+    let twice = |what: &str| Wrong::Twice { what: what.to_owned() };
+    let lost = |token: &str| Wrong::Lost { token: token.to_owned() };
+    let disordered =
+        |token: &str, before: &str| Wrong::Disordered { token: token.to_owned(), before: before.to_owned() };
+    let elsewhere = |text: &str| Wrong::Elsewhere { text: text.to_owned() };
+    let unknown = |text: &str| Wrong::Unknown { text: text.to_owned() };
+    let incomplete =
+        |token: &str, text: &str| Wrong::Incomplete { token: token.to_owned(), text: text.to_owned() };
+    let whole = format!("tok-1-2 begins\ntok-1-2 ends{LINE}");
+    let bare = "tok-1-2 begins\ntok-1-2 ends";
+    let failure = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.";
+    let same =
+        |number: u64| Message { nonce: Some(json!("same")), ..answer(ONE, &format!("tok-1-{number}")) };
+    let both = format!("{bare}\ntok-1-3 begins\ntok-1-3 ends");
+    let two = "tok-2-1 begins\ntok-2-1 ends";
+    for (what, transcript, want) in [
+        ("lost", good().split_off(1), vec![lost("tok-1-1")]),
+        ("all lost", vec![], vec![lost("tok-1-1"), lost("tok-1-2"), lost("tok-1-3"), lost("tok-2-1")]),
+        (
+            "twice, under another nonce",
+            replaced(1, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-2")]),
+            vec![twice("tok-1-2")],
+        ),
+        (
+            "twice, under one nonce",
+            replaced(1, vec![same(2), same(2)]),
+            vec![twice("tok-1-2"), twice(&whole)],
+        ),
+        ("one nonce for two answers", replaced(1, vec![same(1), same(2)]).split_off(1), vec![twice(&whole)]),
+        (
+            "out of order",
+            replaced(0, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")]),
+            vec![twice("tok-1-2"), disordered("tok-1-2", "tok-1-1")],
+        ),
+        (
+            "swapped",
+            [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat(),
+            vec![disordered("tok-1-2", "tok-1-1")],
+        ),
+        (
+            "in another thread",
+            replaced(3, vec![answer(ONE, "tok-2-1")]),
+            vec![lost("tok-2-1"), elsewhere(two)],
+        ),
+        ("in another thread too", [good(), vec![answer(ONE, "tok-2-1")]].concat(), vec![elsewhere(two)]),
+        ("in a channel of nobody's", [good(), vec![message(99, "hello")]].concat(), vec![elsewhere("hello")]),
+        (
+            "in the channel above",
+            [good(), vec![answer(PARENT, "tok-1-2")]].concat(),
+            vec![Wrong::InParent { text: whole.clone() }],
+        ),
+        (
+            "without its end",
+            replaced(1, vec![message(ONE, &format!("tok-1-2 begins{LINE}"))]),
+            vec![incomplete("tok-1-2", "tok-1-2 begins")],
+        ),
+        (
+            "with a part twice",
+            replaced(1, vec![message(ONE, "tok-1-2 begins"), answer(ONE, "tok-1-2")]),
+            vec![incomplete("tok-1-2", &format!("tok-1-2 begins\n{bare}"))],
+        ),
+        (
+            "without its last message",
+            [good(), vec![message(TWO, "tok-2-9 begins")]].concat(),
+            vec![unknown("tok-2-9 begins\n")],
+        ),
+        (
+            "two answers in one",
+            replaced(1, vec![message(ONE, bare), answer(ONE, "tok-1-3")]),
+            vec![incomplete("tok-1-2", &both), elsewhere(&both)],
+        ),
+        (
+            "a failure of nothing",
+            replaced(1, vec![failed("")]),
+            vec![Wrong::Unstruck { text: failure.to_owned() }],
+        ),
+        ("a failure beside the answers", [good(), vec![failed("")]].concat(), vec![twice(failure)]),
+        (
+            "an end of nothing",
+            [good(), vec![message(ONE, "The agent ended (killed by signal 9).")]].concat(),
+            vec![Wrong::Unstruck { text: "an agent of 11 ended".to_owned() }],
+        ),
+        (
+            "what nobody is owed",
+            [good(), vec![message(ONE, &format!("hello{LINE}"))]].concat(),
+            vec![unknown("hello")],
+        ),
+    ] {
+        let mut want = want;
+        want.sort();
+        assert_eq!(verdict(&case(), transcript).wrong, want, "{what}");
+    }
+}
+
+/// A failure says what the agent had said, and only where agents died while the message was there.
+#[test]
+fn a_failure_needs_a_death_of_its_own_thread_and_time() {
+    let failure = || replaced(1, vec![failed("tok-1-2 begins\n\n")]);
+    let at = |thread, from_ms, until_ms| Strike { thread, from_ms, until_ms };
+    for (strike, may) in [
+        (at(Some(ONE), 900, 1_000), true),
+        (at(None, 900, 1_000), true),
+        (at(Some(ONE), 50, 200), true),
+        (at(Some(TWO), 900, 1_000), false),
+        (at(None, 50, 199), false),
+        (at(None, 9_000, 9_100), false),
+    ] {
+        let verdict = verdict(&Case { strikes: vec![strike], ..case() }, failure());
+        assert_eq!(verdict.wrong.is_empty(), may, "{strike:?}: {:?}", verdict.wrong);
+    }
+    let always = || Case { strikes: vec![at(None, 0, 9_000)], ..case() };
+    let said_otherwise = verdict(&always(), replaced(1, vec![failed("tok-1-2 ends\n\n")]));
+    assert!(matches!(&said_otherwise.wrong[..], [Wrong::Incomplete { .. }]), "{said_otherwise:?}");
+    let said_twice =
+        verdict(&always(), replaced(1, vec![failed("tok-1-2 begins\n\nThe turn failed (X): y\n\n")]));
+    assert!(matches!(&said_twice.wrong[..], [Wrong::Twice { .. }]), "{said_twice:?}");
+}
+
+/// Only what Discord told late may be answered late, and nothing may be answered early.
+#[test]
+fn what_was_told_late_may_be_answered_late() {
+    let swapped = || [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat();
+    let mut first = case();
+    first.said[0].may_be_late = true;
+    assert_eq!(verdict(&first, swapped()).wrong, []);
+    let mut second = case();
+    second.said[1].may_be_late = true;
+    assert_eq!(verdict(&second, swapped()).wrong.len(), 1);
+}
+
+#[test]
+fn what_agents_got_was_said_once() {
+    let heard = |token: &str, times| Wrong::Heard { token: token.to_owned(), times };
+    for (prompt, times, want) in [
+        ("ask tok-1-1", 2, heard("tok-1-1", 2)),
+        ("ask tok-1-1", 0, heard("tok-1-1", 0)),
+        ("made up", 1, Wrong::Unasked { text: "made up".to_owned() }),
+    ] {
+        let mut case = case();
+        case.received.insert(prompt.to_owned(), times);
+        assert_eq!(verdict(&case, good()).wrong, [want]);
+    }
+}

@@ -1,0 +1,312 @@
+//! The run of a plan on real processes: what is said, what is struck, and what of it the judge has to know.
+
+use super::judge::{Case, Said, Strike};
+use super::plan::{Blow, Step, Turn, Which, token};
+use crate::stage::Stage;
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::fake_discord::core::model::{Id, Message};
+use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::house::Plan as HousePlan;
+use acp_tests::processes::{Held, Process};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::world::is_wrapper;
+use rustix::process::Signal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const CREATE: &str = "POST /channels/{}/messages";
+const MORE: &str = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n";
+/// Crashes are meant here.
+const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
+/// How long a message at which the gateway can be killed is waited for.
+const CATCH: Duration = Duration::from_secs(8);
+/// What is said so long after agents died has nothing to do with it.
+const AFTERMATH_MS: u64 = 3_000;
+
+/// Milliseconds since 1970, by the clock that the fake has too.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Everything that a run is made of.
+pub(super) struct Storm {
+    pub(super) stage: Stage,
+    threads: Vec<Id>,
+    /// Where the agent of each thread works.
+    dirs: Vec<PathBuf>,
+    said: Vec<Said>,
+    strikes: Vec<Strike>,
+    before: BTreeSet<Id>,
+    /// Messages that Discord had kept when the gateway was killed, and whose receipt never left.
+    pub(super) between: BTreeSet<Id>,
+    /// What was done how often.
+    pub(super) tally: BTreeMap<&'static str, usize>,
+}
+
+impl Storm {
+    /// A session in each of so many threads, and nothing is said yet.
+    pub(super) fn new(threads: usize) -> Self {
+        let stage = Stage::built(HousePlan::flags(&[]).supervisor(SUPERVISOR), MORE);
+        let dirs: Vec<String> = (0..threads).map(|number| format!("work/room-{number}")).collect();
+        let threads: Vec<Id> = dirs.iter().map(|dir| stage.spawn_in(dir)).collect();
+        let dirs = dirs.iter().map(|dir| stage.house.world.path(dir)).collect();
+        let before = stage.fake.whole_transcript().iter().map(|message| message.id).collect();
+        let (said, strikes) = (Vec::new(), Vec::new());
+        let (between, tally) = (BTreeSet::new(), BTreeMap::new());
+        Self { stage, threads, dirs, said, strikes, before, between, tally }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    /// Somebody says something.
+    pub(super) fn say(&mut self, thread: usize, token: String, turn: &Turn) {
+        let (thread, at_ms, delayed) = (self.threads[thread], now_ms(), self.delayed());
+        self.stage.fake.post(self.stage.ann, thread, &turn.prompt);
+        let may_be_late = self.delayed() > delayed;
+        let Turn { prompt, answer } = turn.clone();
+        self.said.push(Said { thread, token, prompt, answer, at_ms, may_be_late });
+    }
+
+    /// Events of messages that Discord told late or not at all, since its process began.
+    fn delayed(&self) -> u64 {
+        let faults = self.stage.fake.tally().event_faults;
+        ["drop", "odd", "overtaken"].iter().filter_map(|name| faults.get(*name)).sum()
+    }
+
+    pub(super) fn step(&mut self, number: usize, step: &Step) {
+        wait_for(Instant::now() + step.pause);
+        let token = token(step.thread, number);
+        let (blow, turn) = (step.blow, &step.turn);
+        match blow {
+            // What is struck is about what is said now.
+            Blow::Event(fate) => {
+                self.stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), fate);
+                self.count("events");
+            }
+            Blow::Request(fate, which) => {
+                let (route, times) = match which {
+                    Which::Create => (CREATE, 1),
+                    Which::Any => ("*", 3),
+                };
+                self.stage.fake.rest_fault(route, When::Next(times), fate);
+                self.count("requests");
+            }
+            Blow::Between => self.stage.fake.hold_answer(true),
+            _ => {}
+        }
+        self.say(step.thread, token, turn);
+        self.strike(step);
+    }
+
+    fn strike(&mut self, step: &Step) {
+        match step.blow {
+            Blow::Nothing | Blow::Event(_) | Blow::Request(..) => {}
+            Blow::Between => self.kill_between(),
+            Blow::Gateway => {
+                self.kill_gateway();
+                self.stage.house.start_gateway();
+            }
+            Blow::GatewayTwice => {
+                self.kill_gateway();
+                self.stage.house.start_gateway();
+                wait_for(Instant::now() + step.time);
+                self.kill_gateway();
+                self.stage.house.start_gateway();
+            }
+            Blow::GatewayStopped => self.stop(self.stage.house.gateway().pid(), step.time * 3),
+            Blow::Supervisor => {
+                let from_ms = self.kill_supervisor();
+                wait_for(Instant::now() + step.time);
+                self.start_supervisor(from_ms);
+            }
+            Blow::Both => {
+                let from_ms = self.kill_supervisor();
+                self.kill_gateway();
+                self.start_supervisor(from_ms);
+                self.stage.house.start_gateway();
+            }
+            Blow::SupervisorStopped => self.stop(self.stage.house.supervisor().pid(), step.time * 3),
+            Blow::Agent | Blow::Wrapper | Blow::AgentStopped => self.strike_agent(step),
+            Blow::Discord | Blow::DiscordAndGateway => {
+                self.count("kills of Discord");
+                self.stage.fake.kill();
+                if step.blow == Blow::DiscordAndGateway {
+                    self.kill_gateway();
+                    self.stage.house.start_gateway();
+                }
+                wait_for(Instant::now() + step.time * 2);
+                self.stage.fake.restart();
+            }
+            Blow::DiscordStopped => {
+                let pid = self.stage.fake.pid().and_then(|pid| i32::try_from(pid).ok());
+                self.stop(pid.unwrap_or_else(|| panic!("Discord is not there")), step.time * 2);
+            }
+            Blow::DiscordAway => {
+                self.count("times away");
+                self.stage.fake.away(true);
+                wait_for(Instant::now() + step.time * 3);
+                self.stage.fake.away(false);
+            }
+            Blow::Socket(act) => {
+                self.count("connections");
+                self.stage.fake.sockets(None, act);
+            }
+            Blow::NoSession => {
+                self.count("connections");
+                self.stage.fake.invalid_sessions(1);
+                self.stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
+            }
+        }
+    }
+
+    fn kill_gateway(&mut self) {
+        self.stage.house.kill_gateway();
+        self.count("kills of the gateway");
+    }
+
+    fn kill_supervisor(&mut self) -> u64 {
+        let from_ms = now_ms();
+        self.stage.house.kill_supervisor();
+        self.count("kills of the supervisor");
+        from_ms
+    }
+
+    /// Its agents died with it, and until it is there nobody has one.
+    fn start_supervisor(&mut self, from_ms: u64) {
+        self.stage.house.start_supervisor();
+        self.strikes.push(Strike { thread: None, from_ms, until_ms: now_ms() + AFTERMATH_MS });
+    }
+
+    /// Kills the gateway after Discord has kept a message and before the gateway hears of that: the answer is held back,
+    /// and never leaves.
+    fn kill_between(&mut self) {
+        let end = Instant::now() + CATCH;
+        let held = eventually(2 * CATCH, "a message is kept", || {
+            let held = self.stage.fake.underway().held.first().copied();
+            (held.is_some() || Instant::now() > end).then_some(held)
+        });
+        if let Some(id) = held {
+            self.kill_gateway();
+            until(SOON, "nobody waits for the receipt", || self.stage.fake.underway().unheard.contains(&id));
+            self.between.insert(id);
+        } else {
+            self.count("kills that found no message");
+        }
+        self.stage.fake.hold_answer(false);
+        if held.is_some() {
+            self.stage.house.start_gateway();
+        }
+    }
+
+    /// Stops a process of ours for a while.
+    fn stop(&mut self, pid: i32, time: Duration) {
+        // A child of ours that nobody has reaped, or held and looked at before.
+        if let Some(held) = Held::take(pid) {
+            self.stop_held(&held, time);
+        }
+    }
+
+    fn stop_held(&mut self, held: &Held, time: Duration) {
+        if held.signal(Signal::STOP) {
+            wait_for(Instant::now() + time);
+            let _ = held.signal(Signal::CONT);
+            self.count("stops");
+        }
+    }
+
+    /// The thread in which an agent works, or that of a wrapper's agent.
+    fn thread_of(&self, process: &Process, all: &[Process]) -> Option<Id> {
+        let agent = match is_wrapper(process) {
+            true => all.iter().find(|other| other.ppid == process.pid)?,
+            false => process,
+        };
+        let dir = std::fs::read_link(format!("/proc/{}/cwd", agent.pid)).ok()?;
+        let number = self.dirs.iter().position(|room| *room == dir)?;
+        self.threads.get(number).copied()
+    }
+
+    fn strike_agent(&mut self, step: &Step) {
+        let all = self.stage.house.world.agents();
+        let wanted = |process: &&Process| match step.blow {
+            Blow::Agent => !is_wrapper(process),
+            Blow::Wrapper => is_wrapper(process),
+            _ => true,
+        };
+        // Only what is known to be of a thread.
+        let found: Vec<(&Process, Id)> =
+            all.iter().filter(wanted).filter_map(|it| Some((it, self.thread_of(it, &all)?))).collect();
+        let at = usize::try_from(step.draw % (found.len() as u64).max(1)).unwrap_or_default();
+        let Some((process, thread)) = found.get(at) else { return };
+        let Some(held) = self.stage.house.world.hold(process) else { return };
+        if step.blow == Blow::AgentStopped {
+            return self.stop_held(&held, step.time * 3);
+        }
+        let strike = Strike { thread: Some(*thread), from_ms: now_ms(), until_ms: now_ms() + AFTERMATH_MS };
+        if held.kill() {
+            self.strikes.push(strike);
+            self.count(if is_wrapper(process) { "kills of wrappers" } else { "kills of agents" });
+        }
+    }
+
+    /// Nothing is struck any more. One more message in each thread: when it is answered, all before it was dealt with.
+    pub(super) fn settle(&mut self, number: usize) {
+        let fake = &self.stage.fake;
+        fake.hold_answer(false);
+        fake.clear_faults();
+        // What Discord never told of is found by those who begin to listen.
+        fake.sockets(None, SocketAct::InvalidSession { resumable: false });
+        self.stage.is_there();
+        let last: Vec<String> =
+            (0..self.threads.len()).map(|thread| token(thread, number + thread)).collect();
+        for (thread, token) in last.iter().enumerate() {
+            self.say(thread, token.clone(), &Turn::quick(token));
+        }
+        let end = Instant::now() + LONG;
+        until(2 * LONG, "the last answers", || {
+            let is_told = |(thread, token): (&Id, &String)| {
+                self.stage.told(*thread).iter().any(|message| message.content.contains(token.as_str()))
+            };
+            // What is missing then is for the judge to say.
+            self.threads.iter().zip(&last).all(is_told) || Instant::now() > end
+        });
+        until(SOON, "nothing is late any more", || self.stage.fake.underway().late == 0);
+    }
+
+    /// Ends everything, and starts Discord once more: what it has kept is what it shows now. That and the rest that a
+    /// judge has to know.
+    pub(super) fn end(self) -> (Case, Vec<Message>) {
+        let mut received = BTreeMap::new();
+        for entry in self.stage.house.agent_events("prompt") {
+            *received.entry(entry["text"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        let case = Case {
+            bot: self.stage.bot.user,
+            parent: self.stage.channel,
+            threads: self.threads,
+            before: self.before,
+            said: self.said,
+            strikes: self.strikes,
+            received,
+        };
+        let mut kept = Vec::new();
+        self.stage.end_and_look(|fake| {
+            fake.restart();
+            kept = fake.whole_transcript();
+        });
+        (case, kept)
+    }
+
+    /// Waits until a request met its fate.
+    pub(super) fn until_struck(&self) {
+        until(SOON, "a request meets its fate", || !self.stage.fake.tally().rest_faults.is_empty());
+    }
+
+    /// The next request that makes a message meets this fate.
+    pub(super) fn next_create(&self, fate: RestFate) {
+        self.stage.fake.rest_fault(CREATE, When::Next(1), fate);
+    }
+}
