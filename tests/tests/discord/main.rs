@@ -4,7 +4,9 @@
 mod chaos;
 mod conversation;
 mod faults;
+mod files;
 mod queue;
 mod restarts;
 mod stage;
 mod threads;
+mod verbosity;

@@ -103,12 +103,18 @@ impl Stage {
 
     /// Starts a session in a new thread, which is returned.
     pub fn spawn(&self) -> Id {
+        self.spawn_of(AGENT, &[])
+    }
+
+    /// The same of another agent, with these options more.
+    pub fn spawn_of(&self, agent: &str, more: &[(&str, Value)]) -> Id {
         let before = self.fake.threads_of(self.channel).len();
         let cwd = self.house.world.dir("work/project").display().to_string();
-        let options = [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
+        let own = [("agent", json!(agent)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
+        let options = [&own[..], more].concat();
         let used = self.command(self.ann, self.channel, "acp spawn", &options);
         let said = self.answer(&used);
-        assert!(said.contains(AGENT), "{said}");
+        assert!(said.contains(agent), "{said}");
         let threads = self.fake.threads_of(self.channel);
         assert_eq!(threads.len(), before + 1, "{said}");
         let thread = threads.iter().map(|thread| thread.id).max().unwrap_or_default();

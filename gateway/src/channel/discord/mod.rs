@@ -34,6 +34,8 @@ use std::time::Duration;
 pub(crate) const DISCORD: &str = "discord";
 /// The most that one message holds, in UTF-16 units: below Discord's 2,000, whatever those count.
 const MESSAGE_UNITS_MAX: usize = 1_900;
+/// The most bytes of a file, as long as nobody pays for more.
+const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// How long a message may wait for its turn before the gateway is told to come again.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for what is worth nothing a moment later.
@@ -100,17 +102,13 @@ impl Inner {
             Ok(channel) => channel,
             Err(why) => return SendOutcome::Rejected { why, again: false },
         };
-        let new = NewMessage {
-            nonce: message.nonce.clone(),
-            body: render::body(&message.text, &message.actions),
-            reply_to: None,
-        };
+        let new = NewMessage { nonce: message.nonce.clone(), body: render::whole(message), reply_to: None };
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
         if let Ok(posted) = &result {
             self.known.spoke(channel, posted.id);
         }
-        render::sent(result, &message.nonce)
+        render::sent(result, &message.nonce, !message.files.is_empty())
     }
 
     async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> Lookup {
@@ -130,8 +128,8 @@ impl Inner {
             wanted: Wanted {
                 me,
                 nonce: message.nonce.clone(),
-                content: message.text.clone(),
-                attachments: Vec::new(),
+                content: message.tagged(),
+                attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
             },
         };
@@ -147,6 +145,7 @@ impl Inner {
         let message_id = match self.send(parent, starter).await {
             SendOutcome::Sent { message_id } => message_id,
             SendOutcome::Rejected { why, again } => return Opened::Rejected { why, again },
+            SendOutcome::FilesRefused { why } => return Opened::Rejected { why, again: false },
             SendOutcome::Limited { retry_after_ms } => {
                 return Opened::Rejected { why: format!("limited for {retry_after_ms} ms"), again: true };
             }
@@ -233,6 +232,10 @@ impl Channel for Discord {
 
     fn limit(&self) -> Limit {
         Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    }
+
+    fn file_bytes_max(&self) -> Option<u64> {
+        Some(FILE_BYTES_MAX)
     }
 
     fn normal(&self) -> Destination {

@@ -5,10 +5,17 @@
 //! from the journal and these records alone, whatever the configuration says by then.
 
 use crate::config::Separator;
-use crate::core::policy::Stream;
+use crate::core::policy::{Files, Stream};
+use crate::core::project::files::AsFiles;
+use crate::core::rows::Verbosity;
 use crate::core::split::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// The tag of the agent's own text.
+pub(super) const MESSAGE: &str = "agent_message_chunk";
+/// The tags of tool calls.
+const TOOLS: [&str; 2] = ["tool_call", "tool_call_update"];
 
 /// The settings of one conversation from some journal row on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +35,15 @@ pub(crate) struct Style {
     /// Whether an answer ends with a line about its turn.
     #[serde(default)]
     pub(crate) footer: bool,
+    /// What is told as files; `None` where the channel carries none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<AsFiles>,
+    /// Whether the agent's own text is all that is shown of a turn.
+    #[serde(default)]
+    pub(crate) brief: bool,
+    /// Whether notices that nobody has to act upon are left out.
+    #[serde(default)]
+    pub(crate) quiet: bool,
 }
 
 impl Style {
@@ -41,6 +57,9 @@ impl Style {
             repeat_suppression: stream.repeat_suppression.value,
             tags: stream.tag_visibility.value.clone(),
             footer: false,
+            files: None,
+            brief: false,
+            quiet: false,
         }
     }
 
@@ -49,9 +68,43 @@ impl Style {
         Self { footer, ..self }
     }
 
+    /// The same where messages carry files of so many bytes, or carry none.
+    pub(crate) fn with_files(self, channel_bytes_max: Option<u64>, files: &Files) -> Self {
+        let as_files = channel_bytes_max.map(|max| AsFiles {
+            long_final_parts: count(files.long_final_parts.value),
+            bytes_max: count(files.bytes_max.value.min(max)),
+            diff: files.turn_diff.value,
+            refused: false,
+        });
+        let is_any = |files: &AsFiles| files.diff || files.long_final_parts > 0;
+        Self { files: as_files.filter(is_any), ..self }
+    }
+
+    /// The same for a row whose files the channel did not take.
+    pub(crate) fn refused(self) -> Self {
+        Self { files: self.files.map(|files| AsFiles { refused: true, ..files }), ..self }
+    }
+
+    /// The same in a conversation that somebody wants to be told so much.
+    pub(crate) fn told(mut self, verbosity: Option<Verbosity>) -> Self {
+        let Some(verbosity) = verbosity else { return self };
+        if verbosity == Verbosity::Full {
+            self.tags.extend(TOOLS.map(|tag| (tag.to_owned(), true)));
+        }
+        self.brief = verbosity != Verbosity::Full;
+        self.quiet = verbosity == Verbosity::None;
+        self
+    }
+
+    /// The same without anything but how far a turn is.
+    pub(crate) fn status_alone(mut self) -> Self {
+        self.tags.insert(MESSAGE.to_owned(), false);
+        Self { brief: true, ..self }
+    }
+
     /// Whether updates of that kind are shown.
     pub(crate) fn shows(&self, tag: &str) -> bool {
-        self.tags.get(tag).copied().unwrap_or(true)
+        self.tags.get(tag).copied().unwrap_or(true) && (!self.brief || tag == MESSAGE)
     }
 }
 
@@ -99,6 +152,9 @@ mod tests {
             repeat_suppression: true,
             tags: BTreeMap::from([("plan".to_owned(), false)]),
             footer: false,
+            files: None,
+            brief: false,
+            quiet: false,
         }
     }
 
