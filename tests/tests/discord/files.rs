@@ -36,7 +36,7 @@ fn is_whole(stage: &Stage, message: &Message) {
     assert_eq!(numbers(&files[0].1), (1..=CHUNKS).collect::<Vec<_>>());
     assert!(files[0].1.contains("Wrote notes.txt."), "the end of it is there too");
     let diff = &files[1].1;
-    assert!(diff.starts_with("--- /dev/null\n+++ b/") && diff.contains("/notes.txt\n"), "{diff}");
+    assert!(diff.starts_with("--- ") && diff.contains("\n+++ b/") && diff.contains("/notes.txt\n"), "{diff}");
     assert!(diff.contains("\n+Something new\n"), "{diff}");
     assert!(message.content.starts_with("chunk 1.") && message.content.contains("answer.md has all of it"));
 }
@@ -53,6 +53,7 @@ fn c01_c09_r_a_long_answer_is_a_file_once_whatever_dies() {
     stage.fake.post(stage.ann, thread, LONG);
     let first = eventually(SOON, "the answer", || with_files(&stage, thread).pop());
     is_whole(&stage, &first);
+    assert!(contents(&stage, &first)[1].1.starts_with("--- /dev/null\n"), "the file was not there");
     // The gateway is killed when Discord has the message and before it hears of that.
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallAfter { ms: Some(20_000) });
     stage.fake.post(stage.ann, thread, "stream 400 size 60\nwrite notes.txt Something else");

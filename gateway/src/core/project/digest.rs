@@ -79,21 +79,22 @@ impl RunDigest {
 
     /// What the run showed, without how it ended: as much as messages may hold.
     pub(super) fn told(&self) -> String {
-        self.shown(self.output_chars_max)
+        let more = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
+        self.shown(self.output_chars_max, more)
     }
 
-    /// The same, as much as there is.
+    /// The same, as much as there is; whether that is all of it is said elsewhere.
     pub(super) fn whole(&self) -> String {
-        self.shown(usize::MAX)
+        self.shown(usize::MAX, "")
     }
 
-    fn shown(&self, chars_max: usize) -> String {
+    fn shown(&self, chars_max: usize, more: &str) -> String {
         let mut body = self.body.clone();
         body.end_thought();
         let text = head(body.text(), chars_max);
         let mut lines = vec![text.trim_end().to_owned()];
         if body.is_cut() || text.len() < body.text().len() {
-            lines.push("(The output goes on; `acp-gateway sessions history` shows all of it.)".to_owned());
+            lines.push(more.to_owned());
         }
         if body.is_text_hidden() {
             lines.push("(Text is not shown here; `acp-gateway sessions history` shows it.)".to_owned());

@@ -175,4 +175,22 @@ mod tests {
         assert_eq!(serde_json::from_str::<Style>(&text).unwrap(), style);
         assert!(style.shows("agent_message_chunk") && !style.shows("plan"));
     }
+
+    #[test]
+    fn somebody_may_want_more_or_less_of_it() {
+        let hidden = [("tool_call", false), ("agent_message_chunk", true), ("plan", true)];
+        let tags = hidden.map(|(tag, shown)| (tag.to_owned(), shown)).into();
+        let style = Style { tags, ..style(1) };
+        for (verbosity, tools, plan, unknown, quiet) in [
+            (None, false, true, true, false),
+            (Some(Verbosity::Full), true, true, true, false),
+            (Some(Verbosity::Compact), false, false, false, false),
+            (Some(Verbosity::None), false, false, false, true),
+        ] {
+            let told = style.clone().told(verbosity);
+            let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
+            assert_eq!((shows, told.quiet), ([tools, plan, unknown], quiet), "{verbosity:?}");
+            assert!(told.shows(MESSAGE) && !told.status_alone().shows(MESSAGE));
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use super::styles::{outbox, worked_out};
 use super::*;
 use crate::channel::OutgoingFile;
+use crate::core::rows::BindingRow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A channel that carries files, or does not take them; and that may hang once, before or after it took a message.
@@ -160,4 +161,60 @@ async fn what_is_not_taken_as_a_file_comes_in_messages() {
     assert!(told.contains("The output goes on") && told.contains("What this turn changed is not attached"));
     assert_eq!(states(&store).await[0], "rejected");
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+}
+
+/// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
+#[tokio::test]
+async fn h12_what_would_be_said_twice_in_a_conversation_is_told_apart() {
+    let (_dir, store) = open();
+    let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+    let here = binding_row(&key(), &conversation("c"));
+    let there = binding_row(&other, &conversation("d"));
+    spawn(&store, session_row(&key()), Some(here.clone())).await;
+    spawn(&store, session_row(&other), Some(there.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    for _ in 0..3 {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("OK").await;
+        scribe.done().await;
+    }
+    let mut scribe = Scribe::claim(&store, &other).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("OK").await;
+    scribe.done().await;
+    let shelf = Arc::new(Shelf::default());
+    let stop = CancellationToken::new();
+    let task = start(&store, &shelf, &stop);
+    settled(&store, 4).await;
+    stop.cancel();
+    task.await.unwrap();
+    let tagged = |shown: &[Outgoing]| shown.iter().map(Outgoing::tagged).collect::<Vec<_>>();
+    let shown = shelf.taken.lock().unwrap().clone();
+    assert!(shown.iter().all(|message| message.text == "OK"));
+    let tags: std::collections::BTreeSet<String> =
+        shown.iter().filter_map(|message| message.tag.clone()).collect();
+    assert_eq!((tags.len(), shown.iter().filter(|message| message.tag.is_none()).count()), (2, 2));
+    // Under another binding of the same conversation it is told apart too.
+    let id = here.binding_id;
+    let anew = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
+    let next = anew.clone();
+    let bind = move |tx: &crate::store::Tx<'_>| {
+        bindings::end(tx, id, "unbound")?;
+        bindings::bind(tx, &next)
+    };
+    store.write("rebind", bind).await.unwrap();
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("OK").await;
+    scribe.done().await;
+    let stop = CancellationToken::new();
+    let task = start(&store, &shelf, &stop);
+    settled(&store, 5).await;
+    stop.cancel();
+    task.await.unwrap();
+    let all = shelf.taken.lock().unwrap().clone();
+    let mut texts = tagged(&all);
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), 4, "one of the five is of another conversation: {:?}", tagged(&all));
 }
