@@ -18,8 +18,8 @@ WRAPPER_TARGET = $(if $(MUSL),$(MUSL_TARGET),$(HOST_TARGET))
 WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
 
-# Seeds in each of the ten tests of the simulation; without `make` they are few.
-SIM_SEEDS ?= 100
+# Seeds of the simulation that are the same each time; without `make` they are few.
+SIM_SEEDS ?= 10000
 # The build in which a seed of the simulation is always the same run: see gateway/src/sim/mod.rs.
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 

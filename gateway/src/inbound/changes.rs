@@ -128,7 +128,13 @@ impl Inlet {
         self.inner.prune(at);
         amended.unwrap_or_else(|failure| match failure.code {
             Code::LimitReached => Amended::TooLate,
-            _ => Amended::Later { why: failure.to_string() },
+            Code::StoreUnavailable | Code::BackendUnavailable => Amended::Later { why: failure.to_string() },
+            _ if failure.retryable => Amended::Later { why: failure.to_string() },
+            // A session that is gone, or whose agent may not run any more: asked again it says the same.
+            code => {
+                tracing::info!(%code, %failure, message_id, "a change to a message comes too late");
+                Amended::TooLate
+            }
         })
     }
 }

@@ -95,6 +95,11 @@ pub(super) fn pending_permission(db: &Connection) -> Option<(SessionKey, String)
     Some((SessionKey::parse(session).ok()?, permission.to_owned()))
 }
 
+/// A run that waits for its turn.
+pub(super) fn queued_run(db: &Connection) -> Option<String> {
+    texts(db, "SELECT run_id FROM acp_runs WHERE state = 'queued' ORDER BY rowid DESC LIMIT 1").pop()
+}
+
 /// Before the supervisor hears of it: what explains it is committed.
 pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broken> {
     let committed = |sql: &str, id: &LeaseId, number: u64| {
@@ -468,9 +473,12 @@ pub(super) fn moved(db: &Connection) -> Vec<String> {
 
 /// What is in the database, for whoever looks into a seed that failed.
 pub(super) fn rows(db: &Connection) -> String {
-    const ALL: [&str; 4] = [
+    const ALL: [&str; 6] = [
         "SELECT 'session ' || session_key || ' ' || state || ' epoch ' || epoch || ' lease ' || coalesce(lease_id, '-') \
          FROM acp_sessions",
+        "SELECT 'binding ' || binding_key || ' ' || status || ' of ' || session_key || ' in ' || thread_id FROM acp_bindings",
+        "SELECT 'part ' || nonce || ' ' || state || ' of ' || binding_key || ' ' || session_seq || '.' || part_no FROM \
+         acp_delivery_part",
         "SELECT 'lease ' || lease_id || ' ' || usage || ' of ' || session_key FROM acp_leases",
         "SELECT 'run ' || run_id || ' ' || state || ' of ' || session_key FROM acp_runs",
         "SELECT 'event ' || session_key || ' ' || session_seq || ' ' || kind || ' ' || coalesce(run_id, '-') || ' at ' \

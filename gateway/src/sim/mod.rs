@@ -7,7 +7,7 @@
 //! | `life` | one life of the gateway, from a start to a kill |
 //! | `host`, `agent` | a supervisor, and agents that speak ACP |
 //! | `room` | a chat service |
-//! | `people` | who uses it all |
+//! | `people`, `wishes` | who uses it all, and what they want next |
 //! | `laws` | what must hold after each step, and at rest |
 //! | `ear` | reads the log: transitions, and faults that the gateway finds in itself |
 //! | `names` | what steps are called |
@@ -36,3 +36,4 @@ mod room;
 mod stage;
 mod tests;
 mod trouble;
+mod wishes;

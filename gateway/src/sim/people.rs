@@ -2,6 +2,7 @@
 //! and sometimes ask twice.
 
 use super::room::{ACCOUNT, ROOM};
+use crate::channel::{Amended, Change, Changed, Inbox};
 use crate::core::actor::Command;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
@@ -52,6 +53,34 @@ pub(super) enum Want {
         permission: String,
         option: String,
     },
+    /// The message of another wish was changed, or deleted.
+    Edited {
+        conversation: String,
+        message: usize,
+        text: Option<String>,
+    },
+    /// What the service says of a conversation.
+    Changed {
+        conversation: String,
+        change: Change,
+    },
+    /// It was read up to the message of that wish.
+    CaughtUp {
+        conversation: String,
+        through: usize,
+    },
+}
+
+impl Want {
+    /// Whether nothing is said in a conversation from then on.
+    pub(super) fn puts_away(&self) -> bool {
+        matches!(self, Self::Changed { change: Change::Archived { .. }, .. })
+    }
+
+    /// The contrary.
+    pub(super) fn takes_out(&self) -> bool {
+        matches!(self, Self::Changed { change: Change::Unarchived, .. })
+    }
 }
 
 /// One wish, for as long as the simulation lasts.
@@ -64,6 +93,12 @@ pub(super) struct Wish {
     pub(super) refused: bool,
     /// Asked in this life of the gateway, and not answered.
     pub(super) waits: bool,
+}
+
+impl Wish {
+    pub(super) fn new(want: Want) -> Self {
+        Self { want, answer: None, refused: false, waits: false }
+    }
 }
 
 /// An answer that is on its way: to which wish, and what.
@@ -153,6 +188,21 @@ impl Door {
                 manager.answer_permission(&session, &permission, &option, "ann", key).await?;
                 "answered".to_owned()
             }
+            Want::Edited { conversation: at, message, text } => {
+                let (at, id) = (conversation(&at), message_id(message));
+                let amended = match text {
+                    Some(text) => self.inlet.edited(at, id, text).await,
+                    None => self.inlet.deleted(at, id).await,
+                };
+                heard(matches!(amended, Amended::Later { .. }))?
+            }
+            Want::Changed { conversation: at, change } => {
+                let changed = self.inlet.changed(conversation(&at), change).await;
+                heard(matches!(changed, Changed::Later { .. }))?
+            }
+            Want::CaughtUp { conversation: at, through } => {
+                heard(!self.inlet.caught_up(conversation(&at), through.to_string()).await)?
+            }
         })
     }
 
@@ -165,6 +215,11 @@ impl Door {
             drop(self.manager.prompt(session, request, key).await);
         }
     }
+}
+
+/// What the service hears when it tells something: later, or nothing more.
+fn heard(later: bool) -> Result<String, Failure> {
+    if later { Err(Failure::of(Code::StoreUnavailable)) } else { Ok("heard".to_owned()) }
 }
 
 fn oneshot(text: String) -> SpawnRequest {

@@ -22,6 +22,15 @@ pub(super) struct Shown {
     pub(super) message: Outgoing,
 }
 
+/// What becomes, for good, of all that a turn says in one conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is refused, now and later.
+    Refused,
+    /// Nobody ever learns whether it is there.
+    Unknown,
+}
+
 /// A call of the gateway that has not been answered.
 #[derive(Debug)]
 pub(super) enum Call {
@@ -41,6 +50,8 @@ pub(super) struct Inside {
     pub(super) shown: Vec<Shown>,
     /// It takes nothing and knows nothing.
     pub(super) asleep: bool,
+    /// In which conversation nothing gets through, and how.
+    pub(super) fate: Option<(&'static str, Fate)>,
     /// A planted bug: the service's answer is taken for another message's.
     pub(super) ignores_nonces: bool,
 }
@@ -87,6 +98,12 @@ impl Channel for Room {
 }
 
 impl Inside {
+    /// What becomes of this one for good. Answers to people are spared: those are tried for ever.
+    fn fate(&self, to: &ConversationRef, message: &Outgoing) -> Option<Fate> {
+        let (conversation, fate) = self.fate?;
+        (conversation == to.conversation_id && message.run_id.is_some()).then_some(fate)
+    }
+
     fn find(&self, to: &ConversationRef, message: &Outgoing) -> Option<usize> {
         self.shown.iter().position(|shown| {
             shown.conversation == to.conversation_id && shown.message.nonce == message.nonce
@@ -116,6 +133,9 @@ impl Inside {
                 let found = if self.ignores_nonces { None } else { self.find(&to, &message) };
                 let outcome = match found {
                     _ if self.asleep => Lookup::Unknown { why: "asleep".to_owned() },
+                    _ if self.fate(&to, &message) == Some(Fate::Unknown) => {
+                        Lookup::Unknown { why: "nobody knows".to_owned() }
+                    }
                     _ if chance.one_in(trouble * 2) => Lookup::Unknown { why: "asleep".to_owned() },
                     Some(at) => Lookup::Found { message_id: format!("m{at}") },
                     None => Lookup::Absent,
@@ -136,6 +156,13 @@ impl Inside {
     ) -> SendOutcome {
         if self.asleep {
             return SendOutcome::Uncertain { why: "asleep".to_owned() };
+        }
+        match self.fate(to, message) {
+            Some(Fate::Unknown) => return SendOutcome::Uncertain { why: "nobody knows".to_owned() },
+            Some(Fate::Refused) if self.find(to, message).is_none() => {
+                return SendOutcome::Rejected { why: "never here".to_owned(), again: false };
+            }
+            Some(Fate::Refused) | None => {}
         }
         if !chance.one_in(trouble) {
             return SendOutcome::Sent { message_id: self.show(to, message) };

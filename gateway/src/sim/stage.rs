@@ -8,13 +8,12 @@ use super::host::{Host, Word};
 use super::laws;
 use super::life::{self, Gateway, Ports, lock};
 use super::names;
-use super::people::{self, Want, Wish};
+use super::people::Wish;
 use super::plants::Plant;
 use super::reach::{self, Tally};
 use super::room::{Call, Room};
 use super::trouble::Trouble;
 use crate::config::load::Loaded;
-use crate::core::session::Ending;
 use crate::session_task::Envelope;
 use crate::store::by_hand::{Hand, Pump};
 use crate::supervisor::by_hand::Wire;
@@ -30,9 +29,10 @@ pub(super) const EFFECTS_MIN: usize = 200;
 const STEPS_MAX: usize = 6_000;
 /// How long nothing must happen for it to be rest, in milliseconds.
 const REST_MS: u64 = 120_000;
-/// How often the gateway dies just before, or just after, what happens seldom: once in so many times.
-const SELDOM_CRASH: usize = 12;
-const ROOMS: [&str; 3] = ["a", "b", "c"];
+/// The most often that it dies so when all else is calm already.
+const LATE_CRASHES_MAX: usize = 3;
+/// The conversations.
+pub(super) const ROOMS: [&str; 3] = ["a", "b", "c"];
 
 /// What can happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,17 +81,19 @@ pub(super) struct Stage<'a> {
     pub(super) read: laws::Read,
     now_ms: u64,
     /// No more wishes and no more trouble: everything is let come to rest.
-    calm: bool,
+    pub(super) calm: bool,
     connected: bool,
     /// How often trouble comes; a seed has its own character.
     trouble: Trouble,
-    wishes_left: usize,
+    pub(super) wishes_left: usize,
+    /// How often the gateway may still die in the calm, around what happens seldom: much of that happens only there.
+    late_crashes: usize,
     rest_ms: u64,
-    steps: usize,
+    pub(super) steps: usize,
     /// Whether the store was made to fail in this life.
     failing: bool,
     /// The ways to actors of an earlier gateway that do not know that they are superseded.
-    left: Vec<Sender<Envelope>>,
+    pub(super) left: Vec<Sender<Envelope>>,
 }
 
 impl<'a> Stage<'a> {
@@ -101,11 +103,14 @@ impl<'a> Stage<'a> {
         let mut chance = Chance::new(seed);
         let trouble = Trouble::of(&mut chance);
         let wishes_left = 14 + chance.below(14);
+        let late_crashes = chance.below(LATE_CRASHES_MAX + 1);
+        let room = Room::default();
+        room.lock().fate = trouble.fate.map(|fate| (ROOMS[chance.below(ROOMS.len())], fate));
         Self {
             hand,
             config,
             host: Host::new(plant.and_then(Plant::at_the_host)),
-            room: Room::default(),
+            room,
             wishes: Vec::new(),
             tally: Tally::default(),
             plant,
@@ -115,6 +120,7 @@ impl<'a> Stage<'a> {
             connected: false,
             trouble,
             wishes_left,
+            late_crashes,
             rest_ms: 0,
             steps: 0,
             failing: false,
@@ -149,7 +155,7 @@ impl<'a> Stage<'a> {
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
             let at = (dir.as_path(), self.now_ms);
-            if self.chance.one_in(2) {
+            if !self.calm && self.chance.one_in(2) {
                 self.left = life::leave_behind(&store, self.config, at).await;
                 // All of them hold their sessions before the next gateway begins, which is the one that counts.
                 ports.settle().await;
@@ -187,11 +193,14 @@ impl<'a> Stage<'a> {
             let Some(id) = self.chance.pick(&leases).copied() else { return };
             if self.host.is_eager(id) {
                 self.host.speak(id, &mut self.chance);
-            } else if self.chance.one_in(12) && self.host.leases.get(&id).is_some_and(|it| it.lives()) {
+            } else if !self.calm
+                && self.chance.one_in(12)
+                && self.host.leases.get(&id).is_some_and(|it| it.lives())
+            {
                 self.host.exit(id, ExitStatus::Signaled(9));
             }
         }
-        if self.chance.one_in(10) {
+        if !self.calm && self.chance.one_in(10) {
             self.host.die();
         }
     }
@@ -221,16 +230,9 @@ impl<'a> Stage<'a> {
                 return Err(Broken("nothing can happen".to_owned()));
             };
             let name = self.name(next, ports);
-            let crash = match name.as_str() {
-                _ if self.calm => 0,
-                "" => 0,
-                name if reach::is_seldom(name) => SELDOM_CRASH,
-                _ => self.trouble.crash * 2,
-            };
+            let crash = self.crash(&name);
             if next == Next::Crash || self.chance.one_in(crash) {
-                self.reach_crash(&name, "before");
-                self.now_ms = gateway.clock.now_ms();
-                return Ok(Ended::Killed);
+                return Ok(self.die(&name, "before", &gateway));
             }
             ear::note(|| format!("{} {next:?} {name}", gateway.clock.now_ms()));
             if next != Next::Time {
@@ -241,24 +243,37 @@ impl<'a> Stage<'a> {
             if !name.is_empty() {
                 self.tally.effects += name.split(' ').count();
                 if self.chance.one_in(crash) {
-                    self.reach_crash(&name, "after");
-                    self.now_ms = gateway.clock.now_ms();
-                    return Ok(Ended::Killed);
+                    return Ok(self.die(&name, "after", &gateway));
                 }
             }
         }
     }
 
-    fn reach_crash(&mut self, names: &str, when: &str) {
+    /// Once in how many times the gateway dies around effects of these names; 0 for never.
+    fn crash(&self, names: &str) -> usize {
+        if names.is_empty() || (self.calm && self.late_crashes == 0) {
+            return 0;
+        }
+        let usual = if self.calm { 0 } else { self.trouble.crash * 2 };
+        reach::seldom(names).unwrap_or(usual)
+    }
+
+    fn die(&mut self, names: &str, when: &str, gateway: &Gateway) -> Ended {
+        if self.calm {
+            self.late_crashes = self.late_crashes.saturating_sub(1);
+        }
+        self.now_ms = gateway.clock.now_ms();
         for name in names.split(' ').filter(|name| !name.is_empty()) {
             self.tally.reached.insert(format!("crash {when} {name}"), 1);
         }
+        Ended::Killed
     }
 
     fn calm_down(&mut self) {
         ear::note(|| "from now on nothing goes wrong".to_owned());
         self.calm = true;
         self.room.lock().asleep = false;
+        self.take_all_out();
         self.host.calm = true;
         for lease in self.host.leases.values_mut() {
             lease.deaf = false;
@@ -474,110 +489,5 @@ impl<'a> Stage<'a> {
         }
         self.host.serve(&mut self.chance);
         Ok(())
-    }
-
-    fn hear_answer(&mut self, ports: &Ports) -> Result<(), Broken> {
-        let mut answers = lock(&ports.answers);
-        let at = self.chance.below(answers.len());
-        let (no, answer) = answers.remove(at);
-        drop(answers);
-        ear::note(|| format!("  wish {no}: {answer:?}"));
-        let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
-        wish.waits = false;
-        if answer.is_ok() {
-            laws::of_answer(no, wish, lock(&ports.pump).db())?;
-        }
-        match answer {
-            Ok(text) => match &wish.answer {
-                Some(first) if *first != text => {
-                    return Err(Broken(format!(
-                        "I5: wish {no} {:?} was answered {first} and then {text}",
-                        wish.want
-                    )));
-                }
-                _ => wish.answer = Some(text),
-            },
-            Err(failure) => laws::of_refusal(wish, &failure)?,
-        }
-        Ok(())
-    }
-
-    /// One that was superseded is asked for something: it must not accept it. Until it is superseded it may.
-    fn tell_left_behind(&mut self) {
-        let at = self.chance.below(self.left.len());
-        let text = format!("to one left behind {}", self.steps);
-        people::ask_directly(&self.left.swap_remove(at), text);
-    }
-
-    fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
-        let open: Vec<usize> = (0..self.wishes.len())
-            .filter(|no| {
-                self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && !it.waits)
-            })
-            .collect();
-        let again = self.chance.pick(&open).copied().filter(|_| self.calm || self.chance.one_in(2));
-        let old = self.chance.below(self.wishes.len().max(1));
-        let repeat = !self.calm && !self.wishes.is_empty() && self.chance.one_in(5);
-        let no = if let Some(no) = again {
-            no
-        } else if repeat {
-            old
-        } else if self.wishes_left > 0 && !self.calm {
-            self.wishes_left -= 1;
-            let want = self.new_want(ports);
-            self.wishes.push(Wish { want, answer: None, refused: false, waits: false });
-            self.wishes.len() - 1
-        } else {
-            return;
-        };
-        if let Some(wish) = self.wishes.get_mut(no) {
-            wish.waits = true;
-            ear::note(|| format!("  wish {no}: {:?}", wish.want));
-            gateway.door.ask(no, wish.want.clone());
-        }
-    }
-
-    fn new_want(&mut self, ports: &Ports) -> Want {
-        let no = self.wishes.len();
-        if let Some(room) = ROOMS.get(no) {
-            return Want::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
-        }
-        let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
-        let say = |text: String| Want::Say { conversation: room.clone(), text };
-        let pump = lock(&ports.pump);
-        let all = laws::sessions(pump.db(), false);
-        // Until the rooms have their sessions nobody takes another's.
-        let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
-        let asked = laws::pending_permission(pump.db());
-        drop(pump);
-        let Some(session) = some else { return say(format!("do {no}")) };
-        let text = format!("do {no}");
-        match self.chance.below(40) {
-            0..=12 => say(text),
-            13..=15 => say(format!("/acp steer {text}")),
-            16 | 17 => say("/acp cancel".to_owned()),
-            18 => say(["/acp close", "/acp close --discard"][usize::from(self.chance.one_in(2))].to_owned()),
-            19 => say("/acp new".to_owned()),
-            20 | 21 => say(format!("/focus {session}")),
-            22 => say("/unfocus".to_owned()),
-            23 | 24 => say("/acp spawn demo".to_owned()),
-            25 => say("/acp set model big".to_owned()),
-            26 => say(["/acp status", "/acp sessions"][self.chance.below(2)].to_owned()),
-            27 => say("/session idle 90m".to_owned()),
-            28 => Want::Oneshot { text },
-            29 => Want::Cancel { session },
-            30 => Want::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },
-            31 => Want::Renew { session },
-            32 | 33 => match asked {
-                Some((session, permission)) => {
-                    let option = ["yes", "no"][self.chance.below(2)].to_owned();
-                    Want::Answer { session, permission, option }
-                }
-                None => say("/acp allow".to_owned()),
-            },
-            34 => say("/acp allow".to_owned()),
-            35 => say("/acp deny".to_owned()),
-            n => Want::Prompt { session, text, steer: n == 36, anew: n == 37 },
-        }
     }
 }

@@ -20,10 +20,12 @@ use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Request;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Seeds in each of the ten tests; `SIM_SEEDS=1000` plays ten thousand. `SIM_REACH=1` asks that each of the tests reaches
-/// everything, which wants about a thousand seeds.
-const SEEDS: u64 = 25;
+/// Seeds that are the same each time; `SIM_SEEDS=10000` plays ten thousand.
+const SEEDS: u64 = 200;
+/// So many seeds must reach everything together.
+const REACHES_ALL: u64 = 10_000;
 /// Seeds that nobody has played before; `SIM_FRESH_SEEDS` plays more.
 const FRESH: u64 = 20;
 /// Within so many seeds a planted bug must be found.
@@ -55,34 +57,21 @@ impl Theatre {
         (played, heard.lines.unwrap_or_default())
     }
 
-    /// Plays a seed in which everything must hold.
-    fn must_hold(&mut self, seed: u64) -> Tally {
+    /// Plays a seed in which everything must hold, and adds what it came to.
+    fn must_hold(&mut self, seed: u64, all: &mut Tally) {
         // Aloud, so that the very run that failed can be read: in another one tasks may be woken in another order.
         let (played, lines) = self.play(seed, None, true);
-        match played {
+        let tally = match played {
             Ok(tally) => tally,
             Err(Broken(why)) => {
                 let last = lines.iter().rev().take(LINES).rev().cloned().collect::<Vec<_>>().join("\n");
                 let rows = laws::rows(self.hand.db());
                 panic!("seed {seed} (SIM_SEED={seed} plays it again): {why}\n{last}\n{rows}\n{why}");
             }
-        }
-    }
-
-    /// Plays these seeds; what they came to together.
-    fn all_hold(&mut self, seeds: impl Iterator<Item = u64>) -> Tally {
-        let mut all = Tally::default();
-        for seed in seeds {
-            let tally = self.must_hold(seed);
-            assert!(tally.effects >= EFFECTS_MIN, "seed {seed} has {} effects only", tally.effects);
-            assert!(tally.sessions >= SESSIONS_MIN, "seed {seed} has {} sessions only", tally.sessions);
-            all.effects += tally.effects;
-            all.lives += tally.lives;
-            for (what, count) in tally.reached {
-                *all.reached.entry(what).or_default() += count;
-            }
-        }
-        all
+        };
+        assert!(tally.effects >= EFFECTS_MIN, "seed {seed} has {} effects only", tally.effects);
+        assert!(tally.sessions >= SESSIONS_MIN, "seed {seed} has {} sessions only", tally.sessions);
+        all.add(tally);
     }
 }
 
@@ -90,38 +79,53 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-fn thousand(which: u64) {
+/// Plays so many seeds from this one on, on every processor, until one does not hold.
+fn all_hold(first: u64, count: u64) -> Tally {
+    let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
+        let mut theatre = Theatre::new();
+        let mut all = Tally::default();
+        let _ends = Ends(&failed);
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count || failed.load(Ordering::Relaxed) {
+                return all;
+            }
+            theatre.must_hold(first.wrapping_add(at), &mut all);
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let working: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        let mut all = Tally::default();
+        working.into_iter().for_each(|thread| all.add(thread.join().unwrap()));
+        all
+    })
+}
+
+/// Says that a seed did not hold, so that the others end too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The same ones each time. So many of them must reach everything together.
+#[test]
+fn seeds_fixed() {
     let begun = std::time::Instant::now();
     let count = number("SIM_SEEDS").unwrap_or(SEEDS);
-    let tally = Theatre::new().all_hold((which * count)..((which + 1) * count));
+    let tally = all_hold(0, count);
     eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
     let unknown = reach::unknown(&tally.reached);
     assert!(unknown.is_empty(), "reached, and on no list: {unknown:#?}");
     let missing = reach::missing(&tally.reached);
     eprintln!("reached, in how many seeds: {:#?}\nnot reached: {missing:#?}", tally.reached);
-    assert!(number("SIM_REACH").is_none() || missing.is_empty(), "not reached: {missing:#?}");
-}
-
-macro_rules! thousands {
-    ($($name:ident = $which:literal,)+) => {$(
-        #[test]
-        fn $name() {
-            thousand($which);
-        }
-    )+};
-}
-
-thousands! {
-    seeds_0 = 0,
-    seeds_1 = 1,
-    seeds_2 = 2,
-    seeds_3 = 3,
-    seeds_4 = 4,
-    seeds_5 = 5,
-    seeds_6 = 6,
-    seeds_7 = 7,
-    seeds_8 = 8,
-    seeds_9 = 9,
+    assert!(count < REACHES_ALL || missing.is_empty(), "not reached: {missing:#?}");
 }
 
 /// Others each time; `SIM_FRESH` gives the first one.
@@ -131,8 +135,7 @@ fn seeds_fresh() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = number("SIM_FRESH").unwrap_or(u64::from(now.subsec_nanos()) << 20 | now.as_secs() & 0xf_ffff);
     eprintln!("SIM_FRESH={first}");
-    let count = number("SIM_FRESH_SEEDS").unwrap_or(FRESH);
-    Theatre::new().all_hold((0..count).map(|n| first.wrapping_add(n)));
+    all_hold(first, number("SIM_FRESH_SEEDS").unwrap_or(FRESH));
 }
 
 /// `SIM_SEED=n` plays one seed and prints all of it; `make replay` does it in the build in which it is always the same.

@@ -1,6 +1,7 @@
 //! How much goes wrong in a seed.
 
 use super::chance::Chance;
+use super::room::Fate;
 
 /// How often what happens, against everything else: once in so many times, or by weight.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +12,8 @@ pub(super) struct Trouble {
     pub(super) room: usize,
     /// Once asleep, the room wakes once in so many times that it could.
     pub(super) sleep: usize,
+    /// What gets through nowhere in one of the conversations.
+    pub(super) fate: Option<Fate>,
     /// The weight of what dies at the supervisor's.
     pub(super) deaths: usize,
     /// The weight of commits that fail.
@@ -26,6 +29,10 @@ impl Trouble {
         Self {
             // Where it comes seldom turns end and are told, where it comes often all of it is taken up again.
             crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
+            fate: chance
+                .pick(&[Some(Fate::Refused), Some(Fate::Unknown), None, None, None, None])
+                .copied()
+                .flatten(),
             room: often(chance, 4, 12),
             deaths: often(chance, 2, 1),
             commits: often(chance, 1, 0),

@@ -204,19 +204,38 @@ pub(crate) fn set_verbosity(
     Ok(())
 }
 
-/// Ends a binding, and remembers how far its conversation is still to be told: up to now, and no further. A parked one
-/// is told nothing more: that would bring back what a person put away.
-const END: &str = "UPDATE acp_bindings SET status = 'ended', end_reason = ?2, metadata_json = json_set(metadata_json, \
-    '$.end_session_seq', CASE status WHEN 'parked' THEN coalesce((SELECT last_session_seq FROM acp_binding_checkpoint \
-    AS c WHERE c.binding_key = acp_bindings.binding_key), 0) ELSE (SELECT last_session_seq FROM acp_sessions AS s \
-    WHERE s.session_key = acp_bindings.session_key) END) WHERE status <> 'ended' AND ";
+/// Ends the bindings that `filter` means, and remembers how far each conversation is still to be told: up to now, and no
+/// further. A parked one is told nothing more: that would bring back what a person put away. What it was still to be told
+/// is settled with it: what nobody tried to send never comes, what was on its way may have come. How many ended.
+fn end_where(
+    db: &Connection,
+    filter: &str,
+    with: &[&dyn rusqlite::ToSql],
+    reason: &str,
+) -> Result<usize, StoreError> {
+    let untold = format!(
+        "UPDATE acp_delivery_part SET state = CASE state WHEN 'sending' THEN 'uncertain' ELSE 'rejected' END \
+         WHERE state IN ('planned','sending') AND binding_key IN (SELECT binding_key FROM acp_bindings \
+         WHERE status = 'parked' AND {filter})"
+    );
+    run(db, &untold, with)?;
+    let end = format!(
+        "UPDATE acp_bindings SET status = 'ended', end_reason = ?{}, metadata_json = json_set(metadata_json, \
+         '$.end_session_seq', CASE status WHEN 'parked' THEN coalesce((SELECT last_session_seq FROM \
+         acp_binding_checkpoint AS c WHERE c.binding_key = acp_bindings.binding_key), 0) ELSE (SELECT last_session_seq \
+         FROM acp_sessions AS s WHERE s.session_key = acp_bindings.session_key) END) WHERE status <> 'ended' AND {filter}",
+        with.len() + 1
+    );
+    let with: Vec<&dyn rusqlite::ToSql> = with.iter().copied().chain([&reason as _]).collect();
+    run(db, &end, with.as_slice())
+}
 
 /// Ends every binding of a session that has not ended.
 ///
 /// # Errors
 /// What SQLite says.
 pub(crate) fn end_all(db: &Connection, key: &SessionKey, reason: &str) -> Result<(), StoreError> {
-    run(db, &format!("{END} session_key = ?1"), params![key.as_str(), reason])?;
+    end_where(db, "session_key = ?1", &[&key.as_str()], reason)?;
     Ok(())
 }
 
@@ -355,11 +374,10 @@ pub(crate) fn expire(
     (binding_id, last_activity_at_ms): (BindingId, u64),
     reason: &str,
 ) -> Result<(), StoreError> {
-    let sql = format!(
-        "{END} binding_key = ?1 AND session_key = ?3 AND last_activity_at = ?4 AND status IN ('active','parked')"
-    );
-    let ended =
-        run(db, &sql, params![binding_id.to_string(), reason, key.as_str(), Int(last_activity_at_ms)])?;
+    let filter =
+        "binding_key = ?1 AND session_key = ?2 AND last_activity_at = ?3 AND status IN ('active','parked')";
+    let with: [&dyn rusqlite::ToSql; 3] = [&binding_id.to_string(), &key.as_str(), &Int(last_activity_at_ms)];
+    let ended = end_where(db, filter, &with, reason)?;
     if ended == 1 { Ok(()) } else { Err(StoreError::UsedMeanwhile) }
 }
 
@@ -379,6 +397,6 @@ pub(crate) fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result
 /// # Errors
 /// What SQLite says.
 pub(crate) fn end(db: &Connection, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
-    run(db, &format!("{END} binding_key = ?1"), params![binding_id.to_string(), reason])?;
+    end_where(db, "binding_key = ?1", &[&binding_id.to_string()], reason)?;
     Ok(())
 }

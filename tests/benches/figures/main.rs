@@ -4,12 +4,13 @@
 //! output is a table for people and, as the last line, one JSON object with every figure. A limit that is missed
 //! is said, and only `--check` makes it the exit code. Nothing here is a test: no figure decides a suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`; `plane` for the control plane,
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`; `plane` for the control plane,
 //! or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
 
 mod api;
 mod cli;
 mod cost;
+mod discord;
 mod house;
 mod latency;
 mod leases;
@@ -30,7 +31,7 @@ use report::Report;
 use std::process::ExitCode;
 
 /// The parts beside those of the control plane ([`plane::PARTS`]).
-const PARTS: [&str; 5] = ["latency", "throughput", "cost", "supervisor", "wrapper"];
+const PARTS: [&str; 6] = ["latency", "throughput", "cost", "supervisor", "wrapper", "discord"];
 /// Those that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
@@ -77,6 +78,9 @@ fn main() -> ExitCode {
     }
     if wanted.contains(&"wrapper") {
         wrapper::measure(&mut report);
+    }
+    if wanted.contains(&"discord") {
+        discord::measure(&mut report);
     }
     let missed = report.finish();
     if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -45,6 +45,12 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
     );
     *fake.queued_now.lock().unwrap() = QueuedNow::TooLate;
     assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate);
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::NoSession));
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate, "it will not come back");
+    let busy = Failure::of(Code::StoreUnavailable);
+    *fake.fails.lock().unwrap() = Some(busy.clone());
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::Later { why: busy.to_string() });
+    *fake.fails.lock().unwrap() = None;
     assert_eq!(amended(&inlet, "m3", Some("/acp close")).await, Amended::NotOurs, "a command is done");
     assert_eq!(amended(&inlet, "never", None).await, Amended::NotOurs);
 }
@@ -197,6 +203,33 @@ async fn d03_a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends
     assert_eq!(fake.effects(), [format!("closed {} false", key())]);
     assert_eq!(inlet.changed(at(), gone()).await, Changed::Nothing);
     assert_eq!(inlet.changed(conversation("never"), gone()).await, Changed::Nothing);
+}
+
+/// What was still to be told when a binding ends: told if it was active, settled if its conversation was put away.
+#[tokio::test]
+async fn d03_what_is_left_of_a_conversation_that_was_put_away_is_settled_with_its_end() {
+    let states = async |is_away: bool| {
+        let (_dir, store, _fake, inlet) = bound_ground().await;
+        let part = |part_no, state: &str| {
+            format!(
+                "INSERT INTO acp_delivery_part (binding_key, session_key, session_seq, part_no, kind, text, nonce, \
+                 state, created_at, updated_at) SELECT binding_key, session_key, 1, {part_no}, 'final', 'text', \
+                 'nonce-{part_no}', '{state}', 1, 1 FROM acp_bindings"
+            )
+        };
+        let rows = ["sent", "sending", "planned"].iter().zip(0..).map(|(state, no)| part(no, state));
+        let rows: Vec<String> = rows.collect();
+        store.write("parts", move |tx| Ok(tx.execute_batch(&rows.join(";"))?)).await.unwrap();
+        if is_away {
+            inlet.changed(conversation("c"), Change::Archived { by_person: true }).await;
+        }
+        store.write("end", |tx| bindings::end_all(tx, &key(), "over")).await.unwrap();
+        let states = "SELECT state FROM acp_delivery_part ORDER BY part_no";
+        let read = move |db: &_| codec::all(db, states, [], |row| Ok(row.get::<_, String>("state")?));
+        store.read("states", read).await.unwrap()
+    };
+    assert_eq!(states(false).await, ["sent", "sending", "planned"]);
+    assert_eq!(states(true).await, ["sent", "uncertain", "rejected"]);
 }
 
 /// A session that is bound elsewhere too goes on there.

@@ -134,8 +134,14 @@ impl Service for Fake {
         key: IdempotencyKey,
     ) -> Reply<'a, QueuedNow> {
         let now = *self.queued_now.lock().unwrap();
-        self.once(&format!("queued {session} {run} {change:?} {now:?}"), &key);
-        Box::pin(async move { Ok(now) })
+        let done = match self.fails.lock().unwrap().clone() {
+            Some(failure) => Err(failure),
+            None => Ok(now),
+        };
+        if done.is_ok() {
+            self.once(&format!("queued {session} {run} {change:?} {now:?}"), &key);
+        }
+        Box::pin(async move { done })
     }
 
     fn close<'a>(

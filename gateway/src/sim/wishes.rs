@@ -1,0 +1,146 @@
+//! What people wish for next, whether they ask again, and what they hear.
+
+use super::ear;
+use super::laws;
+use super::life::{Gateway, Ports, lock};
+use super::people::{self, Want, Wish};
+use super::stage::{Broken, ROOMS, Stage};
+use crate::channel::Change;
+use crate::core::session::Ending;
+
+impl Stage<'_> {
+    pub(super) fn hear_answer(&mut self, ports: &Ports) -> Result<(), Broken> {
+        let mut answers = lock(&ports.answers);
+        let at = self.chance.below(answers.len());
+        let (no, answer) = answers.remove(at);
+        drop(answers);
+        ear::note(|| format!("  wish {no}: {answer:?}"));
+        let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
+        wish.waits = false;
+        if answer.is_ok() {
+            laws::of_answer(no, wish, lock(&ports.pump).db())?;
+        }
+        match answer {
+            Ok(text) => match &wish.answer {
+                Some(first) if *first != text => {
+                    return Err(Broken(format!(
+                        "I5: wish {no} {:?} was answered {first} and then {text}",
+                        wish.want
+                    )));
+                }
+                _ => wish.answer = Some(text),
+            },
+            Err(failure) => laws::of_refusal(wish, &failure)?,
+        }
+        Ok(())
+    }
+
+    /// One that was superseded is asked for something: it must not accept it. Until it is superseded it may.
+    pub(super) fn tell_left_behind(&mut self) {
+        let at = self.chance.below(self.left.len());
+        let text = format!("to one left behind {}", self.steps);
+        people::ask_directly(&self.left.swap_remove(at), text);
+    }
+
+    pub(super) fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
+        // What was put away is taken out only when nobody is about to put it away any more.
+        let waits = self.wishes.iter().any(|it| it.waits && it.want.puts_away());
+        let may = |it: &Wish| !(it.waits || waits && it.want.takes_out());
+        let open: Vec<usize> = (0..self.wishes.len())
+            .filter(|no| self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && may(it)))
+            .collect();
+        let again = self.chance.pick(&open).copied().filter(|_| self.calm || self.chance.one_in(2));
+        let old = self.chance.below(self.wishes.len().max(1));
+        let repeat = !self.calm && !self.wishes.is_empty() && self.chance.one_in(5);
+        let no = if let Some(no) = again {
+            no
+        } else if repeat {
+            old
+        } else if self.wishes_left > 0 && !self.calm {
+            self.wishes_left -= 1;
+            let want = self.new_want(ports);
+            self.wishes.push(Wish::new(want));
+            self.wishes.len() - 1
+        } else {
+            return;
+        };
+        if let Some(wish) = self.wishes.get_mut(no) {
+            wish.waits = true;
+            ear::note(|| format!("  wish {no}: {:?}", wish.want));
+            gateway.door.ask(no, wish.want.clone());
+        }
+    }
+
+    /// At the end nobody leaves a conversation put away.
+    pub(super) fn take_all_out(&mut self) {
+        for wish in self.wishes.iter_mut().filter(|wish| wish.want.puts_away() && wish.answer.is_none()) {
+            wish.refused = true;
+        }
+        let out =
+            |room: &&str| Want::Changed { conversation: (*room).to_owned(), change: Change::Unarchived };
+        let wishes = ROOMS.iter().map(out).map(Wish::new);
+        self.wishes.extend(wishes);
+    }
+
+    fn new_want(&mut self, ports: &Ports) -> Want {
+        let no = self.wishes.len();
+        if let Some(room) = ROOMS.get(no) {
+            return Want::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
+        }
+        let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
+        let say = |text: String| Want::Say { conversation: room.clone(), text };
+        let pump = lock(&ports.pump);
+        let all = laws::sessions(pump.db(), false);
+        // Until the rooms have their sessions nobody takes another's.
+        let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
+        let asked = laws::pending_permission(pump.db());
+        let queued = laws::queued_run(pump.db());
+        drop(pump);
+        let Some(session) = some else { return say(format!("do {no}")) };
+        let text = format!("do {no}");
+        let message = self.chance.below(no);
+        match self.chance.below(50) {
+            0..=12 => say(text),
+            13..=15 => say(format!("/acp steer {text}")),
+            16 | 17 => say("/acp cancel".to_owned()),
+            18 => say(["/acp close", "/acp close --discard"][usize::from(self.chance.one_in(2))].to_owned()),
+            19 => say("/acp new".to_owned()),
+            20 | 21 => say(format!("/focus {session}")),
+            22 => say("/unfocus".to_owned()),
+            23 | 24 => say("/acp spawn demo".to_owned()),
+            25 => say("/acp set model big".to_owned()),
+            26 => say(["/acp status", "/acp sessions"][self.chance.below(2)].to_owned()),
+            27 => say("/session idle 90m".to_owned()),
+            28 => Want::Oneshot { text },
+            29 => Want::Cancel { session },
+            30 => Want::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },
+            31 => Want::Renew { session },
+            32 | 33 => match asked {
+                Some((session, permission)) => {
+                    let option = ["yes", "no"][self.chance.below(2)].to_owned();
+                    Want::Answer { session, permission, option }
+                }
+                None => say("/acp allow".to_owned()),
+            },
+            34 => say("/acp allow".to_owned()),
+            35 => say("/acp deny".to_owned()),
+            40..=42 => match self.wishes.get(message).map(|wish| &wish.want) {
+                Some(Want::Say { conversation, .. }) => {
+                    let text = if self.chance.one_in(3) { None } else { Some(format!("rather do {no}")) };
+                    Want::Edited { conversation: conversation.clone(), message, text }
+                }
+                _ => say(text),
+            },
+            43 => Want::Changed { conversation: room, change: Change::Archived { by_person: true } },
+            44 | 45 => Want::Changed { conversation: room, change: Change::Unarchived },
+            46 => Want::Changed { conversation: room, change: Change::Gone { why: "deleted".to_owned() } },
+            47 => Want::CaughtUp { conversation: room, through: message },
+            48 | 49 => match queued {
+                Some(run) if self.chance.one_in(2) => say(format!("/acp steer --run {run}")),
+                Some(run) => say(format!("/acp drop {run}")),
+                None => say(text),
+            },
+            n => Want::Prompt { session, text, steer: n == 36, anew: n == 37 },
+        }
+    }
+}
