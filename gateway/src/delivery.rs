@@ -4,12 +4,13 @@
 //! there is a card to be kept ([`cards`]). A wake-up is only a hint: everything is read from the journal and from the
 //! outbox, so that a crash anywhere is gone on from.
 
+mod attached;
 mod beside;
 mod cards;
 mod pass;
 
 use crate::channel::Channels;
-use crate::core::rows::BindingStatus;
+use crate::core::rows::{BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -54,6 +55,8 @@ enum Left {
 struct Mark {
     cursor: Option<u64>,
     busy: bool,
+    /// How much its conversation was told when it was last taken up.
+    verbosity: Option<Verbosity>,
 }
 
 type Marks = BTreeMap<BindingId, Mark>;
@@ -94,12 +97,14 @@ pub(crate) async fn run(
         for due in found {
             let mark = marks.entry(due.binding.binding_id).or_default();
             let is_behind = mark.cursor.is_none_or(|cursor| cursor < due.end);
+            // What is said from now on is told in the new way: that must be recorded before more is said.
+            let is_other = mark.verbosity != due.binding.verbosity;
             let is_over = due.binding.status == BindingStatus::Ended;
             let is_parked = due.binding.status == BindingStatus::Parked;
-            if mark.busy || is_parked || !(is_behind || is_over) {
+            if mark.busy || is_parked || !(is_behind || is_over || is_other) {
                 continue;
             }
-            mark.busy = true;
+            *mark = Mark { busy: true, verbosity: due.binding.verbosity, ..*mark };
             let pass = Pass {
                 store: store.clone(),
                 channels: channels.clone(),
@@ -172,7 +177,8 @@ impl Tasks {
                 marks.remove(&id);
             }
             Ok((_, Left::At(cursor))) => {
-                marks.insert(id, Mark { cursor: Some(cursor), busy: false });
+                let verbosity = marks.get(&id).and_then(|mark| mark.verbosity);
+                marks.insert(id, Mark { cursor: Some(cursor), busy: false, verbosity });
             }
             Ok((_, Left::Unknown)) => {
                 marks.insert(id, Mark::default());

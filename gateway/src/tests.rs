@@ -86,6 +86,7 @@ pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow 
         idle_ms: None,
         max_age_ms: None,
         metadata: "{}".to_owned(),
+        verbosity: None,
         end_reason: None,
     }
 }

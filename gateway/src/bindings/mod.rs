@@ -281,6 +281,7 @@ pub(crate) fn new_binding(
         idle_ms: windows.idle_ms,
         max_age_ms: windows.max_age_ms,
         metadata: "{}".to_owned(),
+        verbosity: None,
         end_reason: None,
     }
 }

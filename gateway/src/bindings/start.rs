@@ -119,6 +119,8 @@ impl SessionBindingService {
             actions: Vec::new(),
             not_before_ms: Some(binding.bound_at_ms),
             others: Vec::new(),
+            tag: None,
+            files: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
             Opened::Made { conversation_id } => conversation_id,

@@ -25,7 +25,10 @@ pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
 pub use inbox::{Amended, Change, Changed, Inbox, Offered, Said, Suggest, Suggestion};
 
+use crate::core::project::tag::tagged;
 use acp_shared::ids::{RunId, SessionKey};
+use bytes::Bytes;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -67,6 +70,11 @@ pub trait Channel: Send + Sync + 'static {
 
     /// The most that one message may hold.
     fn limit(&self) -> Limit;
+
+    /// The most bytes of a file that goes with a message. `None`: messages carry no files, and none is given.
+    fn file_bytes_max(&self) -> Option<u64> {
+        None
+    }
 
     /// What it does with messages of conversations that are bound to nothing.
     fn normal(&self) -> Destination;
@@ -186,6 +194,39 @@ pub struct Outgoing {
     pub others: Vec<String>,
     /// Its buttons, in order; a channel without buttons shows the text alone, which says the same.
     pub actions: Vec<Action>,
+    /// A few letters that tell it from another message of ours that says the same: shown with the text where a look for
+    /// it compares texts ([`Outgoing::tagged`]); no affair of a channel that knows its messages by their nonces (H12).
+    pub tag: Option<String>,
+    /// Files that go with it, in order. A look for the message is given them too: by their number and sizes it is told
+    /// from another one with the same text.
+    pub files: Vec<OutgoingFile>,
+}
+
+impl Outgoing {
+    /// The text with the tag, which takes 30 characters at most beside it.
+    #[must_use]
+    pub fn tagged(&self) -> String {
+        tagged(&self.text, self.tag.as_deref())
+    }
+}
+
+/// A file that goes with a message.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OutgoingFile {
+    /// Its name, without a path.
+    pub name: String,
+    /// What it is, e.g. `text/markdown`.
+    pub content_type: String,
+    /// What it shows, in a few words.
+    pub description: String,
+    /// What is in it.
+    pub bytes: Bytes,
+}
+
+impl fmt::Debug for OutgoingFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OutgoingFile({}, {} bytes)", self.name, self.bytes.len())
+    }
 }
 
 /// What a conversation is shown beside messages, as well as it can be: nobody waits for it, and it may be lost.
@@ -233,6 +274,11 @@ pub enum SendOutcome {
         /// Whether the same message may be taken later.
         again: bool,
     },
+    /// It is provably not in the conversation, and it is not taken with its files: it is told in another way.
+    FilesRefused {
+        /// Why, for the log.
+        why: String,
+    },
     /// It is provably not in the conversation: the channel takes no more for now.
     Limited {
         /// When the same message may be sent again, in milliseconds from now.
@@ -252,6 +298,7 @@ impl SendOutcome {
             Self::Sent { .. } => "sent",
             Self::Rejected { again: false, .. } => "rejected",
             Self::Rejected { again: true, .. } => "again",
+            Self::FilesRefused { .. } => "files_refused",
             Self::Limited { .. } => "limited",
             Self::Uncertain { .. } => "uncertain",
         }

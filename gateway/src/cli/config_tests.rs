@@ -51,6 +51,7 @@ const BOUND: &str =
 const MANAGER: &str = "gateway/src/manager_tests.rs";
 const CARDS: &str = "gateway/src/delivery/tests/live.rs";
 const CASES: &str = "gateway/src/core/project/tests/cases.rs";
+const FILES: &str = "gateway/src/core/project/tests/files.rs";
 const BOTS: &str = "gateway/src/channel/discord/settings.rs";
 const LIVES: &str = "tests/tests/lives.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
@@ -206,6 +207,27 @@ fn told(loaded: &Loaded) -> String {
     format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
 }
 
+/// A long answer and a change of a file, as a channel with files is told it: the names and sizes of files.
+fn files(loaded: &Loaded) -> String {
+    let scope = Scope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
+    let stream = Live::new(loaded.clone()).stream(&scope);
+    let limit = Limit::new(Unit::Bytes, 2_000);
+    let mut rows = journal();
+    let diff = json!({"type": "diff", "path": "a", "oldText": null, "newText": "x"});
+    rows[1].payload = json!({"toolCallId": "a", "status": "completed", "content": [diff]}).to_string();
+    let style = Style::new(limit, &stream).with_files(Some(1 << 20), &stream.files);
+    let of = |words: usize| {
+        let mut rows = rows.clone();
+        rows[0].payload = json!({"content": {"type": "text", "text": "word ".repeat(words)}}).to_string();
+        let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
+        rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
+        let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+        parts.into_iter().map(|part| part.files).collect::<Vec<_>>()
+    };
+    let told = [of(1_000), of(20_000)];
+    format!("{told:?}")
+}
+
 /// When the card of a turn changes, and to what, if a row comes every three seconds.
 fn cards(loaded: &Loaded) -> String {
     let (style, pace) = stream(loaded);
@@ -336,6 +358,17 @@ const ROWS: &[Row] = &[
     ("channels.discord.thread_bindings.spawn_acp_sessions", "true", Seen(discord)),
     ("channels.discord.thread_bindings.spawn_subagent_sessions", "true", Unused),
     ("channels.discord.accounts.*.max_concurrent_sessions", "1", Seen(caps)),
+    ("channels.discord.files.long_final_parts", "1", Seen(files)),
+    (
+        "channels.discord.files.long_final_parts",
+        "1",
+        Test(FILES, "c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file"),
+    ),
+    ("channels.discord.files.bytes_max", "65536", Seen(files)),
+    ("channels.discord.files.turn_diff", "false", Seen(files)),
+    ("channels.discord.accounts.*.files.long_final_parts", "1", Seen(files)),
+    ("channels.discord.accounts.*.files.bytes_max", "65536", Seen(files)),
+    ("channels.discord.accounts.*.files.turn_diff", "false", Seen(files)),
     (
         "channels.discord.accounts.*.token_file",
         "\"/t\"",

@@ -5,7 +5,7 @@ use crate::bindings::configured::may_unbind;
 use crate::bindings::{BindRequest, Bound, DONE, Unbind};
 use crate::core::binding::{Window, intro};
 use crate::core::command::gate::{Belongs, Who};
-use crate::core::rows::BindingRow;
+use crate::core::rows::{BindingRow, Verbosity};
 use crate::core::session::SessionState;
 use crate::core::ttl::span;
 use crate::core::when::utc;
@@ -70,6 +70,36 @@ impl Commands {
         })
     }
 
+    /// `/acp verbosity`
+    pub(super) async fn verbosity(
+        &self,
+        asked: Asked<'_>,
+        change: Option<Option<Verbosity>>,
+    ) -> Result<String, Failure> {
+        let (at, root) = (asked.inbound.conversation.clone(), root_key(asked.inbound)?);
+        let of = root.clone();
+        let found = self.store.read("verbosity", move |db| {
+            Ok((commands::before::<String>(db, DONE, &of)?, bindings::of_conversation(db, &at)?))
+        });
+        let (said, binding) = found.await?;
+        if let Some(said) = said {
+            return Ok(said);
+        }
+        let Some(binding) = binding else {
+            let text = "This conversation is bound to nothing, so nothing is told here. /acp spawn starts a session.";
+            return Err(Failure::new(Code::NotBound, text).origin("gateway"));
+        };
+        let Some(to) = change else { return Ok(verbosity_text(binding.verbosity)) };
+        asked.by.may(Who::Binder, &Belongs { session: Vec::new(), bindings: vec![binding.bound_by] })?;
+        let done = self.store.write("verbosity_set", move |tx| {
+            commands::once(tx, DONE, &root, || {
+                bindings::set_verbosity(tx, binding.binding_id, to)?;
+                Ok(verbosity_text(to))
+            })
+        });
+        Ok(done.await?)
+    }
+
     /// `/session idle`, `/session max-age`
     pub(super) async fn window(
         &self,
@@ -123,6 +153,20 @@ impl Commands {
         let found = found.await?;
         found.first().map(|binding| window_text(binding, window)).ok_or_else(|| unbound(&session))
     }
+}
+
+/// How much a conversation is told.
+fn verbosity_text(verbosity: Option<Verbosity>) -> String {
+    let told = match verbosity {
+        Some(Verbosity::Full) => {
+            "a card that follows each turn, with a line for every tool call, and the answers"
+        }
+        Some(Verbosity::Compact) => "a card that says how far a turn is, and the answers",
+        Some(Verbosity::None) => "answers, questions and errors alone",
+        None => "what the configuration says",
+    };
+    let name = verbosity.map_or("default", Verbosity::as_str);
+    format!("/acp verbosity is {name}: {told}. This holds for this conversation, also after a restart.")
 }
 
 fn unbound(session: &SessionKey) -> Failure {

@@ -101,6 +101,7 @@ impl Commands {
             Command::Window { target, window, change } => {
                 self.window(asked, target.as_deref(), window, change).await?
             }
+            Command::Verbosity { change } => self.verbosity(asked, change).await?,
             Command::Spawn(args) => return self.spawn(asked, args).await,
             Command::On { target, act } => return self.on(asked, target.as_deref(), who, act).await,
         };

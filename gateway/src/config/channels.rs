@@ -51,6 +51,18 @@ impl Channels {
     /// The channels that have a section.
     pub(crate) const NAMES: [&'static str; 2] = ["console", "discord"];
 
+    /// What an account of a channel and the channel say about files, the account first; nothing where a channel has
+    /// none.
+    pub(crate) fn files(&self, name: &str, account: &str) -> [Option<&Files>; 2] {
+        match name {
+            "discord" => {
+                let own = self.discord.accounts.get(account).map(|account| &account.files);
+                [own, Some(&self.discord.files)]
+            }
+            _ => [None, None],
+        }
+    }
+
     /// What every channel's section has.
     pub(crate) fn get(&self, name: &str) -> Option<Section<'_>> {
         match name {
@@ -95,6 +107,8 @@ impl<'a> Section<'a> {
 pub(crate) struct Discord {
     /// `channels.discord.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
+    /// `channels.discord.files.*`.
+    pub(crate) files: Files,
     /// `channels.discord.accounts.ID.*`: the bots. Default: none.
     pub(crate) accounts: BTreeMap<String, DiscordAccount>,
 }
@@ -108,6 +122,8 @@ pub(crate) struct DiscordAccount {
     pub(crate) max_concurrent_sessions: Option<u64>,
     /// `channels.discord.accounts.ID.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
+    /// `channels.discord.accounts.ID.files.*`.
+    pub(crate) files: Files,
     /// The file with the bot's token. Default: none. Ours.
     pub(crate) token_file: Option<String>,
     /// The environment variable with it, where there is no file. Default: none. Ours.
@@ -125,6 +141,19 @@ pub(crate) struct DiscordAccount {
     pub(crate) approver_users: Vec<String>,
     /// Roles that may. Default: none. Ours.
     pub(crate) approver_roles: Vec<String>,
+}
+
+/// `….files.*` of Discord or of one account of it: what is told as files; what is absent comes from the level above.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Files {
+    /// An answer that would take more messages than this comes as its beginning and a file with all of it. 0: none
+    /// does. Default: none, 5. Ours.
+    pub(crate) long_final_parts: Option<u64>,
+    /// Most bytes of one file. Default: none, 10485760. Ours.
+    pub(crate) bytes_max: Option<u64>,
+    /// Whether what a turn changed in files goes with its answer, as `turn.diff`. Default: none, true. Ours.
+    pub(crate) turn_diff: Option<bool>,
 }
 
 /// `channels.NAME.*`.

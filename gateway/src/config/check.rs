@@ -1,6 +1,6 @@
 //! What types cannot say: bounds of numbers, and values that must fit each other.
 
-use super::channels::ThreadBindings;
+use super::channels::{Files, ThreadBindings};
 use super::{Agent, Channels, Config, bindings};
 use std::path::Path;
 
@@ -13,6 +13,9 @@ const GRACE_MS: (u64, u64) = (0, 600_000);
 const KILL_MS: (u64, u64) = (100, 600_000);
 const INIT_MS: (u64, u64) = (1_000, 3_600_000);
 const QUEUE_RUNS: (u64, u64) = (1, 1_000);
+/// Bounds of what is told as files: more messages than that nobody reads, and Discord takes no larger files.
+const LONG_PARTS: (u64, u64) = (0, 100);
+const FILE_BYTES: (u64, u64) = (64 * 1024, 10 * 1024 * 1024);
 
 /// The variables that name a process as ours; the supervisor sets them.
 pub(crate) const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY_INSTANCE_ID"];
@@ -70,6 +73,10 @@ pub(crate) fn check(config: &Config) -> Found {
             }
         }
     }
+    check_files(&mut found, &["channels", "discord"], &config.channels.discord.files);
+    for (id, account) in &config.channels.discord.accounts {
+        check_files(&mut found, &["channels", "discord", "accounts", id], &account.files);
+    }
     for (name, agent) in &config.agents {
         check_agent(&mut found, &["agents".to_owned(), name.to_string()], agent);
     }
@@ -97,6 +104,14 @@ fn check_account(found: &mut Found, above: &[&str], sessions_max: Option<u64>, b
 fn check_bindings(found: &mut Found, above: &[&str], bindings: &ThreadBindings) {
     for (name, value) in [("idle_hours", bindings.idle_hours), ("max_age_hours", bindings.max_age_hours)] {
         optional(found, owned(above, &["thread_bindings", name]), value, (0, LONG_HOURS));
+    }
+}
+
+fn check_files(found: &mut Found, above: &[&str], files: &Files) {
+    for (name, value, bounds) in
+        [("long_final_parts", files.long_final_parts, LONG_PARTS), ("bytes_max", files.bytes_max, FILE_BYTES)]
+    {
+        optional(found, owned(above, &["files", name]), value, bounds);
     }
 }
 

@@ -141,9 +141,11 @@ pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: 
     }
 }
 
-/// A binding that takes the place of another one in its conversation: the windows that hold there stay (D5).
+/// A binding that takes the place of another one in its conversation: the windows that hold there stay (D5), and how
+/// much is told there.
 pub(crate) fn renewed(new: BindingRow, before: &BindingRow) -> BindingRow {
-    BindingRow { idle_ms: before.idle_ms, max_age_ms: before.max_age_ms, ..new }
+    let BindingRow { idle_ms, max_age_ms, verbosity, .. } = *before;
+    BindingRow { idle_ms, max_age_ms, verbosity, ..new }
 }
 
 /// A window of a binding that a person can set.

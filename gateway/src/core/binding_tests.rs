@@ -25,6 +25,7 @@ fn row(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
         idle_ms,
         max_age_ms,
         metadata: "{}".to_owned(),
+        verbosity: None,
         end_reason: None,
     }
 }

@@ -11,9 +11,9 @@
 //! repeated. Source: openclaw "live" delivery and C1, C7.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::policy::Stream;
+use crate::core::policy::{LIVE_COALESCE_MS_MIN, Stream};
 use crate::core::project::{Body, Style};
-use crate::core::split::{Limit, split, tail};
+use crate::core::split::{self, Limit, tail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -43,6 +43,13 @@ impl Pace {
     /// What the configuration says.
     pub(crate) const fn of(stream: &Stream) -> Self {
         Self { idle_ms: stream.coalesce_idle_ms.value, interval_ms: stream.min_interval_ms.value }
+    }
+
+    /// The same where a conversation has cards although the configuration wants none: channels bound how often a message
+    /// may change.
+    pub(crate) const fn of_cards(self) -> Self {
+        let idle_ms = if self.idle_ms < LIVE_COALESCE_MS_MIN { LIVE_COALESCE_MS_MIN } else { self.idle_ms };
+        Self { idle_ms, ..self }
     }
 }
 
@@ -458,7 +465,7 @@ fn last_space(text: &str) -> Option<usize> {
 
 /// As much of `text` as one message holds.
 fn first(text: &str, limit: Limit) -> String {
-    split(text, limit).into_iter().next().unwrap_or_default()
+    split::first(text, limit).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ fn row(session: &str, metadata: String) -> BindingRow {
         idle_ms: None,
         max_age_ms: None,
         metadata,
+        verbosity: None,
         end_reason: None,
     }
 }

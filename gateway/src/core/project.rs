@@ -6,21 +6,27 @@
 
 pub(crate) mod actions;
 mod body;
+mod changes;
+mod digest;
+mod files;
 mod footer;
 mod lines;
 mod style;
+pub(crate) mod tag;
 
 pub(crate) use actions::Asks;
 pub(crate) use body::Body;
+pub(crate) use digest::RunDigest;
+pub(crate) use files::{File, FileRef};
 pub(crate) use style::{Style, Styles};
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::rows::RunMode;
-use crate::core::split::split;
+use crate::core::split::Limit;
 use crate::core::told::step;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
-use footer::Footer;
+use files::{Piece, lay_out};
 use lines::one_line;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -104,6 +110,8 @@ pub(crate) struct Part {
     pub(crate) nonce: String,
     /// Its buttons.
     pub(crate) asks: Option<Asks>,
+    /// Its files; what is in them is made anew from the journal by [`contents`].
+    pub(crate) files: Vec<FileRef>,
 }
 
 /// The nonce of a part: 24 letters and digits.
@@ -159,6 +167,7 @@ fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) 
         text: format!("{what_happened}: {what} (part {number}). {then} session's history has all of it."),
         nonce: nonce(binding_id, part.session_seq, part_no),
         asks: None,
+        files: Vec::new(),
     })
 }
 
@@ -193,58 +202,6 @@ pub(crate) enum Digest<'a> {
     Next(&'a EventRow),
 }
 
-/// An ended run, as its final message needs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RunDigest {
-    mode: RunMode,
-    started: bool,
-    has_footer: bool,
-    footer: Footer,
-    body: Body,
-}
-
-impl RunDigest {
-    /// Of a run of this mode that did (or did not) leave the queue, told in the style of the row that ended it.
-    pub(crate) fn new(mode: RunMode, started: bool, style: Style) -> Self {
-        Self { mode, started, has_footer: style.footer, footer: Footer::default(), body: Body::new(style) }
-    }
-
-    /// The same, with who ran it and when its turn began, milliseconds since the Unix epoch.
-    pub(crate) fn by(self, agent: String, started_at_ms: Option<u64>) -> Self {
-        Self { footer: Footer::of(agent, started_at_ms), ..self }
-    }
-
-    /// Takes the next row of the run, in order; [`DIGESTED`] are enough.
-    pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
-        if self.has_footer && kind == EventKind::Update {
-            self.footer.add(&parse(payload));
-        }
-        self.body.add(kind, payload);
-    }
-
-    /// What the run showed, without how it ended.
-    fn told(&self) -> String {
-        let mut body = self.body.clone();
-        body.end_thought();
-        let mut lines = vec![body.text().trim_end().to_owned()];
-        if body.is_cut() {
-            lines.push("(The output goes on; `acp-gateway sessions history` shows all of it.)".to_owned());
-        }
-        if body.is_text_hidden() {
-            lines.push("(Text is not shown here; `acp-gateway sessions history` shows it.)".to_owned());
-        }
-        lines.extend(body.summary().filter(|_| !self.has_footer).map(|line| format!("[{line}]")));
-        lines.retain(|line| !line.is_empty());
-        lines.join("\n\n")
-    }
-
-    /// The text of its final message, and the line about the turn if there is to be one.
-    fn ended(&self, text: String, ended_at_ms: u64) -> String {
-        let line = self.footer.line(ended_at_ms, self.body.tools());
-        if self.has_footer && !line.is_empty() { joined(text, Some(line)) } else { text }
-    }
-}
-
 /// The parts of one journal row in the conversation of `binding_id`, in order. Most rows have none.
 pub(crate) fn project(
     binding_id: BindingId,
@@ -252,25 +209,68 @@ pub(crate) fn project(
     event: &EventRow,
     digest: Digest<'_>,
 ) -> Vec<Part> {
-    if is_of_another(binding_id, event) {
-        return Vec::new();
-    }
-    let Some((kind, text)) = say(event, digest) else { return Vec::new() };
+    let Some((kind, pieces)) = laid_out(binding_id, style, event, digest) else { return Vec::new() };
     let asks =
         if kind == PartKind::Permission { actions::of_permission(&parse(&event.payload)) } else { None };
-    let texts = split(&text, style.limit);
-    let count = texts.len();
-    let part = |(part_no, text): (u32, String)| Part {
+    let count = pieces.len();
+    let part = |(part_no, piece): (u32, Piece)| Part {
         session_seq: event.session_seq,
         part_no,
         run_id: event.run_id,
         kind,
-        text,
         nonce: nonce(binding_id, event.session_seq, part_no),
         // What is asked stands in the last one.
         asks: asks.clone().filter(|_| part_no as usize + 1 == count),
+        files: piece.files.iter().map(File::named).collect(),
+        text: piece.text,
     };
-    (0..PARTS_MAX).zip(texts).map(part).collect()
+    (0..PARTS_MAX).zip(pieces).map(part).collect()
+}
+
+/// The files of one of those parts, with what is in them.
+pub(crate) fn contents(
+    binding_id: BindingId,
+    style: &Style,
+    event: &EventRow,
+    digest: Digest<'_>,
+    part_no: u32,
+) -> Vec<File> {
+    let pieces = laid_out(binding_id, style, event, digest).map(|(_, pieces)| pieces).unwrap_or_default();
+    (0..PARTS_MAX)
+        .zip(pieces)
+        .find(|(no, _)| *no == part_no)
+        .map(|(_, piece)| piece.files)
+        .unwrap_or_default()
+}
+
+fn laid_out(
+    binding_id: BindingId,
+    style: &Style,
+    event: &EventRow,
+    digest: Digest<'_>,
+) -> Option<(PartKind, Vec<Piece>)> {
+    if is_of_another(binding_id, event) {
+        return None;
+    }
+    let said = say(style, event, digest)?;
+    Some((said.kind, lay_out(&said, run_of(digest))))
+}
+
+/// What is said about a row.
+struct Said {
+    kind: PartKind,
+    body: String,
+    /// What must stand at its end, however it is told.
+    end: String,
+    /// The most that one message holds.
+    limit: Limit,
+}
+
+impl Said {
+    /// All of it.
+    fn text(&self) -> String {
+        joined(self.body.clone(), Some(self.end.clone()).filter(|end| !end.is_empty()))
+    }
 }
 
 /// Whether a row is about one binding alone, and it is not this one.
@@ -280,20 +280,43 @@ fn is_of_another(binding_id: BindingId, event: &EventRow) -> bool {
 }
 
 /// What is said about a row.
-fn say(event: &EventRow, digest: Digest<'_>) -> Option<(PartKind, String)> {
+fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
     let payload = parse(&event.payload);
-    match event.kind {
-        EventKind::Done => done(&payload, run_of(digest), event.created_at_ms),
+    let run = run_of(digest);
+    let (kind, body, ending) = match event.kind {
+        EventKind::Done => {
+            let (kind, ending) = done(&payload, run)?;
+            let body = if kind == PartKind::Final { run.map(RunDigest::told) } else { None };
+            (kind, body.unwrap_or_default(), ending)
+        }
         EventKind::Error => {
-            let run = run_of(digest);
-            let text = failed(&payload, run);
-            Some((PartKind::Final, run.map_or(text.clone(), |run| run.ended(text, event.created_at_ms))))
+            (PartKind::Final, run.map(RunDigest::told).unwrap_or_default(), Some(failed(&payload)))
         }
+        _ => {
+            let (kind, text) = aside(event, &payload, digest)?;
+            (kind, text, None)
+        }
+    };
+    let is_left_out = style.quiet && kind == PartKind::Notice && !is_owed(event.kind);
+    let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
+    let end = ending.into_iter().chain(footer).collect::<Vec<_>>().join("\n\n");
+    (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
+}
+
+/// Whether a notice about such a row is said wherever the conversation is told anything: what became of a message that
+/// a person sent, and that nobody listens any more.
+const fn is_owed(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Done | EventKind::Closed)
+}
+
+/// What is said about a row that ends no run.
+fn aside(event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
+    match event.kind {
         EventKind::Permission => {
-            let by_policy = matches!(digest, Digest::Next(next) if settles_by_policy(&payload, next));
-            (!by_policy).then(|| (PartKind::Permission, permission(&payload)))
+            let by_policy = matches!(digest, Digest::Next(next) if settles_by_policy(payload, next));
+            (!by_policy).then(|| (PartKind::Permission, permission(payload)))
         }
-        EventKind::PermissionSettled => settled(&payload).map(|text| (PartKind::Notice, text)),
+        EventKind::PermissionSettled => settled(payload).map(|text| (PartKind::Notice, text)),
         EventKind::Status => {
             let quiet = payload["status"].as_str().is_some_and(|status| QUIET.contains(&status));
             let text = payload["text"].as_str().unwrap_or_default();
@@ -312,6 +335,8 @@ fn say(event: &EventRow, digest: Digest<'_>) -> Option<(PartKind, String)> {
             Some((PartKind::Notice, format!("The session is closed{why}. Start a new one with /acp spawn.")))
         }
         EventKind::Prompt
+        | EventKind::Done
+        | EventKind::Error
         | EventKind::AgentMessage
         | EventKind::AgentThought
         | EventKind::ToolCall
@@ -330,17 +355,19 @@ const fn run_of<'a>(digest: Digest<'a>) -> Option<&'a RunDigest> {
     }
 }
 
-fn done(payload: &Value, run: Option<&RunDigest>, ended_at_ms: u64) -> Option<(PartKind, String)> {
+/// What a run that came to its end is told as, and what is said about the end.
+fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<String>)> {
     let stop_reason = payload["stop_reason"].as_str().unwrap_or_default();
     if stop_reason == "steered" || run.is_some_and(|run| run.mode == RunMode::Steer) {
         return None;
     }
     if run.is_some_and(|run| !run.started) {
-        return Some((PartKind::Notice, "A queued prompt was cancelled before its turn.".to_owned()));
+        return Some((PartKind::Notice, Some("A queued prompt was cancelled before its turn.".to_owned())));
     }
-    let body = run.map(RunDigest::told).unwrap_or_default();
     let ending = match stop_reason {
-        "" | "end_turn" if body.is_empty() => Some("The turn ended without an answer.".to_owned()),
+        "" | "end_turn" if run.is_none_or(|run| run.told().is_empty()) => {
+            Some("The turn ended without an answer.".to_owned())
+        }
         "" | "end_turn" => None,
         "cancelled" => Some("The turn was cancelled. Send the next message to go on.".to_owned()),
         "refusal" => {
@@ -350,11 +377,10 @@ fn done(payload: &Value, run: Option<&RunDigest>, ended_at_ms: u64) -> Option<(P
         "max_turn_requests" => Some("The agent stopped at its limit of steps. Ask it to go on.".to_owned()),
         other => Some(format!("The turn ended: {}.", short(other))),
     };
-    let text = joined(body, ending);
-    Some((PartKind::Final, run.map_or(text.clone(), |run| run.ended(text, ended_at_ms))))
+    Some((PartKind::Final, ending))
 }
 
-fn failed(payload: &Value, run: Option<&RunDigest>) -> String {
+fn failed(payload: &Value) -> String {
     let code = payload["code"].as_str().unwrap_or_default();
     let advice = Code::parse(code).map_or("", Code::text);
     let message = payload["message"].as_str().unwrap_or_default().trim();
@@ -374,7 +400,7 @@ fn failed(payload: &Value, run: Option<&RunDigest>) -> String {
     if payload["retryable"].as_bool() == Some(true) {
         text.push_str(" Sending it again may work.");
     }
-    joined(run.map(RunDigest::told).unwrap_or_default(), Some(text))
+    text
 }
 
 fn permission(payload: &Value) -> String {

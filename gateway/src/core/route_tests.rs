@@ -24,6 +24,7 @@ fn binding(id: &str, parent: Option<&str>, status: BindingStatus) -> BindingRow 
         idle_ms: Some(500),
         max_age_ms: Some(2_000),
         metadata: "{}".to_owned(),
+        verbosity: None,
         end_reason: None,
     }
 }

@@ -301,6 +301,32 @@ impl BindingStatus {
     }
 }
 
+/// How much a conversation is told of a turn beside its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verbosity {
+    /// A live card, and a line about each tool call.
+    Full,
+    /// A card that says how far it is, and nothing else.
+    Compact,
+    /// Answers, questions and errors alone.
+    None,
+}
+
+impl Verbosity {
+    /// Every one.
+    pub(crate) const ALL: [Self; 3] = [Self::Full, Self::Compact, Self::None];
+
+    /// The name in commands and in the database.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Compact => "compact",
+            Self::None => "none",
+        }
+    }
+}
+
 /// A row of `acp_bindings`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BindingRow {
@@ -324,6 +350,8 @@ pub(crate) struct BindingRow {
     pub(crate) idle_ms: Option<u64>,
     /// Ends after this long in any case; `None` never.
     pub(crate) max_age_ms: Option<u64>,
+    /// How much it is told beside answers; `None` what the configuration says.
+    pub(crate) verbosity: Option<Verbosity>,
     /// Free for the channel, JSON text.
     pub(crate) metadata: String,
     /// Why it ended.

@@ -109,7 +109,16 @@ impl Sub for Size {
 
 /// Splits `text`; parts of white space alone are left out, since channels refuse them.
 pub(crate) fn split(text: &str, limit: Limit) -> Vec<String> {
-    pieces(text, limit).iter().filter(|piece| !piece.body.trim().is_empty()).map(Piece::render).collect()
+    shown(text, limit).collect()
+}
+
+/// The first part of `text`; nothing where there is none. Only as much is read as that needs.
+pub(crate) fn first(text: &str, limit: Limit) -> Option<String> {
+    shown(text, limit).next()
+}
+
+fn shown(text: &str, limit: Limit) -> impl Iterator<Item = String> {
+    pieces(text, limit).filter(|piece| !piece.body.trim().is_empty()).map(|piece| piece.render())
 }
 
 /// The end of `text` as one part: as much of it as fits, from the start of a line where that is possible.
@@ -137,7 +146,7 @@ pub(crate) fn tail(text: &str, limit: Limit) -> String {
     }
     let last = best.map(|piece| piece.render());
     // One line that is too long alone: its last piece stands for it.
-    last.or_else(|| pieces(text, limit).last().map(Piece::render)).unwrap_or_default()
+    last.or_else(|| pieces(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
 }
 
 /// `text` from the first line on that starts at `from` or later, with the fence that is open there opened again.
@@ -163,6 +172,21 @@ pub(crate) fn head(text: &str, chars_max: usize) -> &str {
     for atom in atoms(text) {
         chars += atom.chars().count();
         if chars > chars_max {
+            break;
+        }
+        end += atom.len();
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// The longest start of `text` with `bytes_max` bytes at most, cut between what people see as characters.
+pub(crate) fn head_bytes(text: &str, bytes_max: usize) -> &str {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    let mut end = 0;
+    for atom in atoms(text) {
+        if end + atom.len() > bytes_max {
             break;
         }
         end += atom.len();
@@ -236,22 +260,24 @@ fn fence_after<'a>(open: Option<Fence<'a>>, line: &'a str, limit: Limit) -> Opti
     }
 }
 
-fn pieces(text: &str, limit: Limit) -> Vec<Piece<'_>> {
-    let mut out = Vec::new();
+fn pieces(text: &str, limit: Limit) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = text;
     let mut fence = None;
     let mut line_start = true;
-    while !rest.is_empty() {
-        let opener = fence.map(Fence::opener).unwrap_or_default();
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let before = fence;
+        let opener = before.map(Fence::opener).unwrap_or_default();
         let budget = limit.whole() - limit.measure(&opener);
-        let (cut, after) = best_cut(rest, fence, line_start, budget, limit);
+        let (cut, after) = best_cut(rest, before, line_start, budget, limit);
         let (body, tail) = rest.split_at(cut);
-        out.push(Piece { before: fence, body, after });
         rest = tail;
         fence = after;
         line_start = body.ends_with('\n');
-    }
-    out
+        Some(Piece { before, body, after })
+    })
 }
 
 /// Where to cut `rest`, and the fence that is open there.
@@ -479,7 +505,7 @@ mod tests {
             utf16 in any::<bool>(),
         ) {
             let limit = Limit::new(if utf16 { Unit::Utf16 } else { Unit::Bytes }, max).within_chars(chars_max);
-            let pieces = pieces(&text, limit);
+            let pieces: Vec<Piece<'_>> = pieces(&text, limit).collect();
             let bodies: String = pieces.iter().map(|piece| piece.body).collect();
             prop_assert_eq!(&bodies, &text);
             for piece in &pieces {
@@ -488,6 +514,9 @@ mod tests {
             for part in split(&text, limit) {
                 prop_assert!(limit.fits(&part), "{:?} is over {:?}", part, limit);
             }
+            prop_assert_eq!(first(&text, limit), split(&text, limit).into_iter().next());
+            let start = head_bytes(&text, max);
+            prop_assert!(text.starts_with(start) && start.len() <= max);
             let tail = tail(&text, limit);
             prop_assert!(limit.fits(&tail), "{:?} is over {:?}", tail, limit);
             prop_assert_eq!(tail.is_empty(), text.is_empty());
@@ -515,7 +544,7 @@ mod tests {
         #[test]
         fn every_part_closes_what_it_opens(text in markdownish(), max in 32usize..120) {
             let limit = Limit::new(Unit::Bytes, max);
-            for pair in pieces(&text, limit).windows(2) {
+            for pair in pieces(&text, limit).collect::<Vec<_>>().windows(2) {
                 prop_assert_eq!(pair[0].after, pair[1].before);
             }
             // Without marks inside of lines every part, read alone, has all of its fences closed.

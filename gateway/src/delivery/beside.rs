@@ -36,6 +36,8 @@ impl Pass {
                 actions: Vec::new(),
                 not_before_ms: None,
                 others: Vec::new(),
+                tag: None,
+                files: Vec::new(),
             };
             let at = &binding.conversation;
             let edit = async {

@@ -61,7 +61,7 @@ impl<'a> Keeper<'a> {
     /// Keeps the card of the turn that runs, up to when the conversation is owed something after `cursor`: true then.
     /// False when there is no card to be kept.
     pub(super) async fn keep(&mut self, cursor: u64) -> Result<bool, StoreError> {
-        let is_live = self.pass.manner(self.binding, self.channel).1.is_some();
+        let is_live = self.pass.manner(self.binding, self.channel).pace.is_some();
         // A channel that shows that the agent works wants that in any case.
         let is_wanted = is_live || self.channel.can_signal();
         if !is_wanted && !self.is_first && self.kept.is_none() {
@@ -100,10 +100,10 @@ impl<'a> Keeper<'a> {
     }
 
     fn take_up(&mut self, run_id: RunId, before: u64, known: Option<Known>) {
-        let (style, pace) = self.pass.manner(self.binding, self.channel);
+        let manner = self.pass.manner(self.binding, self.channel);
         // Without a pace nothing is shown but the end.
-        let pace = pace.unwrap_or(Pace { idle_ms: 0, interval_ms: 0 });
-        let card = Card::new(style, pace, self.channel.can_edit(), known, self.now());
+        let pace = manner.pace.unwrap_or(Pace { idle_ms: 0, interval_ms: 0 });
+        let card = Card::new(manner.of_card, pace, self.channel.can_edit(), known, self.now());
         self.kept = Some(Kept { run_id, card, through: before });
     }
 
@@ -112,7 +112,7 @@ impl<'a> Keeper<'a> {
         let mut wake = self.pass.store.watch(&self.binding.session_key);
         loop {
             wake.mark_unchanged();
-            let (_, pace) = self.pass.manner(self.binding, self.channel);
+            let pace = self.pass.manner(self.binding, self.channel).pace;
             if pace.is_some() != is_live {
                 self.kept = self.kept.take().filter(|_| !is_live);
                 return Ok(true);
@@ -182,11 +182,11 @@ impl<'a> Keeper<'a> {
         let now = self.now();
         let Some(kept) = self.kept.as_mut() else { return Ok((false, false)) };
         let (key, run_id, after) = (self.binding.session_key.clone(), kept.run_id, kept.through);
-        let id = self.binding.binding_id;
+        let (id, verbosity) = (self.binding.binding_id, self.binding.verbosity);
         let read = self.pass.store.read("delivery_news", move |db| {
-            let due = delivery::one(db, id)?;
             let over = [BindingStatus::Parked, BindingStatus::Ended];
-            let is_bound = due.is_some_and(|due| !over.contains(&due.binding.status));
+            let is_as_before = |it: &BindingRow| !over.contains(&it.status) && it.verbosity == verbosity;
+            let is_bound = delivery::one(db, id)?.is_some_and(|due| is_as_before(&due.binding));
             Ok((is_bound, cards::news(db, &key, run_id, after)?))
         });
         let (is_bound, news) = read.await?;
@@ -258,6 +258,8 @@ impl<'a> Keeper<'a> {
             actions,
             not_before_ms: None,
             others: Vec::new(),
+            tag: None,
+            files: Vec::new(),
         }
     }
 
@@ -267,7 +269,7 @@ impl<'a> Keeper<'a> {
             Act::Post { number, text } => {
                 match self.channel.send(at, &self.message(run_id, *number, text, actions)).await {
                     SendOutcome::Sent { message_id } => Came::Shown { message_id },
-                    SendOutcome::Rejected { again: false, why } => {
+                    SendOutcome::Rejected { again: false, why } | SendOutcome::FilesRefused { why } => {
                         tracing::warn!(%run_id, why, "a card was rejected");
                         Came::Never
                     }

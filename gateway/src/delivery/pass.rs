@@ -7,8 +7,8 @@ use crate::config::DeliveryMode;
 use crate::core::card::Pace;
 use crate::core::event::EventKind;
 use crate::core::policy::Scope;
-use crate::core::project::{self, Digest, Need, Part, Style, Styles};
-use crate::core::rows::{BindingRow, BindingStatus};
+use crate::core::project::{self, Part, Style, Styles};
+use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
@@ -37,6 +37,16 @@ enum After {
     Look,
     /// Not now: it was stopped, or a person put the conversation away.
     Stop,
+}
+
+/// How a conversation is told.
+pub(super) struct Manner {
+    /// Its messages.
+    pub(super) style: Style,
+    /// Its cards.
+    pub(super) of_card: Style,
+    /// How often cards change; `None` where there are none.
+    pub(super) pace: Option<Pace>,
 }
 
 /// One go at one binding.
@@ -101,12 +111,21 @@ impl Pass {
         Ok((left, goes_on))
     }
 
-    /// How a conversation is told now, and how often its cards change; `None` when it has none.
-    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> (Style, Option<Pace>) {
+    /// How a conversation is told now.
+    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
-        let is_live = stream.delivery_mode.value == DeliveryMode::Live;
-        let style = Style::new(channel.limit(), &stream).with_footer(channel.shows_footer());
-        (style, is_live.then(|| Pace::of(&stream)))
+        let style = Style::new(channel.limit(), &stream)
+            .with_footer(channel.shows_footer())
+            .with_files(channel.file_bytes_max(), &stream.files)
+            .told(binding.verbosity);
+        let (is_live, is_brief) = match binding.verbosity {
+            None => (stream.delivery_mode.value == DeliveryMode::Live, false),
+            Some(Verbosity::Full) => (true, false),
+            Some(Verbosity::Compact) => (true, true),
+            Some(Verbosity::None) => (false, false),
+        };
+        let of_card = if is_brief { style.clone().status_alone() } else { style.clone() };
+        Manner { style, of_card, pace: is_live.then(|| Pace::of(&stream).of_cards()) }
     }
 
     /// What is recorded of a conversation's styles, with the one that holds now.
@@ -116,7 +135,7 @@ impl Pass {
         channel: &dyn Channel,
         known: Styles,
     ) -> Result<Styles, StoreError> {
-        let (style, _) = self.manner(binding, channel);
+        let style = self.manner(binding, channel).style;
         if known.last() == Some(&style) {
             return Ok(known);
         }
@@ -131,8 +150,12 @@ impl Pass {
         cursor: Option<u64>,
     ) -> Result<Left, StoreError> {
         let id = binding.binding_id;
-        let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?));
-        let (saved, known) = self.store.read("delivery_checkpoint", read).await?;
+        let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
+        let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
+        // Somebody wants it told in another way: the next task knows.
+        if now.is_some_and(|now| now.binding.verbosity != binding.verbosity) {
+            return Ok(Left::Unknown);
+        }
         let styles = Arc::new(self.recorded(binding, channel, known).await?);
         let mut cursor = cursor.unwrap_or(saved).max(saved);
         let mut saved = saved;
@@ -243,6 +266,11 @@ impl Pass {
                     }
                     return Ok(After::Next);
                 }
+                SendOutcome::FilesRefused { why } => {
+                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken with its files");
+                    self.tell_without_files(binding, &part).await?;
+                    return Ok(After::Look);
+                }
                 SendOutcome::Rejected { why, again: false } => {
                     tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was rejected");
                     self.settle(binding, &part, PartState::Rejected, None, channel).await?;
@@ -288,6 +316,8 @@ impl Pass {
             not_before_ms: Some(row.created_at_ms),
             others,
             actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
+            tag: row.tag.clone(),
+            files: self.files(binding, part).await?,
         })
     }
 
@@ -398,13 +428,6 @@ pub(super) fn parts_of(binding: &BindingRow, styles: &Styles, batch: &Batch, las
     let shown = batch.rows.iter().filter(|row| row.session_seq <= last);
     shown
         .filter_map(|row| Some((row, styles.at(row.session_seq)?)))
-        .flat_map(|(row, style)| {
-            let digest = match project::need(row) {
-                Need::Nothing => Digest::Nothing,
-                Need::Run(run_id) => batch.runs.get(&run_id).map_or(Digest::Nothing, Digest::Run),
-                Need::Next => batch.next.get(&row.session_seq).map_or(Digest::Nothing, Digest::Next),
-            };
-            project::project(binding.binding_id, style, row, digest)
-        })
+        .flat_map(|(row, style)| project::project(binding.binding_id, style, row, batch.digest(row)))
         .collect()
 }

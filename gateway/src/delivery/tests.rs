@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
 mod beside;
+mod files;
 mod live;
 mod rest;
 mod styles;

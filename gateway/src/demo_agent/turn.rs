@@ -279,14 +279,26 @@ impl Turn {
             self.tool_status(tool, "failed", wire)?;
             return self.say(&format!("Not allowed ({option}).\n"), wire);
         }
-        let (status, text) = match then {
+        let text = match then {
             Some(Step::Write { file, text }) => match write(&session.cwd, &file, &text) {
-                Ok(()) => ("completed", format!("Wrote {file}.\n")),
-                Err(error) => ("failed", format!("Could not write {file}: {error}.\n")),
+                Ok(diff) => {
+                    let update = json!({
+                        "sessionUpdate": "tool_call_update", "toolCallId": tool, "status": "completed",
+                        "content": [diff],
+                    });
+                    wire.update(&self.session, &update)?;
+                    format!("Wrote {file}.\n")
+                }
+                Err(error) => {
+                    self.tool_status(tool, "failed", wire)?;
+                    format!("Could not write {file}: {error}.\n")
+                }
             },
-            _ => ("completed", format!("Allowed ({option}).\n")),
+            _ => {
+                self.tool_status(tool, "completed", wire)?;
+                format!("Allowed ({option}).\n")
+            }
         };
-        self.tool_status(tool, status, wire)?;
         self.say(&text, wire)
     }
 
@@ -300,11 +312,14 @@ impl Turn {
     }
 }
 
-/// Writes a file in the working directory, and nowhere else.
-fn write(cwd: &Path, file: &str, text: &str) -> io::Result<()> {
+/// Writes a file in the working directory, and nowhere else. What that changed, as ACP has it.
+fn write(cwd: &Path, file: &str, text: &str) -> io::Result<Value> {
     let path = Path::new(file);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must lie in the working directory"));
     }
-    std::fs::write(cwd.join(path), text)
+    let path = cwd.join(path);
+    let old = std::fs::read_to_string(&path).ok();
+    std::fs::write(&path, text)?;
+    Ok(json!({"type": "diff", "path": path, "oldText": old, "newText": text}))
 }

@@ -63,6 +63,8 @@ impl Inner {
                 actions: asks.map(|asks| asks.actions.clone()).unwrap_or_default(),
                 not_before_ms: Some(received_at_ms),
                 others: Vec::new(),
+                tag: None,
+                files: Vec::new(),
             };
             let sent = self.reply(channel.as_ref(), inbound, &message, is_unknown).await?;
             said.extend(sent.map(|message_id| Reply {
@@ -113,6 +115,7 @@ impl Inner {
                 }
                 SendOutcome::Limited { .. }
                 | SendOutcome::Rejected { .. }
+                | SendOutcome::FilesRefused { .. }
                 | SendOutcome::Uncertain { .. } => {}
             }
         }

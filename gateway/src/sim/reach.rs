@@ -127,7 +127,7 @@ pub(super) fn seldom(names: &str) -> Option<usize> {
 }
 
 /// Transactions of the gateway that no seed comes to, and why.
-const BEYOND: [(&str, &str); 9] = [
+const BEYOND: [(&str, &str); 11] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is ever taken away from under its binding"),
@@ -136,7 +136,9 @@ const BEYOND: [(&str, &str); 9] = [
     ("console_edit", "as before"),
     ("console_send", "as before"),
     ("delivery_card", "the room cannot change what it shows"),
+    ("delivery_without_files", "the room carries no files"),
     ("forget_said", "of what is older than thirty days"),
+    ("verbosity_set", "nobody in the room says how much they want to be told"),
 ];
 
 /// Transitions in the tables of `core` that no seed comes to: a turn is ended before its session is closed or faults, so

@@ -2,7 +2,7 @@
 
 use crate::core::binding::{AtStart, Stale, at_start};
 use crate::core::route::Target;
-use crate::core::rows::{BindingRow, BindingStatus, ConversationRef};
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
 use crate::store::{delivery, sessions};
@@ -11,12 +11,12 @@ use rusqlite::{Connection, Row, named_params, params};
 
 /// The columns that [`from_row`] reads.
 pub(crate) const COLUMNS: &str = "binding_key, channel, account_id, thread_id, channel_id, session_key, target_kind, \
-    status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, end_reason";
+    status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, end_reason, verbosity";
 
 const INSERT: &str = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, channel_id, \
     session_key, target_kind, status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, \
-    end_reason) VALUES (:binding_key, :channel, :account_id, :thread_id, :channel_id, :session_key, :target_kind, \
-    :status, :bound_by, :bound_at, :last_activity_at, :idle_ms, :max_age_ms, :metadata_json, :end_reason)";
+    end_reason, verbosity) VALUES (:binding_key, :channel, :account_id, :thread_id, :channel_id, :session_key, :target_kind, \
+    :status, :bound_by, :bound_at, :last_activity_at, :idle_ms, :max_age_ms, :metadata_json, :end_reason, :verbosity)";
 
 /// Reads a row of [`COLUMNS`].
 ///
@@ -41,6 +41,7 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
         max_age_ms: int_opt(row, "max_age_ms")?,
         metadata: row.get("metadata_json")?,
         end_reason: row.get("end_reason")?,
+        verbosity: word_opt(row, "verbosity")?,
     })
 }
 
@@ -68,6 +69,7 @@ pub(crate) fn insert(db: &Connection, row: &BindingRow) -> Result<(), StoreError
             ":max_age_ms": row.max_age_ms.map(Int),
             ":metadata_json": row.metadata,
             ":end_reason": row.end_reason,
+            ":verbosity": row.verbosity.map(Word::word),
         },
     );
     match inserted {
@@ -185,6 +187,20 @@ pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), Store
     let at =
         params![row.binding_id.to_string(), idle, age, Int(row.bound_at_ms), Int(row.last_activity_at_ms)];
     run(db, SQL, at)?;
+    Ok(())
+}
+
+/// Sets how much the conversation of a binding is told beside answers; `None` is what the configuration says.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn set_verbosity(
+    db: &Connection,
+    binding_id: BindingId,
+    verbosity: Option<Verbosity>,
+) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
+    run(db, SQL, params![binding_id.to_string(), verbosity.map(Word::word)])?;
     Ok(())
 }
 

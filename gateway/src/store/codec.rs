@@ -1,7 +1,7 @@
 //! Between SQL values and the types of `core/rows.rs`.
 
 use crate::core::rows::{
-    BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
+    BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
 };
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -63,6 +63,13 @@ words! {
 
 impl Word for SessionState {
     const ALL: &'static [Self] = &SessionState::ALL;
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+impl Word for Verbosity {
+    const ALL: &'static [Self] = &Verbosity::ALL;
     fn word(self) -> &'static str {
         self.as_str()
     }

@@ -5,7 +5,7 @@
 //! for in the conversation first.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::project::{self, Need, Part, PartKind, RunDigest, Style, Styles};
+use crate::core::project::{self, Digest, Need, Part, PartKind, RunDigest, Style, Styles, tag};
 use crate::core::rows::BindingRow;
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The most journal rows that are projected in one go.
 const ROWS_MAX: u64 = 64;
+/// The most that ended runs of one go may show together, in bytes, so that memory holds them; one run may be larger.
+const RUN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Where a part is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +64,8 @@ pub(crate) struct PartRow {
     pub(crate) part: Part,
     /// Where it is on its way.
     pub(crate) state: PartState,
+    /// What tells it from another one that says the same; `None` where none does.
+    pub(crate) tag: Option<String>,
     /// How often it was tried.
     pub(crate) attempts: u64,
     /// When it was planned, milliseconds since the Unix epoch: it was not sent before.
@@ -77,10 +81,12 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
         text: row.get("text")?,
         nonce: row.get("nonce")?,
         asks: json_opt(row, "asks_json")?,
+        files: json_opt(row, "files_json")?.unwrap_or_default(),
     };
     Ok(PartRow {
         part,
         state: word(row, "state")?,
+        tag: row.get("tag")?,
         attempts: int(row, "attempts")?,
         created_at_ms: int(row, "created_at")?,
     })
@@ -127,6 +133,17 @@ pub(crate) struct Batch {
     pub(crate) through: u64,
 }
 
+impl Batch {
+    /// What one of its rows needs.
+    pub(crate) fn digest(&self, row: &EventRow) -> Digest<'_> {
+        match project::need(row) {
+            Need::Nothing => Digest::Nothing,
+            Need::Run(run_id) => self.runs.get(&run_id).map_or(Digest::Nothing, Digest::Run),
+            Need::Next => self.next.get(&row.session_seq).map_or(Digest::Nothing, Digest::Next),
+        }
+    }
+}
+
 /// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles. At the
 /// end of a journal nothing is read: after a start that is where most conversations are, each with a page of its own.
 ///
@@ -139,20 +156,50 @@ pub(crate) fn batch(
     after: u64,
     end: u64,
 ) -> Result<Batch, StoreError> {
+    read_on(db, key, styles, (after, end), ROWS_MAX)
+}
+
+/// One row of a session's journal with what projecting it needs.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn row(
+    db: &Connection,
+    key: &SessionKey,
+    styles: &Styles,
+    session_seq: u64,
+) -> Result<Batch, StoreError> {
+    let mut found = read_on(db, key, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
+    found.rows.retain(|row| row.session_seq == session_seq);
+    Ok(found)
+}
+
+fn read_on(
+    db: &Connection,
+    key: &SessionKey,
+    styles: &Styles,
+    (after, end): (u64, u64),
+    rows_max: u64,
+) -> Result<Batch, StoreError> {
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
         listed(&project::SHOWN)
     );
     let rows = if after < end {
-        all(db, &sql, params![key.as_str(), Int(after), Int(ROWS_MAX)], events::from_row)?
+        all(db, &sql, params![key.as_str(), Int(after), Int(rows_max)], events::from_row)?
     } else {
         Vec::new()
     };
-    let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == ROWS_MAX);
+    let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == rows_max);
     let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
     let mut out = Batch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
+    let mut bytes: usize = 0;
     for row in &out.rows {
+        if bytes > RUN_BYTES_MAX {
+            out.through = row.session_seq - 1;
+            break;
+        }
         match project::need(row) {
             Need::Nothing => {}
             Need::Run(run_id) => {
@@ -160,6 +207,7 @@ pub(crate) fn batch(
                 if let Some(style) = style
                     && let Some(digest) = digest(db, run_id, row.session_seq, style)?
                 {
+                    bytes += digest.bytes();
                     out.runs.insert(run_id, digest);
                 }
             }
@@ -169,6 +217,8 @@ pub(crate) fn batch(
             }
         }
     }
+    let through = out.through;
+    out.rows.retain(|row| row.session_seq <= through);
     Ok(out)
 }
 
@@ -207,15 +257,18 @@ fn digest(
     Ok(Some(digest))
 }
 
-/// Plans parts of a conversation; those that are known already stay as they are.
+/// Plans parts of a conversation; those that are known already stay as they are. One that says what another one of the
+/// conversation says gets a tag (H12).
 ///
 /// # Errors
 /// What SQLite says.
 pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
-        nonce, asks_json, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'planned', ?10, ?10) \
-        ON CONFLICT DO NOTHING";
+        nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
+        ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
+        let (tag, print) =
+            tag::choose(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
         run(
             db,
             SQL,
@@ -229,6 +282,9 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
                 part.text,
                 part.nonce,
                 to_json_opt(part.asks.as_ref())?,
+                to_json_opt(Some(&part.files).filter(|files| !files.is_empty()))?,
+                tag,
+                print,
                 Int(now_ms())
             ],
         )?;
@@ -236,13 +292,22 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
     Ok(())
 }
 
+/// Whether another part of the conversation says what this stands for, under whichever of its bindings.
+fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
+        AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
+    let at = &binding.conversation;
+    let keys = params![print, nonce, at.channel, at.account_id, at.conversation_id];
+    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
+}
+
 /// Parts of a conversation that nothing became of yet, in their order. None of one that is parked.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
-    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, state, attempts, created_at FROM acp_delivery_part \
-        WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
+    const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, files_json, tag, state, attempts, \
+        created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
     all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
 }

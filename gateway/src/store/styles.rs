@@ -7,6 +7,10 @@ use crate::store::{now_ms, sessions};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, params};
 
+const RECORD: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
+    VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key, from_session_seq) DO UPDATE SET \
+    style_json = excluded.style_json, created_at = excluded.created_at";
+
 /// Everything that was recorded for a conversation.
 ///
 /// # Errors
@@ -20,6 +24,26 @@ pub(crate) fn of(db: &Connection, binding_id: BindingId) -> Result<Styles, Store
     Ok(Styles::new(rows))
 }
 
+/// One row is told in another way than what is around it, whatever the configuration says.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn record_row(
+    db: &Connection,
+    binding_id: BindingId,
+    session_seq: u64,
+    how: impl FnOnce(Style) -> Style,
+) -> Result<Styles, StoreError> {
+    const AFTER: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
+        VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
+    let Some(before) = of(db, binding_id)?.at(session_seq).cloned() else { return of(db, binding_id) };
+    // What is recorded for the next row holds from there on; where nothing is, what held until now does.
+    let id = binding_id.to_string();
+    run(db, AFTER, params![id, Int(session_seq + 1), to_json(&before)?, Int(now_ms())])?;
+    run(db, RECORD, params![id, Int(session_seq), to_json(&how(before))?, Int(now_ms())])?;
+    of(db, binding_id)
+}
+
 /// From now on a conversation is told in this way: from the first row that its session's journal does not hold yet,
 /// or from the start if nothing was recorded before. What is recorded now.
 ///
@@ -31,9 +55,6 @@ pub(crate) fn record(
     key: &SessionKey,
     style: &Style,
 ) -> Result<Styles, StoreError> {
-    const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
-        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key, from_session_seq) DO UPDATE SET \
-        style_json = excluded.style_json, created_at = excluded.created_at";
     let known = of(db, binding_id)?;
     let from = match known.last() {
         None => 0,
@@ -41,6 +62,6 @@ pub(crate) fn record(
         // Two changes without a row between them: nothing was told in the first one.
         Some(_) => sessions::marks(db, key)?.1 + 1,
     };
-    run(db, SQL, params![binding_id.to_string(), Int(from), to_json(style)?, Int(now_ms())])?;
+    run(db, RECORD, params![binding_id.to_string(), Int(from), to_json(style)?, Int(now_ms())])?;
     of(db, binding_id)
 }

@@ -85,6 +85,23 @@ fn c14_r_a_message_that_discord_never_told_of_is_found_by_the_next_one() {
     stage.end();
 }
 
+/// H12: what says the same as something that was said a moment ago is not taken for it.
+#[test]
+fn h12_r_an_answer_that_was_given_before_is_given_again() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    for count in 1..=3 {
+        stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostBefore);
+        stage.fake.post(stage.ann, thread, "say the same");
+        stage.answers(thread, &["the same"; 3][..count]);
+    }
+    let told = stage.told(thread);
+    let tags: Vec<&str> = told.iter().filter_map(|it| Some(it.content.rsplit_once("\n-# ")?.1)).collect();
+    assert_eq!(tags.len(), 2, "the first needs none: {told:#?}");
+    assert!(tags.iter().all(|tag| tag.len() == 6) && tags[0] != tags[1], "{tags:?}");
+    stage.end();
+}
+
 /// A command is done once, however often Discord brings it.
 #[test]
 fn a_command_that_comes_twice_is_done_once() {

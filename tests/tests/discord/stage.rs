@@ -165,17 +165,27 @@ impl Stage {
 
     /// Starts a session in a new thread, which is returned.
     pub fn spawn(&self) -> Id {
-        self.spawn_in("work/project")
+        self.spawn_of(self.agent, &[])
+    }
+
+    /// The same of another agent, with these options more.
+    pub fn spawn_of(&self, agent: &str, more: &[(&str, Value)]) -> Id {
+        self.spawned("work/project", agent, more)
     }
 
     /// Starts a session that works in a directory of the world, in a new thread, which is returned.
     pub fn spawn_in(&self, dir: &str) -> Id {
+        self.spawned(dir, self.agent, &[])
+    }
+
+    fn spawned(&self, dir: &str, agent: &str, more: &[(&str, Value)]) -> Id {
         let before = self.fake.threads_of(self.channel).len();
         let cwd = self.house.world.dir(dir).display().to_string();
-        let options = [("agent", json!(self.agent)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
+        let own = [("agent", json!(agent)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
+        let options = [&own[..], more].concat();
         let used = self.command(self.ann, self.channel, "acp spawn", &options);
         let said = self.answer(&used);
-        assert!(said.contains(self.agent), "{said}");
+        assert!(said.contains(agent), "{said}");
         let threads = self.fake.threads_of(self.channel);
         assert_eq!(threads.len(), before + 1, "{said}");
         let thread = threads.iter().map(|thread| thread.id).max().unwrap_or_default();

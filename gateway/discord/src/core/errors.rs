@@ -69,6 +69,8 @@ pub enum Meaning {
     Filtered,
     /// What was asked can never be: too long, empty, the wrong kind of channel.
     Invalid,
+    /// Its files are larger than what Discord takes here.
+    TooLarge,
     /// Discord does not take the bot's token. Whoever runs the gateway can give it another one.
     Unauthorized,
     /// Discord is not able to do it at the moment.
@@ -96,6 +98,7 @@ impl Meaning {
             Self::Slow => "slow",
             Self::Filtered => "filtered",
             Self::Invalid => "invalid",
+            Self::TooLarge => "too_large",
             Self::Unauthorized => "unauthorized",
             Self::Temporary => "temporary",
             Self::NotSent => "not_sent",
@@ -123,7 +126,8 @@ impl Meaning {
             | Self::AlreadyAnswered
             | Self::TooLate
             | Self::Filtered
-            | Self::Invalid => false,
+            | Self::Invalid
+            | Self::TooLarge => false,
         }
     }
 }
@@ -162,7 +166,7 @@ const CODES: [(u32, Meaning); 68] = [
     (40002, Meaning::Forbidden),
     (40003, Meaning::Slow),
     (40004, Meaning::Temporary),
-    (40005, Meaning::Invalid),
+    (40005, Meaning::TooLarge),
     (40006, Meaning::Temporary),
     (40058, Meaning::Invalid),
     (40060, Meaning::AlreadyAnswered),
@@ -182,7 +186,7 @@ const CODES: [(u32, Meaning); 68] = [
     (50027, Meaning::Gone(What::Webhook)),
     (50033, Meaning::Invalid),
     (50035, Meaning::Invalid),
-    (50045, Meaning::Invalid),
+    (50045, Meaning::TooLarge),
     (50068, Meaning::Invalid),
     (50080, Meaning::Forbidden),
     (50083, Meaning::Archived),
@@ -234,6 +238,7 @@ pub fn meaning(asked: Asked, status: u16, code: Option<u32>) -> Meaning {
         (Asked::Interaction, 401 | 404) => Meaning::TooLate,
         // A 403 without a reason may be a guard before Discord: nothing is ended for it.
         (_, 403) => Meaning::Forbidden,
+        (_, 413) => Meaning::TooLarge,
         // Nor for a 404 that does not say what is missing.
         (_, 404 | 408 | 429) | (_, 500..) => Meaning::Temporary,
         _ => Meaning::Invalid,
@@ -283,6 +288,9 @@ mod tests {
             (Bot, 429, None, Meaning::Temporary),
             (Bot, 400, Some(50035), Meaning::Invalid),
             (Bot, 400, Some(999_999), Meaning::Invalid),
+            (CreateWithNonce, 413, Some(40005), Meaning::TooLarge),
+            (CreateWithNonce, 400, Some(50045), Meaning::TooLarge),
+            (CreateWithNonce, 413, None, Meaning::TooLarge),
             (Bot, 502, None, Meaning::Temporary),
             (Bot, 302, None, Meaning::Invalid),
         ] {
@@ -299,6 +307,7 @@ mod tests {
             (Meaning::Forbidden, true),
             (Meaning::Archived, true),
             (Meaning::Invalid, false),
+            (Meaning::TooLarge, false),
             (Meaning::Unauthorized, true),
             (Meaning::NotSent, true),
         ] {

@@ -47,6 +47,8 @@ use wire::{Exchange, Wire};
 
 /// How often a request is made that is refused for now. Each time it waits for as long as it was told.
 const REFUSALS_MAX: u32 = 5;
+/// How much of a file is on its way in a second, at least.
+const UPLOAD_BYTES_PER_S: u64 = 128 * 1024;
 
 /// How a request waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,12 +281,17 @@ impl Rest {
         held.again(call.route.name, give_up_at)
     }
 
-    /// How long the answer may take. The first answer to an interaction is in time or of no use.
+    /// How long the answer may take: longer for files, which are on their way for a while. The first answer to an
+    /// interaction is in time or of no use.
     fn within(&self, call: &Call, give_up_at: Duration) -> Duration {
         let whole = self.0.settings.whole;
         match call.route.name {
             "interaction_callback" => give_up_at.saturating_sub(self.0.queue.now()).min(whole),
-            _ => whole,
+            _ => {
+                let files = call.payload.iter().flat_map(|payload| &payload.files);
+                let bytes: u64 = files.map(|file| file.bytes.len() as u64).sum();
+                whole + Duration::from_secs(bytes / UPLOAD_BYTES_PER_S)
+            }
         }
     }
 

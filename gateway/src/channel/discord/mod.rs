@@ -37,6 +37,8 @@ use tokio::sync::watch;
 pub(crate) const DISCORD: &str = "discord";
 /// The most that one message holds, in UTF-16 units: below Discord's 2,000, whatever those count.
 const MESSAGE_UNITS_MAX: usize = 1_900;
+/// The most bytes of a file, as long as nobody pays for more.
+const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// How long a message may wait for its turn before the gateway is told to come again.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for what is worth nothing a moment later.
@@ -132,11 +134,7 @@ impl Inner {
             Ok(channel) => channel,
             Err(why) => return SendOutcome::Rejected { why, again: false },
         };
-        let new = NewMessage {
-            nonce: message.nonce.clone(),
-            body: render::body(&message.text, &message.actions),
-            reply_to: None,
-        };
+        let new = NewMessage { nonce: message.nonce.clone(), body: render::whole(message), reply_to: None };
         if !self.known.may_try(channel, now_ms()) {
             let why = "the bot may not write to threads of this channel just now".to_owned();
             return SendOutcome::Rejected { why, again: true };
@@ -153,7 +151,7 @@ impl Inner {
             Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
             Err(_) => {}
         }
-        render::sent(result, &message.nonce)
+        render::sent(result, &message.nonce, !message.files.is_empty())
     }
 
     /// Before the first word in a thread since the start: a person may have put it away while nobody was here to hear it.
@@ -191,8 +189,8 @@ impl Inner {
             wanted: Wanted {
                 me,
                 nonce: message.nonce.clone(),
-                content: message.text.clone(),
-                attachments: Vec::new(),
+                content: message.tagged(),
+                attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
             },
         };
@@ -209,6 +207,7 @@ impl Inner {
         let message_id = match self.send(parent, starter).await {
             SendOutcome::Sent { message_id } => message_id,
             SendOutcome::Rejected { why, again } => return Opened::Rejected { why, again },
+            SendOutcome::FilesRefused { why } => return Opened::Rejected { why, again: false },
             SendOutcome::Limited { retry_after_ms } => {
                 return Opened::Rejected { why: format!("limited for {retry_after_ms} ms"), again: true };
             }
@@ -319,6 +318,10 @@ impl Channel for Discord {
 
     fn limit(&self) -> Limit {
         Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    }
+
+    fn file_bytes_max(&self) -> Option<u64> {
+        Some(FILE_BYTES_MAX)
     }
 
     fn normal(&self) -> Destination {

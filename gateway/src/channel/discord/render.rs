@@ -1,10 +1,12 @@
 //! From what the gateway says to what Discord is asked for, and from what became of it back.
 
-use crate::channel::{Action, ActionStyle, EditOutcome, Outgoing, PartKind, SendOutcome, Suggestion};
+use crate::channel::{
+    Action, ActionStyle, EditOutcome, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
+};
 use acp_discord::core::component::{Button, Press, Row, Style};
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::Meaning;
-use acp_discord::core::message::Body;
+use acp_discord::core::message::{Body, File};
 use acp_discord::core::schedule::Priority;
 use acp_discord::core::units::Limit;
 use acp_discord::rest::{Fault, Posted};
@@ -17,6 +19,20 @@ pub(super) const AGAIN_MS: u64 = 5_000;
 const ROW: usize = 5;
 /// The longest name of a thread, in UTF-16 units: Discord has 100.
 const NAME_UNITS_MAX: usize = 90;
+
+/// A message with its files.
+pub(super) fn whole(message: &Outgoing) -> Body {
+    Body { files: message.files.iter().map(file).collect(), ..body(&message.tagged(), &message.actions) }
+}
+
+fn file(file: &OutgoingFile) -> File {
+    File {
+        name: file.name.clone(),
+        content_type: file.content_type.clone(),
+        description: file.description.clone(),
+        bytes: file.bytes.clone(),
+    }
+}
 
 /// A message as Discord shows it. A button that does not fit is left out: what it says can be typed.
 pub(super) fn body(text: &str, actions: &[Action]) -> Body {
@@ -78,8 +94,8 @@ pub(super) const fn priority(message: &Outgoing) -> Priority {
     }
 }
 
-/// What became of a message that was sent.
-pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str) -> SendOutcome {
+/// What became of a message that was sent, with files or without.
+pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, has_files: bool) -> SendOutcome {
     match result {
         Ok(posted) => SendOutcome::Sent { message_id: posted.id.to_string() },
         Err(Fault::Limited { retry_after }) => SendOutcome::Limited { retry_after_ms: millis(retry_after) },
@@ -92,6 +108,10 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str) -> SendOutcome {
         Err(fault) if fault.meaning() == Some(Meaning::Unauthorized) => {
             SendOutcome::Limited { retry_after_ms: AGAIN_MS }
         }
+        // The permission Attach Files may be what is missing, and the text alone may be taken.
+        Err(fault) if has_files && fault.meaning().is_some_and(is_about_files) => {
+            SendOutcome::FilesRefused { why: fault.to_string() }
+        }
         Err(fault) => {
             let again = match &fault {
                 Fault::Rejected(rejection) => rejection.again(),
@@ -100,6 +120,11 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str) -> SendOutcome {
             SendOutcome::Rejected { why: fault.to_string(), again }
         }
     }
+}
+
+/// Whether a refusal may be due to the files of a message.
+const fn is_about_files(meaning: Meaning) -> bool {
+    matches!(meaning, Meaning::TooLarge | Meaning::Invalid | Meaning::Forbidden | Meaning::Filtered)
 }
 
 /// What became of a change of a message.
@@ -168,8 +193,23 @@ mod tests {
             // D7: the next token may be taken.
             (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: AGAIN_MS }),
             rejected(false, Meaning::Invalid),
+            rejected(false, Meaning::TooLarge),
         ] {
-            assert_eq!(sent(result, "n"), want);
+            assert_eq!(sent(result, "n", false), want);
+        }
+        let without = |meaning| SendOutcome::FilesRefused { why: refused(meaning).to_string() };
+        for (meaning, want) in [
+            (Meaning::TooLarge, without(Meaning::TooLarge)),
+            (Meaning::Invalid, without(Meaning::Invalid)),
+            (Meaning::Forbidden, without(Meaning::Forbidden)),
+            (Meaning::Filtered, without(Meaning::Filtered)),
+            (Meaning::SentAndDeleted, SendOutcome::Sent { message_id: "deleted-n".to_owned() }),
+            (
+                Meaning::LostAccess,
+                SendOutcome::Rejected { why: refused(Meaning::LostAccess).to_string(), again: true },
+            ),
+        ] {
+            assert_eq!(sent(Err(refused(meaning)), "n", true), want);
         }
     }
 

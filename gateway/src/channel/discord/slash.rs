@@ -137,6 +137,11 @@ fn questions() -> Vec<Spec> {
 
 fn around() -> Vec<Spec> {
     vec![
+        verb(
+            "verbosity",
+            "How much this conversation is told of a turn",
+            vec![choice("level", "how much", &["full", "compact", "none", "default"], Place::Word(0))],
+        ),
         verb("doctor", "How the gateway is", vec![]),
         verb("install", "How agents are set up", vec![]),
         verb("help", "All commands", vec![]),

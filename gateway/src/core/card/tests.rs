@@ -18,6 +18,9 @@ fn style() -> Style {
         repeat_suppression: true,
         tags: BTreeMap::new(),
         footer: false,
+        files: None,
+        brief: false,
+        quiet: false,
     }
 }
 

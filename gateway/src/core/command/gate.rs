@@ -105,8 +105,11 @@ impl Command {
                 Act::Answer(_) => Who::Approver,
             },
             Self::Focus(_) => Who::Focus,
-            Self::Unfocus | Self::Window { change: Some(_), .. } => Who::Binder,
+            Self::Unfocus | Self::Window { change: Some(_), .. } | Self::Verbosity { change: Some(_) } => {
+                Who::Binder
+            }
             Self::Window { change: None, .. }
+            | Self::Verbosity { change: None }
             | Self::Spawn(_)
             | Self::Sessions
             | Self::Agents

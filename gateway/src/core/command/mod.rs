@@ -16,7 +16,7 @@ pub(crate) mod words;
 
 use crate::core::binding::Window;
 use crate::core::options::Setting;
-use crate::core::rows::{PermissionMode, SessionMode};
+use crate::core::rows::{PermissionMode, SessionMode, Verbosity};
 use crate::core::session::Ending;
 use acp_shared::ids::{AgentName, RunId};
 
@@ -54,6 +54,11 @@ pub(crate) enum Command {
         window: Window,
         /// The new one in milliseconds; `Some(None)` takes it away, `None` only shows.
         change: Option<Option<u64>>,
+    },
+    /// Show how much this conversation is told of a turn, or change it.
+    Verbosity {
+        /// The new one; `Some(None)` is what the configuration says, `None` only shows.
+        change: Option<Option<Verbosity>>,
     },
     /// It was a command, but not one that can be understood.
     Misused {
@@ -169,7 +174,11 @@ impl Command {
     /// seen elsewhere.
     pub(crate) const fn is_private(&self) -> bool {
         match self {
-            Self::Spawn(_) | Self::Focus(_) | Self::Unfocus | Self::Window { change: Some(_), .. } => false,
+            Self::Spawn(_)
+            | Self::Focus(_)
+            | Self::Unfocus
+            | Self::Window { change: Some(_), .. }
+            | Self::Verbosity { change: Some(_) } => false,
             Self::On { act, .. } => match act {
                 Act::Close { .. } | Act::New | Act::Set(_) | Act::Steer(_) => false,
                 Act::Cancel
@@ -186,6 +195,7 @@ impl Command {
             | Self::Install
             | Self::Help
             | Self::Window { change: None, .. }
+            | Self::Verbosity { change: None }
             | Self::Misused { .. } => true,
         }
     }

@@ -3,7 +3,7 @@
 use super::words::{Flag, Given, plain, shown};
 use super::{Act, AnswerArgs, Command, Place, SpawnArgs, Verdict, Window, window};
 use crate::core::options::Setting;
-use crate::core::rows::{PermissionMode, SessionMode};
+use crate::core::rows::{PermissionMode, SessionMode, Verbosity};
 use crate::core::session::Ending;
 use acp_shared::ids::{AgentName, RunId};
 
@@ -248,6 +248,19 @@ fn binding_window(args: &str, window: Window) -> Read {
         Some((time, rest)) => (Some(window::parse(time)?), rest),
     };
     Ok(Command::Window { target: target(&given, rest)?, window, change })
+}
+
+pub(super) fn verbosity(args: &str) -> Read {
+    let word = match Given::read(args, &[])?.words.as_slice() {
+        [] => return Ok(Command::Verbosity { change: None }),
+        [word] => plain(word),
+        [_, extra, ..] => return Err(format!("It takes one word; {} is too much.", shown(extra))),
+    };
+    let known = Verbosity::ALL.into_iter().find(|known| known.as_str() == word);
+    if known.is_none() && word != "default" {
+        return Err(format!("{} is none of full, compact, none, default.", shown(&word)));
+    }
+    Ok(Command::Verbosity { change: Some(known) })
 }
 
 pub(super) fn spawn(args: &str) -> Read {

@@ -9,6 +9,7 @@ fn changes(command: &Command) -> bool {
         Command::Spawn(_) | Command::Focus(_) | Command::Unfocus => true,
         Command::On { act, .. } => act.changes(),
         Command::Window { change, .. } => change.is_some(),
+        Command::Verbosity { change } => change.is_some(),
         Command::Sessions
         | Command::Agents
         | Command::Doctor
@@ -130,6 +131,11 @@ fn good() -> Vec<(&'static str, Command)> {
         ("/acp deny x:1", on("", answered(Some("x:1"), Verdict::Deny))),
         ("/acp answer 2", on("", answered(None, Verdict::Option("2".to_owned())))),
         ("/acp answer x:1 2", on("", answered(Some("x:1"), Verdict::Option("2".to_owned())))),
+        ("/acp verbosity", Command::Verbosity { change: None }),
+        ("/acp verbosity full", Command::Verbosity { change: Some(Some(Verbosity::Full)) }),
+        ("/acp verbosity Compact", Command::Verbosity { change: Some(Some(Verbosity::Compact)) }),
+        ("/acp verbosity none", Command::Verbosity { change: Some(Some(Verbosity::None)) }),
+        ("/acp verbosity default", Command::Verbosity { change: Some(None) }),
         ("/acp doctor", Command::Doctor),
         ("/acp install", Command::Install),
         ("/acp", Command::Help),
@@ -149,7 +155,9 @@ fn good() -> Vec<(&'static str, Command)> {
 }
 
 /// What is typed, and what is wrong with it.
-const BAD: [(&str, &str); 52] = [
+const BAD: [(&str, &str); 54] = [
+    ("/acp verbosity loud", "\"loud\" is none of full, compact, none, default."),
+    ("/acp verbosity full x", "It takes one word; \"x\" is too much."),
     ("/acp spawn a b", "It takes one agent; \"b\" is one too many."),
     ("/acp spawn a!", "\"a!\": agent name may hold letters, digits and -_.:/@ only."),
     ("/acp spawn --cwd", "--cwd wants a value."),
@@ -286,7 +294,8 @@ fn e02_rows_and_commands_agree_on_who_may() {
             .clone()
             .find(|row| row.verb.is_empty() || row.verb == verb || row.aliases.contains(&verb.as_str()))
             .unwrap();
-        let shows = matches!(command, Command::Window { change: None, .. });
+        let shows =
+            matches!(command, Command::Window { change: None, .. } | Command::Verbosity { change: None });
         assert!(row.who == command.who() || shows, "{text}");
         let free = matches!(command, Command::Spawn(_)) || !changes(&command);
         assert!(free || command.who() != gate::Who::Anyone, "{text}");

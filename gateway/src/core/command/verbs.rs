@@ -64,7 +64,7 @@ const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'sta
 }
 
 /// Every command, in the order of the help.
-pub(crate) const ROWS: [Row; 29] = [
+pub(crate) const ROWS: [Row; 30] = [
     row(
         acp("spawn"),
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
@@ -164,6 +164,14 @@ pub(crate) const ROWS: [Row; 29] = [
         Who::Approver,
         read::answer,
         "answer it with an option, by its number or id",
+    ),
+    row(
+        acp("verbosity"),
+        "[full|compact|none|default]",
+        Who::Binder,
+        read::verbosity,
+        "how much this conversation is told of a turn beside its answer: a card with every tool call, a card that says \
+         how far it is, nothing, what configuration says; without a word, it is shown",
     ),
     row(acp("doctor"), "", Who::Anyone, read::doctor, "how the gateway is, and what to do about it"),
     row(acp("install"), "", Who::Anyone, read::install, "how backend and agents are set up"),

@@ -11,6 +11,7 @@ mod resolve;
 mod tests;
 
 pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, SESSIONS_MAX};
+pub(crate) use resolve::LIVE_COALESCE_MS_MIN;
 
 use crate::config::load::Loaded;
 use crate::config::source::Source;
@@ -194,6 +195,19 @@ pub(crate) struct Stream {
     pub(crate) hidden_boundary_separator: Effective<Separator>,
     /// Which kinds of update are shown; a kind that is not in here is.
     pub(crate) tag_visibility: Effective<BTreeMap<String, bool>>,
+    /// What is told as files, where the channel carries files.
+    pub(crate) files: Files,
+}
+
+/// See [`Stream::files`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Files {
+    /// An answer of more messages than this is its beginning and a file; 0: none is.
+    pub(crate) long_final_parts: Effective<u64>,
+    /// Most bytes of one file.
+    pub(crate) bytes_max: Effective<u64>,
+    /// Whether what a turn changed goes with its answer.
+    pub(crate) turn_diff: Effective<bool>,
 }
 
 /// See [`Policy::recovery`].

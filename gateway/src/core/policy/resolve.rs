@@ -1,7 +1,9 @@
 //! Which level wins.
 
-use super::{AgentTimes, Bindings, Effective, Permission, Policy, Recovery, Scope, Stream, Ttl, least};
-use crate::config::channels::ThreadBindings;
+use super::{
+    AgentTimes, Bindings, Effective, Files, Permission, Policy, Recovery, Scope, Stream, Ttl, least,
+};
+use crate::config::channels::{Files as FileKeys, ThreadBindings};
 use crate::config::load::{Loaded, nearest_source};
 use crate::config::source::{Source, join};
 use crate::config::{Agent, Backend, DeliveryMode, Separator};
@@ -9,11 +11,15 @@ use crate::core::preset::{DEFAULT, Preset, find};
 use std::collections::BTreeMap;
 
 /// Live text is grouped for this long at least: channels bound how often a message may change.
-const LIVE_COALESCE_MS_MIN: u64 = 750;
+pub(crate) const LIVE_COALESCE_MS_MIN: u64 = 750;
 /// From SIGKILL to naming the survivors, in milliseconds.
 const KILL_MS: u64 = 5_000;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
+/// An answer of more messages than this is told as its beginning and a file.
+const LONG_FINAL_PARTS: u64 = 5;
+/// Most bytes of a file: what Discord takes without being paid.
+const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// The kinds of update that a conversation does not see unless it is said so, and the one that it sees.
 const TAGS: [(&str, bool); 14] = [
     ("agent_message_chunk", true),
@@ -238,7 +244,29 @@ impl Resolver<'_> {
             hidden_boundary_separator: self
                 .plain(&at("hidden_boundary_separator"), config.hidden_boundary_separator.unwrap_or(between)),
             tag_visibility: self.plain(&at("tag_visibility"), tags),
+            files: self.files(),
         }
+    }
+
+    fn files(&self) -> Files {
+        Files {
+            long_final_parts: self.of_files("long_final_parts", |it| it.long_final_parts, LONG_FINAL_PARTS),
+            bytes_max: self.of_files("bytes_max", |it| it.bytes_max, FILE_BYTES_MAX),
+            turn_diff: self.of_files("turn_diff", |it| it.turn_diff, true),
+        }
+    }
+
+    /// What the account or the channel says about files, or else `last`.
+    fn of_files<T>(&self, name: &str, get: fn(&FileKeys) -> Option<T>, last: T) -> Effective<T> {
+        let channel = self.scope.channel.as_deref().unwrap_or("NAME");
+        let account = self.scope.account.as_deref().unwrap_or("ID");
+        let [own, all] = self.loaded.config.channels.files(channel, account);
+        let general = key(&["channels", channel, "files", name]);
+        let levels = vec![
+            (key(&["channels", channel, "accounts", account, "files", name]), own.and_then(get)),
+            (general.clone(), all.and_then(get)),
+        ];
+        self.pick(levels, Effective { value: last, key: join(&general), source: Source::Default, note: None })
     }
 }
 

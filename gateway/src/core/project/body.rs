@@ -3,13 +3,11 @@
 use crate::config::Separator;
 use crate::core::event::EventKind;
 use crate::core::project::lines::{Lines, content_text, one_line};
-use crate::core::project::parse;
-use crate::core::project::style::Style;
+use crate::core::project::style::{MESSAGE, Style};
+use crate::core::project::{DIGESTED, parse};
 use crate::core::split::{head, resumed_from};
 use serde_json::Value;
 
-/// The tag of the agent's own text.
-const MESSAGE: &str = "agent_message_chunk";
 const THOUGHT: &str = "agent_thought_chunk";
 
 /// What stands at the end.
@@ -54,15 +52,14 @@ impl Body {
 
     /// Takes the next row of the run, in order. The lines that it gave, if it gave any.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) -> Option<String> {
-        let update = match kind {
-            EventKind::AgentMessage
-            | EventKind::AgentThought
-            | EventKind::ToolCall
-            | EventKind::ToolCallUpdate
-            | EventKind::Plan
-            | EventKind::Update => parse(payload),
-            _ => return None,
-        };
+        if DIGESTED.contains(&kind) { self.take(kind, &parse(payload)) } else { None }
+    }
+
+    /// The same of a row whose payload was read.
+    pub(super) fn take(&mut self, kind: EventKind, update: &Value) -> Option<String> {
+        if !DIGESTED.contains(&kind) {
+            return None;
+        }
         if kind == EventKind::AgentThought {
             self.add_thought(&content_text(&update["content"]));
             return None;
@@ -73,12 +70,12 @@ impl Body {
                 self.add_text(&content_text(&update["content"]));
                 None
             }
-            EventKind::ToolCall => self.add_tool("tool_call", &update),
-            EventKind::ToolCallUpdate => self.add_tool("tool_call_update", &update),
-            EventKind::Plan => self.lines.other(&self.style, "plan", &update),
+            EventKind::ToolCall => self.add_tool("tool_call", update),
+            EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
+            EventKind::Plan => self.lines.other(&self.style, "plan", update),
             _ => {
                 let tag = update["sessionUpdate"].as_str().unwrap_or("update");
-                self.lines.other(&self.style, tag, &update)
+                self.lines.other(&self.style, tag, update)
             }
         };
         if let Some(line) = &line {

@@ -5,10 +5,17 @@
 //! from the journal and these records alone, whatever the configuration says by then.
 
 use crate::config::Separator;
-use crate::core::policy::Stream;
+use crate::core::policy::{Files, Stream};
+use crate::core::project::files::AsFiles;
+use crate::core::rows::Verbosity;
 use crate::core::split::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// The tag of the agent's own text.
+pub(super) const MESSAGE: &str = "agent_message_chunk";
+/// The tags of tool calls.
+const TOOLS: [&str; 2] = ["tool_call", "tool_call_update"];
 
 /// The settings of one conversation from some journal row on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +35,15 @@ pub(crate) struct Style {
     /// Whether an answer ends with a line about its turn.
     #[serde(default)]
     pub(crate) footer: bool,
+    /// What is told as files; `None` where the channel carries none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<AsFiles>,
+    /// Whether the agent's own text is all that is shown of a turn.
+    #[serde(default)]
+    pub(crate) brief: bool,
+    /// Whether notices that nobody has to act upon are left out.
+    #[serde(default)]
+    pub(crate) quiet: bool,
 }
 
 impl Style {
@@ -41,6 +57,9 @@ impl Style {
             repeat_suppression: stream.repeat_suppression.value,
             tags: stream.tag_visibility.value.clone(),
             footer: false,
+            files: None,
+            brief: false,
+            quiet: false,
         }
     }
 
@@ -49,9 +68,43 @@ impl Style {
         Self { footer, ..self }
     }
 
+    /// The same where messages carry files of so many bytes, or carry none.
+    pub(crate) fn with_files(self, channel_bytes_max: Option<u64>, files: &Files) -> Self {
+        let as_files = channel_bytes_max.map(|max| AsFiles {
+            long_final_parts: count(files.long_final_parts.value),
+            bytes_max: count(files.bytes_max.value.min(max)),
+            diff: files.turn_diff.value,
+            refused: false,
+        });
+        let is_any = |files: &AsFiles| files.diff || files.long_final_parts > 0;
+        Self { files: as_files.filter(is_any), ..self }
+    }
+
+    /// The same for a row whose files the channel did not take.
+    pub(crate) fn refused(self) -> Self {
+        Self { files: self.files.map(|files| AsFiles { refused: true, ..files }), ..self }
+    }
+
+    /// The same in a conversation that somebody wants to be told so much.
+    pub(crate) fn told(mut self, verbosity: Option<Verbosity>) -> Self {
+        let Some(verbosity) = verbosity else { return self };
+        if verbosity == Verbosity::Full {
+            self.tags.extend(TOOLS.map(|tag| (tag.to_owned(), true)));
+        }
+        self.brief = verbosity != Verbosity::Full;
+        self.quiet = verbosity == Verbosity::None;
+        self
+    }
+
+    /// The same without anything but how far a turn is.
+    pub(crate) fn status_alone(mut self) -> Self {
+        self.tags.insert(MESSAGE.to_owned(), false);
+        Self { brief: true, ..self }
+    }
+
     /// Whether updates of that kind are shown.
     pub(crate) fn shows(&self, tag: &str) -> bool {
-        self.tags.get(tag).copied().unwrap_or(true)
+        self.tags.get(tag).copied().unwrap_or(true) && (!self.brief || tag == MESSAGE)
     }
 }
 
@@ -99,6 +152,9 @@ mod tests {
             repeat_suppression: true,
             tags: BTreeMap::from([("plan".to_owned(), false)]),
             footer: false,
+            files: None,
+            brief: false,
+            quiet: false,
         }
     }
 
@@ -118,5 +174,23 @@ mod tests {
         let text = serde_json::to_string(&style).unwrap();
         assert_eq!(serde_json::from_str::<Style>(&text).unwrap(), style);
         assert!(style.shows("agent_message_chunk") && !style.shows("plan"));
+    }
+
+    #[test]
+    fn somebody_may_want_more_or_less_of_it() {
+        let hidden = [("tool_call", false), ("agent_message_chunk", true), ("plan", true)];
+        let tags = hidden.map(|(tag, shown)| (tag.to_owned(), shown)).into();
+        let style = Style { tags, ..style(1) };
+        for (verbosity, tools, plan, unknown, quiet) in [
+            (None, false, true, true, false),
+            (Some(Verbosity::Full), true, true, true, false),
+            (Some(Verbosity::Compact), false, false, false, false),
+            (Some(Verbosity::None), false, false, false, true),
+        ] {
+            let told = style.clone().told(verbosity);
+            let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
+            assert_eq!((shows, told.quiet), ([tools, plan, unknown], quiet), "{verbosity:?}");
+            assert!(told.shows(MESSAGE) && !told.status_alone().shows(MESSAGE));
+        }
     }
 }

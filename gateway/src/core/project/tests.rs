@@ -8,6 +8,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 mod cases;
+mod files;
 
 /// What a conversation is told by default.
 fn style() -> Style {
@@ -20,6 +21,9 @@ fn style() -> Style {
         repeat_suppression: true,
         tags: hidden.iter().map(|&tag| (tag.to_owned(), false)).collect(),
         footer: false,
+        files: None,
+        brief: false,
+        quiet: false,
     }
 }
 
@@ -312,15 +316,27 @@ fn styles_of() -> impl Strategy<Value = Style> {
     ]);
     let tags = ["tool_call", "tool_call_update", "agent_thought_chunk", "agent_message_chunk", "notice"];
     let tags = prop::collection::btree_map(prop::sample::select(tags.to_vec()), any::<bool>(), 0..5);
-    (32usize..200, 1usize..200, 64usize..100, separator, any::<(bool, bool)>(), tags).prop_map(
-        |(chunk, output_chars_max, line_chars_max, separator, (repeat_suppression, footer), tags)| Style {
-            limit: Limit::new(Unit::Bytes, 16_384).within_chars(chunk),
-            output_chars_max,
-            line_chars_max,
+    let files = prop::option::of((0usize..4, 1usize..500, any::<(bool, bool)>()).prop_map(
+        |(long_final_parts, bytes_max, (diff, refused))| crate::core::project::files::AsFiles {
+            long_final_parts,
+            bytes_max,
+            diff,
+            refused,
+        },
+    ));
+    let numbers = (32usize..200, 1usize..200, 64usize..100);
+    (numbers, separator, any::<(bool, bool, bool, bool)>(), tags, files).prop_map(
+        |(numbers, separator, (repeat_suppression, footer, brief, quiet), tags, files)| Style {
+            limit: Limit::new(Unit::Bytes, 16_384).within_chars(numbers.0),
+            output_chars_max: numbers.1,
+            line_chars_max: numbers.2,
             separator,
             repeat_suppression,
             tags: tags.into_iter().map(|(tag, shown)| (tag.to_owned(), shown)).collect(),
             footer,
+            files,
+            brief,
+            quiet,
         },
     )
 }

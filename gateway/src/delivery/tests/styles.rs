@@ -6,7 +6,7 @@ use crate::store::styles;
 use acp_shared::ids::BindingId;
 
 /// Nonce and text of everything that is in the outbox.
-async fn outbox(store: &Store) -> Vec<(String, String)> {
+pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
     store
         .read("outbox", |db| {
             const SQL: &str = "SELECT nonce, text FROM acp_delivery_part ORDER BY session_seq, part_no";
@@ -17,7 +17,7 @@ async fn outbox(store: &Store) -> Vec<(String, String)> {
 }
 
 /// The same, worked out from the journal by somebody else.
-async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
+pub(super) async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
     let parts = store.read("worked_out", move |db| {
         let styles = styles::of(db, binding_id)?;
         let Some(due) = rows::one(db, binding_id)? else { return Ok(Vec::new()) };

@@ -297,6 +297,8 @@ async fn c07_a_viewer_sees_a_card_being_replaced() {
         actions: Vec::new(),
         not_before_ms: None,
         others: Vec::new(),
+        tag: None,
+        files: Vec::new(),
     };
     let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };
     house.put("c", "a question").await;

@@ -387,6 +387,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
         "/unfocus",
         "/session idle 2h",
         "/session max-age 2h",
+        "/acp verbosity none",
     ];
     for verb in verbs {
         // After the outcome is kept, all commands are one.
@@ -506,7 +507,7 @@ async fn e02_others_may_neither_look_nor_touch() {
         assert_eq!(says("bob", "c", text).await, "ACP_NOT_OWNER", "{text}");
         assert_eq!(says("", "c", text).await, "ACP_NOT_OWNER", "{text}");
     }
-    for text in ["/unfocus", "/session idle 1h", "/session max-age off anns"] {
+    for text in ["/unfocus", "/session idle 1h", "/session max-age off anns", "/acp verbosity none"] {
         assert_eq!(says("bob", "c", text).await, "BOUND_BY_OTHER", "{text}");
     }
     assert_eq!((fake.effects(), fake.said()), (Vec::new(), Vec::new()));

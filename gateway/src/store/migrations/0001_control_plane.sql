@@ -97,7 +97,8 @@ CREATE TABLE acp_bindings (
   webhook_token TEXT,
   persona_json TEXT,
   backfilled_through TEXT,
-  end_reason TEXT
+  end_reason TEXT,
+  verbosity TEXT CHECK (verbosity IN ('full','compact','none'))
 ) STRICT;
 
 CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id, thread_id)
@@ -184,6 +185,9 @@ CREATE TABLE acp_delivery_part (
   kind TEXT NOT NULL CHECK (kind IN ('final','notice','permission','error')),
   text TEXT NOT NULL,
   asks_json TEXT,
+  files_json TEXT,
+  tag TEXT,
+  print TEXT NOT NULL,
   nonce TEXT NOT NULL UNIQUE,
   state TEXT NOT NULL CHECK (state IN ('planned','sending','sent','uncertain','rejected')),
   message_id TEXT,
@@ -195,6 +199,9 @@ CREATE TABLE acp_delivery_part (
 
 CREATE INDEX acp_delivery_part_pending ON acp_delivery_part (binding_key, session_seq, part_no)
 WHERE state IN ('planned','sending','uncertain');
+
+-- Whether something was said before (H12).
+CREATE INDEX acp_delivery_part_said ON acp_delivery_part (print);
 
 -- Messages that have buttons: what those are about, so that they go once that is over.
 CREATE TABLE acp_button_message (

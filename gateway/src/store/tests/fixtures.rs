@@ -106,6 +106,7 @@ pub(super) fn binding(session: &SessionKey, conversation: &str, status: BindingS
         idle_ms: Some(1_000),
         max_age_ms: None,
         metadata: "{\"a\":1}".into(),
+        verbosity: None,
         end_reason: None,
     }
 }

@@ -1,0 +1,284 @@
+//! What a run changed in files, as one unified diff. Source: ACP, "Tool calls", content of the type `diff`.
+//!
+//! Only tool calls that completed count: what an agent proposed and was refused is no change. Edits of one file that
+//! follow on each other are told as one; those that show stretches of a file stay beside each other, in their order.
+
+use crate::core::project::lines::one_line;
+use serde_json::Value;
+use similar::TextDiff;
+use std::collections::BTreeMap;
+
+/// The most that is kept of the texts of a run's edits, in bytes.
+const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The longest path, in characters.
+const PATH_CHARS_MAX: usize = 400;
+/// Lines around a change.
+const CONTEXT: usize = 3;
+/// The most pairs of lines that are compared, of those that differ: more would take too long.
+const PAIRS_MAX: usize = 4_000_000;
+
+/// One edit, as the agent gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Edit {
+    path: String,
+    /// `None` where there was no file.
+    old: Option<String>,
+    new: String,
+}
+
+/// What is kept of a tool call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Call {
+    edits: Vec<Edit>,
+    is_done: bool,
+    /// Edits of it that were too large to be kept.
+    left_out: usize,
+}
+
+/// The edits of a run, as its rows come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// In the order in which they began.
+    calls: Vec<Call>,
+    by_id: BTreeMap<String, usize>,
+    kept: usize,
+}
+
+impl Changes {
+    /// Takes a `tool_call` or a `tool_call_update`.
+    pub(super) fn add(&mut self, update: &Value) {
+        let Some(id) = update["toolCallId"].as_str() else { return };
+        let blocks = update["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let diffs: Vec<&Value> = blocks.iter().filter(|block| block["type"] == "diff").collect();
+        let status = update["status"].as_str();
+        // What a call without edits comes to is no affair of ours.
+        if diffs.is_empty() && (status.is_none() || !self.by_id.contains_key(id)) {
+            return;
+        }
+        let at = *self.by_id.entry(id.to_owned()).or_insert(self.calls.len());
+        if at == self.calls.len() {
+            self.calls.push(Call::default());
+        }
+        let Some(call) = self.calls.get_mut(at) else { return };
+        if let Some(status) = status {
+            call.is_done = status == "completed";
+        }
+        // What is given later takes the place of what was given; a later word without a diff takes none away.
+        if !diffs.is_empty() {
+            self.kept -= call.edits.iter().map(Edit::bytes).sum::<usize>();
+            *call = Call { is_done: call.is_done, ..Call::default() };
+            for edit in diffs.into_iter().filter_map(Edit::read) {
+                if self.kept + edit.bytes() > KEPT_BYTES_MAX {
+                    call.left_out += 1;
+                } else {
+                    self.kept += edit.bytes();
+                    call.edits.push(edit);
+                }
+            }
+        }
+    }
+
+    /// How much of the texts is kept, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.kept
+    }
+
+    /// All of it as one text of `bytes_max` bytes at most; `None` when nothing was changed. What has no room is named
+    /// in a line that tools which apply it skip.
+    pub(super) fn unified(&self, bytes_max: usize) -> Option<String> {
+        let done = || self.calls.iter().filter(|call| call.is_done);
+        let mut out = String::new();
+        let mut left_out: usize = done().map(|call| call.left_out).sum();
+        for net in net(done().flat_map(|call| &call.edits)) {
+            match net.unified() {
+                // Room is kept for the line below.
+                Some(text) if out.len() + text.len() + 80 <= bytes_max => out.push_str(&text),
+                Some(_) | None => left_out += 1,
+            }
+        }
+        if left_out > 0 {
+            let files = if left_out == 1 { "change is" } else { "changes are" };
+            out.push_str(&format!("# {left_out} {files} too large to be shown here\n"));
+        }
+        (!out.is_empty()).then_some(out)
+    }
+}
+
+/// Edits that follow on each other are one; what comes back to what it was is none.
+fn net<'a>(edits: impl Iterator<Item = &'a Edit>) -> Vec<Edit> {
+    let mut all: Vec<Edit> = Vec::new();
+    let mut last: BTreeMap<&str, usize> = BTreeMap::new();
+    for edit in edits {
+        let before = last.get(edit.path.as_str()).and_then(|at| all.get_mut(*at));
+        match before.filter(|before| edit.old.as_ref() == Some(&before.new)) {
+            Some(before) => before.new.clone_from(&edit.new),
+            None => {
+                last.insert(&edit.path, all.len());
+                all.push(edit.clone());
+            }
+        }
+    }
+    all.retain(|edit| edit.old.as_ref() != Some(&edit.new));
+    all
+}
+
+impl Edit {
+    fn read(block: &Value) -> Option<Self> {
+        let path = one_line(block["path"].as_str()?, PATH_CHARS_MAX);
+        let text = |key: &str| block[key].as_str().map(str::to_owned);
+        Some(Self { path, old: text("oldText"), new: text("newText")? })
+    }
+
+    fn bytes(&self) -> usize {
+        self.path.len() + self.old.as_ref().map_or(0, String::len) + self.new.len()
+    }
+
+    /// Its part of the diff; `None` when too much differs to be compared.
+    fn unified(&self) -> Option<String> {
+        let old = self.old.as_deref().unwrap_or_default();
+        if differing(old, &self.new) > PAIRS_MAX {
+            return None;
+        }
+        let path = self.path.trim_start_matches('/');
+        let before = if self.old.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
+        let diff = TextDiff::from_lines(old, self.new.as_str());
+        Some(diff.unified_diff().context_radius(CONTEXT).header(&before, &format!("b/{path}")).to_string())
+    }
+}
+
+/// How many pairs of lines there are to be compared once those that both begin and end with are gone.
+fn differing(old: &str, new: &str) -> usize {
+    let (mut old, mut new) = (old.lines(), new.lines());
+    let same = |one: &mut std::str::Lines<'_>, other: &mut std::str::Lines<'_>| {
+        one.clone().next().is_some_and(|line| other.clone().next() == Some(line))
+    };
+    while same(&mut old, &mut new) {
+        old.next();
+        new.next();
+    }
+    let (mut old, mut new) = (old.rev().peekable(), new.rev().peekable());
+    while old.peek().is_some() && old.peek() == new.peek() {
+        old.next();
+        new.next();
+    }
+    old.count().saturating_mul(new.count())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn diff(path: &str, old: Option<&str>, new: &str) -> Value {
+        json!({"type": "diff", "path": path, "oldText": old, "newText": new})
+    }
+
+    fn call(id: &str, status: &str, diffs: &[Value]) -> Value {
+        json!({"toolCallId": id, "status": status, "content": diffs})
+    }
+
+    fn told(updates: &[Value]) -> Option<String> {
+        let mut changes = Changes::default();
+        updates.iter().for_each(|update| changes.add(update));
+        changes.unified(10_000)
+    }
+
+    #[test]
+    fn what_completed_is_told_once_for_each_file() {
+        let new = || diff("/src/a.rs", None, "one\n");
+        let made = "--- /dev/null\n+++ b/src/a.rs\n@@ -0,0 +1 @@\n+one\n";
+        let done = json!({"toolCallId": "1", "status": "completed"});
+        let text = json!({"type": "content", "content": {"type": "text", "text": "Done."}});
+        for (what, updates, want) in [
+            ("nothing", vec![], None),
+            ("a call without edits", vec![call("1", "completed", &[text.clone()])], None),
+            ("a file that is made", vec![call("1", "completed", &[new()])], Some(made)),
+            ("done later", vec![call("1", "pending", &[new()]), done.clone()], Some(made)),
+            (
+                "the end says nothing of it",
+                vec![call("1", "pending", &[new()]), call("1", "completed", &[text])],
+                Some(made),
+            ),
+            (
+                "said twice",
+                vec![call("1", "pending", &[new()]), call("1", "completed", &[new()])],
+                Some(made),
+            ),
+            ("refused", vec![call("1", "pending", &[new()]), call("1", "failed", &[])], None),
+            ("not over", vec![call("1", "in_progress", &[new()])], None),
+            (
+                "changed again",
+                vec![
+                    call("1", "completed", &[new()]),
+                    call("2", "completed", &[diff("/src/a.rs", Some("one\n"), "two\n")]),
+                ],
+                Some("--- /dev/null\n+++ b/src/a.rs\n@@ -0,0 +1 @@\n+two\n"),
+            ),
+            (
+                "back to what it was",
+                vec![
+                    call("1", "completed", &[diff("b", Some("x\n"), "y\n")]),
+                    call("2", "completed", &[diff("b", Some("y\n"), "x\n")]),
+                ],
+                None,
+            ),
+            (
+                "two stretches of a file",
+                vec![call("1", "completed", &[diff("b", Some("x"), "y"), diff("b", Some("p\n"), "q\n")])],
+                Some(
+                    "--- a/b\n+++ b/b\n@@ -1 +1 @@\n-x\n\\ No newline at end of file\n+y\n\\ No newline at end of file\n\
+                     --- a/b\n+++ b/b\n@@ -1 +1 @@\n-p\n+q\n",
+                ),
+            ),
+        ] {
+            assert_eq!(told(&updates).as_deref(), want, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_is_named() {
+        let mut changes = Changes::default();
+        changes.add(&call(
+            "1",
+            "completed",
+            &[diff("a", None, "one\n"), diff("b", None, &"x\n".repeat(5_000))],
+        ));
+        let text = changes.unified(300).unwrap();
+        assert!(text.starts_with("--- /dev/null\n+++ b/a\n"), "{text}");
+        assert!(
+            text.ends_with("# 1 change is too large to be shown here\n") && !text.contains("+++ b/b"),
+            "{text}"
+        );
+        // What is too much to be kept, and what would take too long.
+        let huge = "y".repeat(KEPT_BYTES_MAX);
+        let lines = |c: char| (0..3_000).map(|n| format!("{c}{n}\n")).collect::<String>();
+        let text = told(&[call(
+            "1",
+            "completed",
+            &[diff("a", None, &huge), diff("b", Some(&lines('p')), &lines('q'))],
+        )]);
+        assert_eq!(text.as_deref(), Some("# 2 changes are too large to be shown here\n"));
+        // A small change of a large file is none of that.
+        let text = told(&[call("1", "completed", &[diff("b", Some(&lines('p')), &(lines('p') + "end\n"))])]);
+        assert!(text.unwrap().contains("@@ -2998,3 +2998,4 @@"));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_bounded_and_one_answer(
+            edits in prop::collection::vec(("[ab]", prop::option::of("[xy\n]{0,30}"), "[xy\n]{0,30}", any::<bool>()), 0..8),
+            max in 100usize..600,
+        ) {
+            let mut changes = Changes::default();
+            for (number, (path, old, new, done)) in edits.iter().enumerate() {
+                let status = if *done { "completed" } else { "failed" };
+                changes.add(&call(&number.to_string(), status, &[diff(path, old.as_deref(), new)]));
+            }
+            let text = changes.unified(max);
+            prop_assert!(text.as_ref().is_none_or(|text| text.len() <= max));
+            prop_assert_eq!(text, changes.clone().unified(max));
+        }
+    }
+}

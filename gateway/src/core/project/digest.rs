@@ -1,0 +1,112 @@
+//! An ended run, as its final message needs it: made of rows that were committed before the one that ended it.
+
+use crate::core::event::EventKind;
+use crate::core::project::changes::Changes;
+use crate::core::project::files::AsFiles;
+use crate::core::project::footer::Footer;
+use crate::core::project::{Body, Style, parse};
+use crate::core::rows::RunMode;
+use crate::core::split::head;
+
+/// An ended run, as its final message needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunDigest {
+    pub(super) mode: RunMode,
+    pub(super) started: bool,
+    has_footer: bool,
+    output_chars_max: usize,
+    files: Option<AsFiles>,
+    footer: Footer,
+    body: Body,
+    changes: Changes,
+}
+
+impl RunDigest {
+    /// Of a run of this mode that did (or did not) leave the queue, told in the style of the row that ended it.
+    pub(crate) fn new(mode: RunMode, started: bool, style: Style) -> Self {
+        let (has_footer, output_chars_max, files) =
+            (style.footer, style.output_chars_max, style.files.clone());
+        // A file has room for what messages have not.
+        let kept =
+            files.as_ref().filter(|files| files.long_final_parts > 0).map_or(0, |files| files.bytes_max);
+        let body = Body::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
+        let (footer, changes) = (Footer::default(), Changes::default());
+        Self { mode, started, has_footer, output_chars_max, files, footer, body, changes }
+    }
+
+    /// The same, with who ran it and when its turn began, milliseconds since the Unix epoch.
+    pub(crate) fn by(self, agent: String, started_at_ms: Option<u64>) -> Self {
+        Self { footer: Footer::of(agent, started_at_ms), ..self }
+    }
+
+    /// Takes the next row of the run, in order; [`DIGESTED`](super::DIGESTED) are enough.
+    pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
+        let update = parse(payload);
+        if self.has_footer && kind == EventKind::Update {
+            self.footer.add(&update);
+        }
+        let is_tool = matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate);
+        if is_tool && self.files.as_ref().is_some_and(|files| files.diff) {
+            self.changes.add(&update);
+        }
+        self.body.take(kind, &update);
+    }
+
+    /// How much of memory it takes, about, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body.text().len() + self.changes.bytes()
+    }
+
+    /// How it is told in files, where it may be.
+    pub(super) const fn files(&self) -> Option<&AsFiles> {
+        self.files.as_ref()
+    }
+
+    /// What it changed.
+    pub(super) const fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Whether messages may not hold all that it showed.
+    pub(super) fn is_over(&self) -> bool {
+        self.body.is_cut() || head(self.body.text(), self.output_chars_max).len() < self.body.text().len()
+    }
+
+    /// Whether not even a file may.
+    pub(super) const fn is_cut(&self) -> bool {
+        self.body.is_cut()
+    }
+
+    /// What the run showed, without how it ended: as much as messages may hold.
+    pub(super) fn told(&self) -> String {
+        let more = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
+        self.shown(self.output_chars_max, more)
+    }
+
+    /// The same, as much as there is; whether that is all of it is said elsewhere.
+    pub(super) fn whole(&self) -> String {
+        self.shown(usize::MAX, "")
+    }
+
+    fn shown(&self, chars_max: usize, more: &str) -> String {
+        let mut body = self.body.clone();
+        body.end_thought();
+        let text = head(body.text(), chars_max);
+        let mut lines = vec![text.trim_end().to_owned()];
+        if body.is_cut() || text.len() < body.text().len() {
+            lines.push(more.to_owned());
+        }
+        if body.is_text_hidden() {
+            lines.push("(Text is not shown here; `acp-gateway sessions history` shows it.)".to_owned());
+        }
+        lines.extend(body.summary().filter(|_| !self.has_footer).map(|line| format!("[{line}]")));
+        lines.retain(|line| !line.is_empty());
+        lines.join("\n\n")
+    }
+
+    /// The line about its turn, if there is to be one.
+    pub(super) fn footer(&self, ended_at_ms: u64) -> Option<String> {
+        let line = self.footer.line(ended_at_ms, self.body.tools());
+        (self.has_footer && !line.is_empty()).then_some(line)
+    }
+}

@@ -1,0 +1,220 @@
+//! Files go with their messages, made anew from the journal, also after a kill; where they are refused, all of it comes in
+//! messages.
+
+use super::styles::{outbox, worked_out};
+use super::*;
+use crate::channel::OutgoingFile;
+use crate::core::rows::BindingRow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A channel that carries files, or does not take them; and that may hang once, before or after it took a message.
+#[derive(Default)]
+struct Shelf {
+    taken: Mutex<Vec<Outgoing>>,
+    refuses_files: AtomicBool,
+    hangs_before: AtomicBool,
+    hangs_after: AtomicBool,
+    hanging: tokio::sync::Notify,
+}
+
+impl Shelf {
+    async fn hang(&self, when: &AtomicBool) {
+        if when.swap(false, Ordering::SeqCst) {
+            self.hanging.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn shown(&self) -> Vec<(String, Vec<OutgoingFile>)> {
+        let taken = self.taken.lock().unwrap();
+        taken.iter().map(|message| (message.text.clone(), message.files.clone())).collect()
+    }
+}
+
+impl Channel for Shelf {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Bytes, 1_000)
+    }
+
+    fn file_bytes_max(&self) -> Option<u64> {
+        Some(1 << 20)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+        Box::pin(async move {
+            self.hang(&self.hangs_before).await;
+            if self.refuses_files.load(Ordering::SeqCst) && !message.files.is_empty() {
+                return SendOutcome::FilesRefused { why: "too large".to_owned() };
+            }
+            self.taken.lock().unwrap().push(message.clone());
+            self.hang(&self.hangs_after).await;
+            SendOutcome::Sent { message_id: message.nonce.clone() }
+        })
+    }
+
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+        let taken = self.taken.lock().unwrap();
+        let sizes =
+            |message: &Outgoing| message.files.iter().map(|file| file.bytes.len()).collect::<Vec<_>>();
+        let found = taken.iter().find(|known| known.text == message.text && sizes(known) == sizes(message));
+        let found = found.map_or(Lookup::Absent, |known| Lookup::Found { message_id: known.nonce.clone() });
+        Box::pin(std::future::ready(found))
+    }
+}
+
+const DIFF: &str = "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1 @@\n+one\n";
+
+fn answer() -> String {
+    "A line of a long answer.\n".repeat(2_000)
+}
+
+async fn written() -> (tempfile::TempDir, Store, acp_shared::ids::BindingId) {
+    let (dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding)).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    let diff = json!({"type": "diff", "path": "a.txt", "oldText": null, "newText": "one\n"});
+    let call = json!({"toolCallId": "1", "title": "Write", "kind": "edit", "status": "completed", "content": [diff]});
+    scribe.event(EventKind::ToolCall, call).await;
+    scribe.say(&answer()).await;
+    scribe.done().await;
+    (dir, store, id)
+}
+
+fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::clone(shelf) as Arc<dyn Channel>, &configured(""), stop)
+}
+
+#[tokio::test]
+async fn c09_a_file_is_there_once_and_whole_whatever_call_dies() {
+    for (before, after) in [(false, false), (true, false), (false, true)] {
+        let (_dir, store, id) = written().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.hangs_before.store(before, Ordering::SeqCst);
+        shelf.hangs_after.store(after, Ordering::SeqCst);
+        if before || after {
+            let task = start(&store, &shelf, &CancellationToken::new());
+            shelf.hanging.notified().await;
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled());
+        }
+        let stop = CancellationToken::new();
+        let task = start(&store, &shelf, &stop);
+        settled(&store, 1).await;
+        stop.cancel();
+        task.await.unwrap();
+        let shown = shelf.shown();
+        let [(text, files)] = shown.as_slice() else { panic!("{shown:?}") };
+        assert!(
+            text.starts_with("A line of a long answer.\n") && text.contains("answer.md has all of it"),
+            "{text}"
+        );
+        let of = |file: &OutgoingFile| (file.name.clone(), String::from_utf8(file.bytes.to_vec()).unwrap());
+        let want = [
+            ("answer.md".to_owned(), format!("{}\n\n[1 tool call (1 edit)]", answer().trim_end())),
+            ("turn.diff".to_owned(), DIFF.to_owned()),
+        ];
+        assert_eq!(files.iter().map(of).collect::<Vec<_>>(), want);
+        assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+    }
+}
+
+/// Nothing is lost where files are not taken: 40005, or a permission that is missing.
+#[tokio::test]
+async fn what_is_not_taken_as_a_file_comes_in_messages() {
+    let (_dir, store, id) = written().await;
+    let shelf = Arc::new(Shelf::default());
+    shelf.refuses_files.store(true, Ordering::SeqCst);
+    let stop = CancellationToken::new();
+    let task = start(&store, &shelf, &stop);
+    eventually("the whole answer", || async {
+        let parts = states(&store).await;
+        (parts.len() > 1 && parts[1..].iter().all(|state| state == "sent")).then_some(())
+    })
+    .await;
+    // What comes later has files again, as far as anybody knows.
+    shelf.refuses_files.store(false, Ordering::SeqCst);
+    let count = shelf.shown().len();
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say(&answer()).await;
+    scribe.done().await;
+    eventually("the next answer", || async { (shelf.shown().len() > count).then_some(()) }).await;
+    stop.cancel();
+    task.await.unwrap();
+    let shown = shelf.shown();
+    let (last, before) = shown.split_last().unwrap();
+    assert_eq!((last.1.len(), before.iter().filter(|(_, files)| !files.is_empty()).count()), (1, 0));
+    let told: String = before.iter().map(|(text, _)| text.as_str()).collect();
+    let start = answer();
+    assert!(told.starts_with(&start[..23_000]), "messages hold what they may hold: {} bytes", told.len());
+    assert!(told.contains("The output goes on") && told.contains("What this turn changed is not attached"));
+    assert_eq!(states(&store).await[0], "rejected");
+    assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+}
+
+/// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
+#[tokio::test]
+async fn h12_what_would_be_said_twice_in_a_conversation_is_told_apart() {
+    let (_dir, store) = open();
+    let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+    let here = binding_row(&key(), &conversation("c"));
+    let there = binding_row(&other, &conversation("d"));
+    spawn(&store, session_row(&key()), Some(here.clone())).await;
+    spawn(&store, session_row(&other), Some(there.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    for _ in 0..3 {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("OK").await;
+        scribe.done().await;
+    }
+    let mut scribe = Scribe::claim(&store, &other).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("OK").await;
+    scribe.done().await;
+    let shelf = Arc::new(Shelf::default());
+    let stop = CancellationToken::new();
+    let task = start(&store, &shelf, &stop);
+    settled(&store, 4).await;
+    stop.cancel();
+    task.await.unwrap();
+    let tagged = |shown: &[Outgoing]| shown.iter().map(Outgoing::tagged).collect::<Vec<_>>();
+    let shown = shelf.taken.lock().unwrap().clone();
+    assert!(shown.iter().all(|message| message.text == "OK"));
+    let tags: std::collections::BTreeSet<String> =
+        shown.iter().filter_map(|message| message.tag.clone()).collect();
+    assert_eq!((tags.len(), shown.iter().filter(|message| message.tag.is_none()).count()), (2, 2));
+    // Under another binding of the same conversation it is told apart too.
+    let id = here.binding_id;
+    let anew = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
+    let next = anew.clone();
+    let bind = move |tx: &crate::store::Tx<'_>| {
+        bindings::end(tx, id, "unbound")?;
+        bindings::bind(tx, &next)
+    };
+    store.write("rebind", bind).await.unwrap();
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("OK").await;
+    scribe.done().await;
+    let stop = CancellationToken::new();
+    let task = start(&store, &shelf, &stop);
+    settled(&store, 5).await;
+    stop.cancel();
+    task.await.unwrap();
+    let all = shelf.taken.lock().unwrap().clone();
+    let mut texts = tagged(&all);
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), 4, "one of the five is of another conversation: {:?}", tagged(&all));
+}

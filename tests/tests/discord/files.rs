@@ -1,0 +1,106 @@
+//! Long answers as files, and what a turn changed: whole, once, also when the gateway dies between a message with a file
+//! and its receipt; and in messages where Discord does not take the files.
+
+use crate::stage::Stage;
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::fake_discord::core::model::{Id, Message};
+use acp_tests::wait::{SOON, eventually, until};
+use serde_json::json;
+
+const CREATE: &str = "POST /channels/{}/messages";
+/// About 24,000 characters of the demo agent, and a file that it writes.
+const LONG: &str = "stream 400 size 60\nwrite notes.txt Something new";
+const CHUNKS: usize = 400;
+
+/// A thread of the demo agent, which asks nobody.
+fn spawn(stage: &Stage) -> Id {
+    stage.spawn_of("demo", &[("permission", json!("approve-all"))])
+}
+
+/// The answers in a thread that stand in a message with files.
+fn with_files(stage: &Stage, thread: Id) -> Vec<Message> {
+    stage.told(thread).into_iter().filter(|message| !message.attachments.is_empty()).collect()
+}
+
+/// What is in the files of a message, by their names.
+fn contents(stage: &Stage, message: &Message) -> Vec<(String, String)> {
+    let of = |id: Id| String::from_utf8(stage.fake.file(id)).unwrap_or_else(|e| panic!("{e}"));
+    message.attachments.iter().map(|file| (file.filename.clone(), of(file.id))).collect()
+}
+
+/// Checks that a message has all of the answer, and what was changed.
+fn is_whole(stage: &Stage, message: &Message) {
+    let files = contents(stage, message);
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["answer.md", "turn.diff"], "{}", message.content);
+    assert_eq!(numbers(&files[0].1), (1..=CHUNKS).collect::<Vec<_>>());
+    assert!(files[0].1.contains("Wrote notes.txt."), "the end of it is there too");
+    let diff = &files[1].1;
+    assert!(diff.starts_with("--- ") && diff.contains("\n+++ b/") && diff.contains("/notes.txt\n"), "{diff}");
+    assert!(diff.contains("\n+Something new\n"), "{diff}");
+    assert!(message.content.starts_with("chunk 1.") && message.content.contains("answer.md has all of it"));
+}
+
+fn numbers(text: &str) -> Vec<usize> {
+    let number = |line: &str| line.strip_prefix("chunk ")?.trim_end_matches('.').parse().ok();
+    text.lines().filter_map(number).collect()
+}
+
+#[test]
+fn c01_c09_r_a_long_answer_is_a_file_once_whatever_dies() {
+    let mut stage = Stage::new(&[], "");
+    let thread = spawn(&stage);
+    stage.fake.post(stage.ann, thread, LONG);
+    let first = eventually(SOON, "the answer", || with_files(&stage, thread).pop());
+    is_whole(&stage, &first);
+    assert!(contents(&stage, &first)[1].1.starts_with("--- /dev/null\n"), "the file was not there");
+    // The gateway is killed when Discord has the message and before it hears of that.
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallAfter { ms: Some(20_000) });
+    stage.fake.post(stage.ann, thread, "stream 400 size 60\nwrite notes.txt Something else");
+    until(SOON, "the message is kept", || stage.fake.tally().rest_faults.contains_key("stall_after"));
+    stage.house.kill_gateway();
+    stage.house.start_gateway();
+    stage.is_there();
+    // And before Discord has it: it is made anew.
+    stage.fake.clear_faults();
+    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallBefore { ms: Some(20_000) });
+    stage.fake.post(stage.ann, thread, LONG);
+    until(SOON, "the message is on its way", || stage.fake.tally().rest_faults.contains_key("stall_before"));
+    stage.house.kill_gateway();
+    stage.fake.clear_faults();
+    stage.house.start_gateway();
+    stage.is_there();
+    stage.fake.post(stage.ann, thread, "over");
+    stage.said(thread, "over\n\ndemo");
+    let all = with_files(&stage, thread);
+    assert_eq!(all.len(), 3, "{all:#?}");
+    is_whole(&stage, &all[2]);
+    let changed = &contents(&stage, &all[1])[1].1;
+    assert!(changed.contains("\n-Something new\n") && changed.contains("\n+Something else\n"), "{changed}");
+    stage.end();
+}
+
+/// Nothing is lost where files are too large (40005), or where the bot may not attach any.
+#[test]
+fn c01_r_where_files_are_not_taken_an_answer_comes_in_messages() {
+    let stage = Stage::new(&[], "");
+    let thread = spawn(&stage);
+    let told = |from: usize| -> Vec<usize> {
+        let all = stage.told(thread);
+        all.iter().skip(from).flat_map(|message| numbers(&message.content)).collect()
+    };
+    for number in 0..2 {
+        if number == 0 {
+            stage.fake.configure(json!({"file_max": 1_000}));
+        } else {
+            stage.fake.configure(json!({"file_max": 10_485_760}));
+            stage.fake.deny(stage.bot.user, stage.channel, &["ATTACH_FILES"]);
+        }
+        let before = stage.told(thread).len();
+        stage.fake.post(stage.ann, thread, "stream 300 size 60");
+        until(2 * SOON, "all of it", || told(before).last() == Some(&300));
+        assert_eq!(told(before), (1..=300).collect::<Vec<_>>());
+        assert!(with_files(&stage, thread).is_empty());
+    }
+    stage.end();
+}
