@@ -104,8 +104,11 @@ pub fn runs(text: &str) -> Vec<Run> {
     found
 }
 
+/// What a mark makes of how a text looks.
+type Change = fn(Face) -> Face;
+
 /// What may stand around words, longest first.
-const MARKS: [(&str, fn(Face) -> Face); 4] = [
+const MARKS: [(&str, Change); 4] = [
     ("`", |face| Face { code: true, ..face }),
     ("**", |face| Face { bold: true, ..face }),
     ("*", |face| Face { italic: true, ..face }),

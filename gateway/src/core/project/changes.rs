@@ -193,7 +193,7 @@ mod tests {
         let text = json!({"type": "content", "content": {"type": "text", "text": "Done."}});
         for (what, updates, want) in [
             ("nothing", vec![], None),
-            ("a call without edits", vec![call("1", "completed", &[text.clone()])], None),
+            ("a call without edits", vec![call("1", "completed", std::slice::from_ref(&text))], None),
             ("a file that is made", vec![call("1", "completed", &[new()])], Some(made)),
             ("done later", vec![call("1", "pending", &[new()]), done.clone()], Some(made)),
             (

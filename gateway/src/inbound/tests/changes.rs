@@ -212,8 +212,8 @@ async fn d03_what_is_left_of_a_conversation_that_was_put_away_is_settled_with_it
         let (_dir, store, _fake, inlet) = bound_ground().await;
         let part = |part_no, state: &str| {
             format!(
-                "INSERT INTO acp_delivery_part (binding_key, session_key, session_seq, part_no, kind, text, nonce, \
-                 state, created_at, updated_at) SELECT binding_key, session_key, 1, {part_no}, 'final', 'text', \
+                "INSERT INTO acp_delivery_part (binding_key, session_key, session_seq, part_no, kind, text, print, nonce, \
+                 state, created_at, updated_at) SELECT binding_key, session_key, 1, {part_no}, 'final', 'text', '', \
                  'nonce-{part_no}', '{state}', 1, 1 FROM acp_bindings"
             )
         };
