@@ -1,7 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::console::Console;
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome, console::Console};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventKind;
 use crate::core::route::Destination;

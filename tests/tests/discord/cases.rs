@@ -104,7 +104,9 @@ fn d03_r_what_is_said_while_access_is_lost_is_read_when_it_is_given_again() {
     }
     stage.fake.clear_faults();
     stage.answers(thread, &["one", "hidden 2", "seen 2", "hidden 3", "seen 3", "hidden 4", "seen 4"]);
-    assert!(!stage.house.cli(&["doctor"]).stdout.contains("cannot be read"));
+    until(SOON, "doctor says nothing of it", || {
+        !stage.house.cli(&["doctor"]).stdout.contains("cannot be read")
+    });
     stage.end();
 }
 

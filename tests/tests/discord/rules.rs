@@ -176,7 +176,7 @@ fn d07_r_an_answer_waits_for_a_token_that_is_taken() {
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     stage.fake.post(stage.ann, thread, "say two");
     until(SOON, "it is refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
-    until(SOON, "that is said", || stage.house.gateway_log().contains("a part was not taken"));
+    until(SOON, "that is said", || stage.house.gateway_log().contains("a part waits for the channel"));
     stage.house.kill_gateway();
     stage.house.start_gateway();
     stage.is_there();

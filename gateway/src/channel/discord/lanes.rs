@@ -278,9 +278,6 @@ impl Lane {
                 },
             }
         }
-        if self.inner.known.is_shut(self.channel, false) {
-            tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
-        }
         self.look_at_thread().await;
     }
 
@@ -314,6 +311,9 @@ impl Lane {
                 self.inbox.caught_up(at, last.to_string()).await;
             }
             if count < usize::from(PAGE) {
+                if self.inner.known.is_shut(self.channel, false) {
+                    tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
+                }
                 self.brought.clear();
                 return Ok(());
             }
