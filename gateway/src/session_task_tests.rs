@@ -116,6 +116,7 @@ async fn world() -> World {
         stdout_offset: 0,
         next_stdin_seq: 1,
         link_state: String::new(),
+        broken: false,
     };
     let session = crate::core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];

@@ -79,6 +79,11 @@ pub(crate) enum Write {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// Nothing more of a lease's output is read.
+    LeaseBroken {
+        /// The lease.
+        lease_id: LeaseId,
+    },
     /// The unfinished line is finished: its pieces go.
     TailClear {
         /// The lease.

@@ -170,6 +170,8 @@ pub(crate) struct LeaseRow {
     pub(crate) next_stdin_seq: u64,
     /// State of the link's machine at `stdout_offset`, see [`crate::core::link::Link::save`].
     pub(crate) link_state: String,
+    /// Whether its output is of no use any more (H2): it is drained unread until its process is gone.
+    pub(crate) broken: bool,
 }
 
 /// A row of `acp_stdin_outbox`: one message to an agent (design §9, H6).

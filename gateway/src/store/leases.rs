@@ -9,10 +9,11 @@ use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::LeaseKind;
 use rusqlite::{Connection, Row, params};
 
-const COLUMNS: &str = "lease_id, session_key, spawn_json, usage, stdout_offset, next_stdin_seq, link_state";
+const COLUMNS: &str =
+    "lease_id, session_key, spawn_json, usage, stdout_offset, next_stdin_seq, link_state, broken";
 
 const INSERT: &str = "INSERT INTO acp_leases (lease_id, session_key, kind, spawn_json, usage, stdout_offset, \
-    next_stdin_seq, link_state) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    next_stdin_seq, link_state, broken) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
 const PROGRESS: &str = "UPDATE acp_leases SET stdout_offset = ?3, next_stdin_seq = ?4, \
     link_state = coalesce(?5, link_state) \
@@ -27,6 +28,7 @@ fn from_row(row: &Row<'_>) -> Result<LeaseRow, StoreError> {
         stdout_offset: int(row, "stdout_offset")?,
         next_stdin_seq: int(row, "next_stdin_seq")?,
         link_state: row.get("link_state")?,
+        broken: row.get("broken")?,
     })
 }
 
@@ -50,7 +52,8 @@ pub(crate) fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> 
             row.usage.word(),
             Int(row.stdout_offset),
             Int(row.next_stdin_seq),
-            row.link_state
+            row.link_state,
+            row.broken
         ],
     )?;
     Ok(())
@@ -112,6 +115,15 @@ pub(crate) fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseUse) -> 
         "UPDATE acp_leases SET usage = ?2 WHERE lease_id = ?1",
         params![lease_id.to_string(), usage.word()],
     )?;
+    Ok(())
+}
+
+/// Its output is of no use any more, for whoever comes after this gateway too.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn set_broken(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
+    run(db, "UPDATE acp_leases SET broken = 1 WHERE lease_id = ?1", [lease_id.to_string()])?;
     Ok(())
 }
 

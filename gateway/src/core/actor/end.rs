@@ -51,7 +51,7 @@ impl Actor {
     pub(super) fn end_lease_if_drained(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = lease.ended.clone() else { return };
-        if end.last_words_come || (!lease.broken && lease.lines.next_offset() < end.end_offset) {
+        if end.last_words_come || (!lease.row.broken && lease.lines.next_offset() < end.end_offset) {
             return;
         }
         let was_asked = lease.closing;

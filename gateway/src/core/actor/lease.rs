@@ -48,6 +48,7 @@ impl Actor {
             stdout_offset: 0,
             next_stdin_seq: 1,
             link_state: String::new(),
+            broken: false,
         };
         out.writes.push(Write::NewLease(Box::new(row.clone())));
         self.lease = Some(Lease {
@@ -61,7 +62,6 @@ impl Actor {
             ended: None,
             lines: Lines::new(0, self.limits.line_bytes_max),
             tail_committed: false,
-            broken: false,
             link_dirty: true,
             said_that_it_waits: false,
         });
@@ -260,11 +260,17 @@ impl Actor {
         self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
     }
 
+    /// Nothing more of the output is read, by nobody.
+    fn give_up_output(&mut self, out: &mut Batch) {
+        if let Some(lease) = &mut self.lease {
+            lease.row.broken = true;
+            out.writes.push(Write::LeaseBroken { lease_id: lease.row.lease_id });
+        }
+    }
+
     /// The output of a process is of no use any more. Its end is waited for, so that it is asked for again after a crash.
     fn leave_agent(&mut self, text: &str, why: &str, out: &mut Batch) {
-        if let Some(lease) = &mut self.lease {
-            lease.broken = true;
-        }
+        self.give_up_output(out);
         self.gap(text, out);
         self.close_lease(why, out);
     }
@@ -272,7 +278,7 @@ impl Actor {
     fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
         let Some(lease) = &mut self.lease else { return };
         // The splitter steps aside so that a line's steps may write to the lease.
-        if lease.broken {
+        if lease.row.broken {
             lease.lines = Lines::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
             return;
         }
@@ -312,14 +318,14 @@ impl Actor {
 
     /// The agent broke a limit: nothing more of it is read, and its process is ended.
     fn break_lease(&mut self, text: String, seen: u64, out: &mut Batch) {
-        if self.lease.as_ref().is_none_or(|lease| lease.broken) {
+        if self.lease.as_ref().is_none_or(|lease| lease.row.broken) {
             return;
         }
         let failure = Failure::new(Code::ProtocolError, text).origin("agent");
         self.fault(&failure, out);
         self.close_lease("the agent broke a limit", out);
+        self.give_up_output(out);
         if let Some(lease) = &mut self.lease {
-            lease.broken = true;
             lease.lines = Lines::new(seen, self.limits.line_bytes_max);
             if std::mem::take(&mut lease.tail_committed) {
                 out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });

@@ -51,8 +51,6 @@ struct Lease {
     lines: Lines,
     /// Whether pieces of the unfinished line are committed (H2).
     tail_committed: bool,
-    /// Whether its output is of no use any more (H2): it is drained unread until its process is gone.
-    broken: bool,
     /// Whether the link changed since it was last saved.
     link_dirty: bool,
     /// The person was told that the start is held back.
@@ -142,7 +140,6 @@ impl Actor {
                 ended: None,
                 tail_committed: !tail.is_empty(),
                 lines,
-                broken: false,
                 link_dirty: false,
                 said_that_it_waits: false,
                 row,

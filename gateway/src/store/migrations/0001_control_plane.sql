@@ -268,7 +268,8 @@ CREATE TABLE acp_leases (
   usage TEXT NOT NULL CHECK (usage IN ('intended','open','ready','closing','ended')),
   stdout_offset INTEGER NOT NULL CHECK (stdout_offset >= 0),
   next_stdin_seq INTEGER NOT NULL CHECK (next_stdin_seq > 0),
-  link_state TEXT NOT NULL
+  link_state TEXT NOT NULL,
+  broken INTEGER NOT NULL DEFAULT 0 CHECK (broken IN (0, 1))
 ) STRICT;
 
 CREATE INDEX acp_leases_in_use ON acp_leases (session_key) WHERE usage <> 'ended';

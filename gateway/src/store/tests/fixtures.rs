@@ -130,6 +130,7 @@ pub(super) fn lease(session: &SessionKey) -> LeaseRow {
         stdout_offset: 0,
         next_stdin_seq: 1,
         link_state: "{}".into(),
+        broken: false,
     }
 }
 

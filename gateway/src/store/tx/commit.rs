@@ -52,6 +52,7 @@ fn weight(write: &Write) -> usize {
         Write::Session(_)
         | Write::NewLease(_)
         | Write::LeaseUse { .. }
+        | Write::LeaseBroken { .. }
         | Write::TailClear { .. }
         | Write::Written { .. }
         | Write::Wake(_)
@@ -159,6 +160,10 @@ impl Batch<'_> {
                 self.lease(*lease_id)?;
                 self.leases.insert(*lease_id, *usage);
                 leases::set_usage(tx, *lease_id, *usage)
+            }
+            Write::LeaseBroken { lease_id } => {
+                self.lease(*lease_id)?;
+                leases::set_broken(tx, *lease_id)
             }
             Write::Tail { lease_id, offset, bytes } => {
                 self.lease(*lease_id)?;

@@ -359,6 +359,23 @@ fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
     assert_eq!(world.rows.session.lease_id, None, "drained and gone");
 }
 
+/// A gateway that comes after the break reads nothing either: it would begin in the middle of a line.
+#[test]
+fn nothing_is_read_after_a_line_over_the_limit_by_the_next_gateway() {
+    let mut world = World::new(1, 100_000);
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "Thello").unwrap();
+    world.unending = true;
+    world.say(&"x".repeat((1 << 20) + 1));
+    let before = world.kinds();
+    let process = world.processes.get_mut(&lease(&world)).unwrap();
+    process.stdout.extend(b"half a line\"\nT\"after\"\n");
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!(world.kinds(), before);
+}
+
 #[test]
 fn a_prompt_that_provably_never_arrived_is_put_back() {
     let mut world = ready();

@@ -209,6 +209,7 @@ impl Rows {
                     self.tail.clear();
                 }
             }
+            Write::LeaseBroken { .. } => self.lease.as_mut().unwrap().broken = true,
             Write::Tail { offset, bytes, .. } => self.tail.push((offset, bytes)),
             Write::TailClear { .. } => self.tail.clear(),
             Write::Outbox(row) => self.outbox.push(*row),
