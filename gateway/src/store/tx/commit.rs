@@ -2,7 +2,7 @@
 
 use crate::core::effect::{Fence, Write};
 use crate::core::event::EventKind;
-use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, SessionRow};
+use crate::core::rows::{BindingStatus, LeaseUse, PermissionRow, PermissionState, SessionRow};
 use crate::core::session::SessionState;
 use crate::store::error::StoreError;
 use crate::store::{
@@ -186,14 +186,7 @@ impl Batch<'_> {
                 self.lease(row.lease_id)?;
                 requests::put(tx, row, self.now_ms)
             }
-            Write::Permission(row) => {
-                self.own(&row.session_key)?;
-                let usage = self.lease(row.lease_id)?;
-                if row.state == PermissionState::Answered && usage == LeaseUse::Ended {
-                    return Err(StoreError::Refused("the agent that asked for the permission is gone"));
-                }
-                permissions::put(tx, row)
-            }
+            Write::Permission(row) => self.permission(row),
             Write::Idempotency { scope, key, fingerprint, result } => {
                 idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
             }
@@ -208,6 +201,15 @@ impl Batch<'_> {
     }
 
     /// What is known of a lease of this session.
+    fn permission(&mut self, row: &PermissionRow) -> Result<(), StoreError> {
+        self.own(&row.session_key)?;
+        let usage = self.lease(row.lease_id)?;
+        if row.state == PermissionState::Answered && usage == LeaseUse::Ended {
+            return Err(StoreError::Refused("the agent that asked for the permission is gone"));
+        }
+        permissions::put(self.tx, row)
+    }
+
     fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseUse, StoreError> {
         if let Some(usage) = self.leases.get(&lease_id) {
             return Ok(*usage);
