@@ -34,6 +34,8 @@ use tokio::sync::{oneshot, watch};
 
 /// How long a failing database is left alone before unfinished work is taken up again, in milliseconds.
 const RELOAD_MS: u64 = 1_000;
+/// The longest that it is left alone, in milliseconds: what somebody must mend is not asked for again and again.
+const RELOAD_LAST_MS: u64 = 10_000;
 /// How often an actor may panic before it is left alone.
 const PANICS_MAX: u32 = 5;
 /// How long a quiet actor is kept, in milliseconds.
@@ -90,6 +92,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
     let reloads = deps.live.changes();
     let pulse = deps.metrics.actors().enter(key.as_str());
     pulse.begin();
+    let mut pause_ms = RELOAD_MS;
     let (actor, fence) = loop {
         match load(&deps, &key).await {
             Ok(loaded) => break loaded,
@@ -105,8 +108,9 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         }
         tokio::select! {
             () = deps.stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_millis(RELOAD_MS)) => {}
+            () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
         }
+        pause_ms = (pause_ms * 2).min(RELOAD_LAST_MS);
     };
     let link = deps.supervisor.status();
     let performer = Performer::new(deps.supervisor.clone());

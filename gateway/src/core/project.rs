@@ -41,6 +41,9 @@ const PARTS_MAX: u32 = 100_000;
 const BY_POLICY: &str = "policy";
 /// States that are seen by what follows them, and not said.
 const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
+/// States of the agent, and of the binding, that are said also where hardly anything is.
+const OWED: [&str; 6] =
+    ["agent_failed", "agent_away", "agent_waits", "approves_by_itself", "cancel_stuck", "unbound"];
 /// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
 pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Permission,
@@ -297,16 +300,20 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
             (kind, text, None)
         }
     };
-    let is_left_out = style.quiet && kind == PartKind::Notice && !is_owed(event.kind);
+    let is_left_out = style.quiet && kind == PartKind::Notice && !is_owed(event.kind, &payload);
     let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
     let end = ending.into_iter().chain(footer).collect::<Vec<_>>().join("\n\n");
     (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
 }
 
 /// Whether a notice about such a row is said wherever the conversation is told anything: what became of a message that
-/// a person sent, and that nobody listens any more.
-const fn is_owed(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Done | EventKind::Closed)
+/// a person sent, what holds it up, and that nobody listens any more.
+fn is_owed(kind: EventKind, payload: &Value) -> bool {
+    match kind {
+        EventKind::Done | EventKind::Closed => true,
+        EventKind::Status => payload["status"].as_str().is_some_and(|status| OWED.contains(&status)),
+        _ => false,
+    }
 }
 
 /// What is said about a row that ends no run.

@@ -326,13 +326,14 @@ pub(crate) fn others(
     all(db, SQL, params![binding_id.to_string(), Int(since_ms)], |row| Ok(row.get("message_id")?))
 }
 
-/// A part is about to be sent. False when it is not to be: a person put its conversation away meanwhile.
+/// A part is about to be sent. False when it is not to be: a person put its conversation away meanwhile, or it was
+/// settled when its binding ended.
 ///
 /// # Errors
 /// What SQLite says.
 pub(crate) fn begin(db: &Connection, nonce: &str) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2 \
-        WHERE nonce = ?1 AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
+        WHERE nonce = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = acp_delivery_part.binding_key AND b.status = 'parked')";
     Ok(run(db, SQL, params![nonce, Int(now_ms())])? > 0)
 }
@@ -348,10 +349,11 @@ pub(crate) fn settle(
     state: PartState,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
-    const SQL: &str =
-        "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4 WHERE nonce = ?1";
-    run(db, SQL, params![part.nonce, state.word(), message_id, Int(now_ms())])?;
-    if matches!(state, PartState::Planned | PartState::Sending) {
+    // One that was settled with its binding's end meanwhile stays so, unless it is known to be there.
+    const SQL: &str = "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4 WHERE nonce = ?1 \
+        AND (?2 = 'sent' OR state IN ('planned','sending'))";
+    let changed = run(db, SQL, params![part.nonce, state.word(), message_id, Int(now_ms())])?;
+    if changed == 0 || matches!(state, PartState::Planned | PartState::Sending) {
         return Ok(());
     }
     // Everything before the first part that is still on its way is delivered.

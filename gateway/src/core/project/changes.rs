@@ -5,7 +5,7 @@
 
 use crate::core::project::lines::one_line;
 use serde_json::Value;
-use similar::TextDiff;
+use similar::{DiffableStr as _, TextDiff};
 use std::collections::BTreeMap;
 
 /// The most that is kept of the texts of a run's edits, in bytes.
@@ -14,8 +14,8 @@ const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PATH_CHARS_MAX: usize = 400;
 /// Lines around a change.
 const CONTEXT: usize = 3;
-/// The most pairs of lines that are compared, of those that differ: more would take too long.
-const PAIRS_MAX: usize = 4_000_000;
+/// The most steps that the changes of a run may take to be compared, see [`Edit::steps`]: some tenths of a second.
+const STEPS_MAX: usize = 16_000_000;
 
 /// One edit, as the agent gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,11 +89,19 @@ impl Changes {
         let done = || self.calls.iter().filter(|call| call.is_done);
         let mut out = String::new();
         let mut left_out: usize = done().map(|call| call.left_out).sum();
+        let mut steps_left = STEPS_MAX;
         for net in net(done().flat_map(|call| &call.edits)) {
-            match net.unified() {
-                // Room is kept for the line below.
-                Some(text) if out.len() + text.len() + 80 <= bytes_max => out.push_str(&text),
-                Some(_) | None => left_out += 1,
+            let Some(left) = steps_left.checked_sub(net.steps()) else {
+                left_out += 1;
+                continue;
+            };
+            steps_left = left;
+            let text = net.unified();
+            // Room is kept for the line below.
+            if out.len() + text.len() + 80 <= bytes_max {
+                out.push_str(&text);
+            } else {
+                left_out += 1;
             }
         }
         if left_out > 0 {
@@ -133,35 +141,34 @@ impl Edit {
         self.path.len() + self.old.as_ref().map_or(0, String::len) + self.new.len()
     }
 
-    /// Its part of the diff; `None` when too much differs to be compared.
-    fn unified(&self) -> Option<String> {
-        let old = self.old.as_deref().unwrap_or_default();
-        if differing(old, &self.new) > PAIRS_MAX {
-            return None;
+    /// How many steps it takes to compare it at most: the algorithm of Myers walks as many diagonals as there are lines on
+    /// both sides, for each of half of them, however few one side has.
+    fn steps(&self) -> usize {
+        match differing(self.old.as_deref().unwrap_or_default(), &self.new) {
+            (0, _) | (_, 0) => 0,
+            (old, new) => (old + new).saturating_mul(old + new) / 2,
         }
+    }
+
+    /// Its part of the diff.
+    fn unified(&self) -> String {
+        let old = self.old.as_deref().unwrap_or_default();
         let path = self.path.trim_start_matches('/');
         let before = if self.old.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
         let diff = TextDiff::from_lines(old, self.new.as_str());
-        Some(diff.unified_diff().context_radius(CONTEXT).header(&before, &format!("b/{path}")).to_string())
+        diff.unified_diff().context_radius(CONTEXT).header(&before, &format!("b/{path}")).to_string()
     }
 }
 
-/// How many pairs of lines there are to be compared once those that both begin and end with are gone.
-fn differing(old: &str, new: &str) -> usize {
-    let (mut old, mut new) = (old.lines(), new.lines());
-    let same = |one: &mut std::str::Lines<'_>, other: &mut std::str::Lines<'_>| {
-        one.clone().next().is_some_and(|line| other.clone().next() == Some(line))
-    };
-    while same(&mut old, &mut new) {
-        old.next();
-        new.next();
-    }
-    let (mut old, mut new) = (old.rev().peekable(), new.rev().peekable());
-    while old.peek().is_some() && old.peek() == new.peek() {
-        old.next();
-        new.next();
-    }
-    old.count().saturating_mul(new.count())
+/// How many lines of each there are to be compared once those that both begin and end with are gone. Lines are those of
+/// the comparison, which ends one at a lone carriage return too.
+fn differing(old: &str, new: &str) -> (usize, usize) {
+    let (old, new) = (old.tokenize_lines(), new.tokenize_lines());
+    let before = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
+    let rest = old.len().min(new.len()) - before;
+    let ends = old.iter().rev().zip(new.iter().rev()).take(rest);
+    let after = ends.take_while(|(one, other)| one == other).count();
+    (old.len() - before - after, new.len() - before - after)
 }
 
 #[cfg(test)]
@@ -260,6 +267,27 @@ mod tests {
             &[diff("a", None, &huge), diff("b", Some(&lines('p')), &lines('q'))],
         )]);
         assert_eq!(text.as_deref(), Some("# 2 changes are too large to be shown here\n"));
+        // However few lines one side has, and whatever ends them.
+        for (old, new) in [
+            ("todo\n".to_owned(), lines('q')),
+            ("todo\n".to_owned(), "\n".repeat(1_000_000)),
+            ("x\n".repeat(100_000), "x\r\n".repeat(100_000)),
+            ("x\n".repeat(100_000), "y\r".repeat(100_000)),
+        ] {
+            let edit = Edit { path: "a".to_owned(), old: Some(old), new };
+            assert_eq!(edit.steps() > STEPS_MAX, edit.new.len() > 100_000, "{}", edit.steps());
+        }
+        let many = vec![diff("b", Some(&lines('p')), &(lines('q') + "end\n")); 3];
+        let told_of = |edits: &[Value]| {
+            let mut changes = Changes::default();
+            changes.add(&call("1", "completed", edits));
+            changes.unified(1 << 20).unwrap()
+        };
+        assert!(told_of(&many).ends_with("# 3 changes are too large to be shown here\n"));
+        let half = |c: char| (0..1_000).map(|n| format!("{c}{n}\n")).collect::<String>();
+        let some: Vec<Value> =
+            (0..20).map(|n| diff(&format!("f{n}"), Some(&half('p')), &half('q'))).collect();
+        assert!(told_of(&some).ends_with("# 12 changes are too large to be shown here\n"), "together");
         // A small change of a large file is none of that.
         let text = told(&[call("1", "completed", &[diff("b", Some(&lines('p')), &(lines('p') + "end\n"))])]);
         assert!(text.unwrap().contains("@@ -2998,3 +2998,4 @@"));

@@ -251,6 +251,19 @@ fn notices() {
     assert_eq!(got, want.map(|(kind, text)| (kind, text.to_owned())));
 }
 
+/// Where hardly anything is said, what a person waits for in vain is.
+#[test]
+fn what_holds_a_person_up_is_said_to_everybody() {
+    let quiet = Style { quiet: true, ..style() };
+    let mut journal = Journal::default();
+    for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
+        journal.push(None, EventKind::Status, json!({"status": status, "text": status}));
+    }
+    let said = |style: &Style| journal.texts_in(style).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+    assert_eq!(said(&quiet), ["agent_failed", "agent_waits", "unbound"]);
+    assert_eq!(said(&style()), ["agent_failed", "agent_waits", "unbound", "new_conversation"]);
+}
+
 #[test]
 fn c01_long_output_is_split_and_nothing_of_it_is_lost() {
     let run = run_id(1);

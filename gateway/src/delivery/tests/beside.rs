@@ -247,6 +247,16 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
 /// back. It comes when the conversation is taken out.
 #[tokio::test]
 async fn d12_what_is_tried_again_rests_with_its_conversation() {
+    tried_again(false).await;
+}
+
+/// And never again when the binding ends meanwhile: what was settled with it stays so.
+#[tokio::test]
+async fn d12_what_is_tried_again_ends_with_its_binding() {
+    tried_again(true).await;
+}
+
+async fn tried_again(ends: bool) {
     let (_dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
@@ -275,10 +285,21 @@ async fn d12_what_is_tried_again_rests_with_its_conversation() {
         })
         .await;
         assert!(park(true).await.unwrap());
+        if ends {
+            store.write("end", |tx| bindings::end_all(tx, &key(), "over")).await.unwrap();
+        }
     };
     let (left, ()) = tokio::join!(pass.run(due.clone(), None), put_away);
-    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
     channel.faults.lock().unwrap().clear();
+    if ends {
+        assert!(["rejected", "uncertain"].contains(&states(&store).await[0].as_str()));
+        let id = due.binding.binding_id;
+        let binding = store.read("ended", move |db| bindings::get(db, id)).await.unwrap().unwrap();
+        pass.run(Due { binding, end: 3 }, None).await;
+        assert_eq!(channel.texts(), Vec::<String>::new());
+        return;
+    }
+    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
     assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (Left::Unknown, vec![]));
     assert!(park(false).await.unwrap());
     assert_eq!(pass.run(due, None).await, Left::At(3));

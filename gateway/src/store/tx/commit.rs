@@ -200,7 +200,6 @@ impl Batch<'_> {
         if key == self.session { Ok(()) } else { Err(StoreError::Refused("a row of another session")) }
     }
 
-    /// What is known of a lease of this session.
     fn permission(&mut self, row: &PermissionRow) -> Result<(), StoreError> {
         self.own(&row.session_key)?;
         let usage = self.lease(row.lease_id)?;
@@ -210,6 +209,7 @@ impl Batch<'_> {
         permissions::put(self.tx, row)
     }
 
+    /// What is known of a lease of this session.
     fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseUse, StoreError> {
         if let Some(usage) = self.leases.get(&lease_id) {
             return Ok(*usage);
