@@ -204,7 +204,7 @@ impl<'a> Judge<'a> {
         let mut shown = Shown::default();
         let mut open = String::new();
         for message in messages {
-            let text = message.content.as_str();
+            let text = untagged(&message.content);
             if text.starts_with(WAITS) {
                 shown.waits += 1;
             } else if ENDED.iter().any(|start| text.starts_with(start)) {
@@ -325,6 +325,13 @@ impl<'a> Judge<'a> {
         let unasked: Vec<Wrong> = unasked.map(|text| Wrong::Unasked { text: text.clone() }).collect();
         self.verdict.wrong.extend(unasked);
     }
+}
+
+/// A message without the small word that tells it from another one of the same text.
+fn untagged(content: &str) -> &str {
+    let tagged = content.rsplit_once("\n-# ");
+    let is_tag = |tag: &str| tag.len() == 6 && tag.chars().all(|c| c.is_ascii_alphanumeric());
+    tagged.filter(|(_, tag)| is_tag(tag)).map_or(content, |(text, _)| text)
 }
 
 /// The text without its last line, when that is the line about the turn.

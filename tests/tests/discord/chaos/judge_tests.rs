@@ -52,6 +52,15 @@ fn good() -> Vec<Message> {
     vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-2"), answer(ONE, "tok-1-3"), answer(TWO, "tok-2-1")]
 }
 
+/// The same, of which an answer comes in parts that other answers have too.
+fn tagged() -> Vec<Message> {
+    let mut all = good();
+    all[0].content.push_str("\n-# k3fQ9a");
+    all[3] = message(TWO, "tok-2-1 begins\n-# 0KgEgN");
+    all.push(message(TWO, &format!("tok-2-1 ends{LINE}\n-# pQuWNe")));
+    all
+}
+
 /// Numbers them, and says when they were made.
 fn kept(transcript: Vec<Message>) -> Vec<Message> {
     let mut out = vec![
@@ -92,6 +101,7 @@ fn what_may_be_seen() {
     let waits = message(ONE, "The agent is busy: queued behind 1.\nIt has started.");
     for (what, strikes, transcript, want) in [
         ("every answer", vec![], good(), (4, 0)),
+        ("answers that say what others say", vec![], tagged(), (4, 0)),
         ("an answer in two messages", vec![], replaced(1, parts), (4, 0)),
         (
             "a line about the turn alone",
