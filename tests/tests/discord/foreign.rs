@@ -2,7 +2,7 @@
 //! closed. Run by `make test-foreign`, which installs them. Judged from what Discord kept, and from what the model was
 //! asked.
 
-use crate::stage::{Stage, labels, style, texts};
+use crate::stage::{Stage, labels, style, texts, untagged};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign;
@@ -79,7 +79,7 @@ impl Visit {
                     parts.push(last.to_owned());
                     answers.push(std::mem::take(&mut parts).join(" "));
                 }
-                None if message.content.starts_with('w') => parts.push(message.content),
+                None if message.content.starts_with('w') => parts.push(untagged(&message.content).to_owned()),
                 None => {}
             }
         }

@@ -293,6 +293,13 @@ impl Stage {
     }
 }
 
+/// A message without the small word that tells it from another one of the same text.
+pub fn untagged(content: &str) -> &str {
+    let tagged = content.rsplit_once("\n-# ");
+    let is_tag = |tag: &str| tag.len() == 6 && tag.chars().all(|c| c.is_ascii_alphanumeric());
+    tagged.filter(|(_, tag)| is_tag(tag)).map_or(content, |(text, _)| text)
+}
+
 /// Writes a token into a file, which is returned.
 pub fn write_token(dir: &Path, name: &str, token: &str) -> PathBuf {
     let file = dir.join(name);

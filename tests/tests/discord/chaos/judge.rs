@@ -13,6 +13,7 @@
 //! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
 //! was heard. No nonce is in two messages.
 
+use crate::stage::untagged;
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::house::AGENT;
@@ -325,13 +326,6 @@ impl<'a> Judge<'a> {
         let unasked: Vec<Wrong> = unasked.map(|text| Wrong::Unasked { text: text.clone() }).collect();
         self.verdict.wrong.extend(unasked);
     }
-}
-
-/// A message without the small word that tells it from another one of the same text.
-fn untagged(content: &str) -> &str {
-    let tagged = content.rsplit_once("\n-# ");
-    let is_tag = |tag: &str| tag.len() == 6 && tag.chars().all(|c| c.is_ascii_alphanumeric());
-    tagged.filter(|(_, tag)| is_tag(tag)).map_or(content, |(text, _)| text)
 }
 
 /// The text without its last line, when that is the line about the turn.
