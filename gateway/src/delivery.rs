@@ -13,8 +13,8 @@ use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::store::Store;
 use crate::store::delivery::{self as rows, Due};
+use crate::store::{Store, buttons};
 use acp_shared::ids::BindingId;
 use pass::Pass;
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +32,7 @@ const GATHER_MS: u64 = 20;
 const REST_TIMES: u32 = 4;
 /// … but for no longer than this, in milliseconds.
 const REST_MS_MAX: u64 = 500;
-/// How often ended bindings are looked for that still owe something.
+/// How often ended bindings are looked for that still owe something, and messages that could not be amended.
 const SWEEP_MS: u64 = 60_000;
 /// First pause after a part was not taken; doubled each time.
 const RETRY_FIRST_MS: u64 = 250;
@@ -78,7 +78,10 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            _ = sweep.tick() => add_owing(&store, &mut marks).await,
+            _ = sweep.tick() => {
+                add_owing(&store, &mut marks).await;
+                look_again(&store, &mut marks).await;
+            }
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
         }
@@ -140,6 +143,20 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
             }
         }
         Err(error) => tracing::warn!(%error, "delivery cannot look for ended bindings"),
+    }
+}
+
+/// Messages that could not be amended are tried again, also where nothing is journaled any more.
+async fn look_again(store: &Store, marks: &mut Marks) {
+    let found = store.read("delivery_buttons", buttons::bindings).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "delivery cannot look for messages with buttons");
+        Vec::new()
+    });
+    for id in found {
+        let mark = marks.entry(id).or_default();
+        if !mark.busy {
+            mark.cursor = None;
+        }
     }
 }
 

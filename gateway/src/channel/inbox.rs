@@ -8,6 +8,10 @@ pub trait Inbox: Send + Sync + 'static {
     /// Brings a message, a slash command or a click.
     fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
 
+    /// What was said to whoever brought a message with buttons stands in the conversation as a message of this id: it
+    /// loses them once they mean nothing any more.
+    fn answered(&self, at: ConversationRef, message_id: String, answer: AnswerShown) -> Reply<'_, ()>;
+
     /// A person gave a message another text: while its prompt waits, the prompt changes with it.
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended>;
 
@@ -62,6 +66,17 @@ pub struct Said {
     pub private: bool,
     /// Its buttons.
     pub actions: Vec<Action>,
+    /// Whether the conversation shows the same by itself, in the message that was answered.
+    pub shown: bool,
+}
+
+/// A message with buttons that answers another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerShown {
+    /// The channel's id of it.
+    pub message_id: String,
+    /// What it says.
+    pub text: String,
 }
 
 /// What became of a change to a message.

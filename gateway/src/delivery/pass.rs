@@ -7,7 +7,7 @@ use crate::config::DeliveryMode;
 use crate::core::card::Pace;
 use crate::core::event::EventKind;
 use crate::core::policy::Scope;
-use crate::core::project::{self, Part, Style, Styles};
+use crate::core::project::{self, Part, Shows, Style, Styles};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -115,6 +115,12 @@ impl Pass {
     pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
+            .in_channel(Shows {
+                buttons: channel.buttons_max(),
+                markdown: channel.reads_markdown(),
+                changes: channel.can_edit(),
+                approvers: channel.approvers(),
+            })
             .with_footer(channel.shows_footer())
             .with_files(channel.file_bytes_max(), &stream.files)
             .told(binding.verbosity);

@@ -36,7 +36,7 @@ impl Inner {
         is_unknown: bool,
     ) -> Result<Vec<Reply>, Failure> {
         let mut said = Vec::new();
-        if inbound.answer == Answer::ByCaller {
+        if inbound.answer == Answer::ByCaller || outcome.is_shown() {
             return Ok(said);
         }
         let Ok(channel) = self.channels.get(&inbound.conversation) else {

@@ -117,6 +117,9 @@ pub(crate) enum Outcome {
         run_id: Option<RunId>,
         /// What the person is told.
         text: String,
+        /// Whether the conversation shows that by itself: then nothing more is said there.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_shown: bool,
     },
     /// It went nowhere.
     Refused {
@@ -139,6 +142,11 @@ impl Outcome {
             Self::Prompted { asks, .. } => asks.as_ref(),
             Self::Command { .. } | Self::Refused { .. } | Self::Ignored { .. } => None,
         }
+    }
+
+    /// Whether the conversation shows what they are told by itself.
+    pub(crate) const fn is_shown(&self) -> bool {
+        matches!(self, Self::Command { is_shown: true, .. })
     }
 
     /// The session that a prompt went to.

@@ -71,7 +71,7 @@ fn c01_c09_r_a_long_answer_is_a_file_once_whatever_dies() {
     stage.house.start_gateway();
     stage.is_there();
     stage.fake.post(stage.ann, thread, "over");
-    stage.said(thread, "over\n\ndemo");
+    stage.said(thread, "over\n-# demo");
     let all = with_files(&stage, thread);
     assert_eq!(all.len(), 3, "{all:#?}");
     is_whole(&stage, &all[2]);

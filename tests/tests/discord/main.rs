@@ -12,6 +12,7 @@ mod files;
 mod foreign;
 mod numbers;
 mod people;
+mod questions;
 mod queue;
 mod restarts;
 mod rules;

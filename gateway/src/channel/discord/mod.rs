@@ -361,6 +361,18 @@ impl Channel for Discord {
         Some(EDITS_UNTIL_MS)
     }
 
+    fn buttons_max(&self) -> usize {
+        render::BUTTONS_MAX
+    }
+
+    fn reads_markdown(&self) -> bool {
+        true
+    }
+
+    fn approvers(&self) -> Option<String> {
+        self.inner.settings().door.approvers.named()
+    }
+
     fn shows_footer(&self) -> bool {
         true
     }

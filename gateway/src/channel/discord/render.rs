@@ -17,6 +17,8 @@ use unicode_segmentation::UnicodeSegmentation as _;
 pub(super) const AGAIN_MS: u64 = 5_000;
 /// Buttons of one row, and rows of one message.
 const ROW: usize = 5;
+/// Buttons of one message.
+pub(super) const BUTTONS_MAX: usize = ROW * ROW;
 /// The longest name of a thread, in UTF-16 units: Discord has 100.
 const NAME_UNITS_MAX: usize = 90;
 
@@ -36,7 +38,7 @@ fn file(file: &OutgoingFile) -> File {
 
 /// A message as Discord shows it. A button that does not fit is left out: what it says can be typed.
 pub(super) fn body(text: &str, actions: &[Action]) -> Body {
-    let buttons: Vec<Button> = actions.iter().filter_map(button).take(ROW * ROW).collect();
+    let buttons: Vec<Button> = actions.iter().filter_map(button).take(BUTTONS_MAX).collect();
     let rows = buttons.chunks(ROW).map(|row| Row::Buttons(row.to_vec())).collect();
     Body { rows, ..Body::text(text) }
 }

@@ -44,6 +44,23 @@ pub(crate) struct Style {
     /// Whether notices that nobody has to act upon are left out.
     #[serde(default)]
     pub(crate) quiet: bool,
+    /// What the channel shows beside plain text.
+    #[serde(default)]
+    pub(crate) shows: Shows,
+}
+
+/// What a channel shows beside plain text, as far as that decides what is said there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Shows {
+    /// How many buttons a message has at most; 0: none.
+    pub(crate) buttons: usize,
+    /// Whether texts are read as Markdown: code stands in fences, and lines may be small.
+    pub(crate) markdown: bool,
+    /// Whether a message that was sent can be changed, so that a question says itself what became of it.
+    pub(crate) changes: bool,
+    /// Who may answer what agents ask, as the channel writes it; `None` where it names nobody.
+    pub(crate) approvers: Option<String>,
 }
 
 impl Style {
@@ -60,7 +77,13 @@ impl Style {
             files: None,
             brief: false,
             quiet: false,
+            shows: Shows::default(),
         }
+    }
+
+    /// The same where the channel shows this.
+    pub(crate) fn in_channel(self, shows: Shows) -> Self {
+        Self { shows, ..self }
     }
 
     /// The same where answers end with a line about their turn, or do not.
@@ -155,6 +178,7 @@ mod tests {
             files: None,
             brief: false,
             quiet: false,
+            shows: Shows::default(),
         }
     }
 
@@ -170,7 +194,9 @@ mod tests {
 
     #[test]
     fn what_is_recorded_reads_back() {
+        let shows = Shows { buttons: 25, markdown: true, changes: true, approvers: Some("<@1>".to_owned()) };
         let style = Style { limit: Limit::new(Unit::Utf16, 1_900).within_chars(1_800), ..style(1) };
+        let style = style.in_channel(shows);
         let text = serde_json::to_string(&style).unwrap();
         assert_eq!(serde_json::from_str::<Style>(&text).unwrap(), style);
         assert!(style.shows("agent_message_chunk") && !style.shows("plan"));

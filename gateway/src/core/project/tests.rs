@@ -11,7 +11,7 @@ mod cases;
 mod files;
 
 /// What a conversation is told by default.
-fn style() -> Style {
+pub(super) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
         limit: Limit::new(Unit::Utf16, 1_900),
@@ -24,6 +24,7 @@ fn style() -> Style {
         files: None,
         brief: false,
         quiet: false,
+        shows: Shows::default(),
     }
 }
 
@@ -221,8 +222,8 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         journal.push(Some(run), EventKind::PermissionSettled, settle("ann"));
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
-        Answer with /acp allow, /acp deny or /acp answer NUMBER. (id p:1)";
-    let said = "The permission is answered: a (ann).";
+        Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
+    let said = "The permission is settled. Answered: a (ann).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
@@ -337,9 +338,15 @@ fn styles_of() -> impl Strategy<Value = Style> {
             refused,
         },
     ));
+    let shows = (0usize..3, any::<(bool, bool)>()).prop_map(|(buttons, (markdown, changes))| Shows {
+        buttons,
+        markdown,
+        changes,
+        approvers: None,
+    });
     let numbers = (32usize..200, 1usize..200, 64usize..100);
-    (numbers, separator, any::<(bool, bool, bool, bool)>(), tags, files).prop_map(
-        |(numbers, separator, (repeat_suppression, footer, brief, quiet), tags, files)| Style {
+    (numbers, separator, any::<(bool, bool, bool, bool)>(), tags, files, shows).prop_map(
+        |(numbers, separator, (repeat_suppression, footer, brief, quiet), tags, files, shows)| Style {
             limit: Limit::new(Unit::Bytes, 16_384).within_chars(numbers.0),
             output_chars_max: numbers.1,
             line_chars_max: numbers.2,
@@ -350,6 +357,7 @@ fn styles_of() -> impl Strategy<Value = Style> {
             files,
             brief,
             quiet,
+            shows,
         },
     )
 }

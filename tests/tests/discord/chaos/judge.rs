@@ -328,11 +328,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The text without its last line, when that is the line about the turn.
+/// The text without its last line, when that is the small line about the turn. It names the agent, so that it is no small
+/// word of [`untagged`], which is gone already.
 fn without_footer(text: &str) -> Option<String> {
     let text = text.trim_end();
     let (rest, last) = text.rsplit_once('\n').unwrap_or(("", text));
-    let is_footer = last == AGENT || last.strip_prefix(AGENT).is_some_and(|rest| rest.starts_with(" · "));
+    let named = last.strip_prefix("-# ").and_then(|last| last.strip_prefix(AGENT));
+    let is_footer = named.is_some_and(|rest| rest.is_empty() || rest.starts_with(" · "));
     is_footer.then(|| rest.trim().to_owned())
 }
 
