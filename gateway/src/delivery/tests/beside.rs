@@ -11,6 +11,7 @@ use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec;
 use crate::store::inbox;
 use acp_shared::ids::{LeaseId, RunId};
+use std::sync::atomic::Ordering;
 
 const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
