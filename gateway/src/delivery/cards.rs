@@ -10,7 +10,8 @@ use crate::core::card::{Act, Came, Card, Known, Pace};
 use crate::core::project::actions::of_card;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
-use crate::store::{StoreError, cards, delivery, now_ms};
+use crate::store::cards::{self, Folded};
+use crate::store::{StoreError, delivery, now_ms};
 use acp_shared::ids::RunId;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -312,35 +313,40 @@ impl<'a> Keeper<'a> {
         }
         while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {
         }
-        let is_done = tokio::select! {
+        let came = tokio::select! {
             biased;
             () = self.pass.stop.cancelled() => return Ok(()),
-            is_done = self.perform_last(run_id) => is_done,
-            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => false,
+            came = self.perform_last(run_id) => came,
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => Folded::No,
         };
         if let Some(known) = self.kept.take().map(|kept| kept.card.known().clone()) {
             let id = self.binding.binding_id;
-            let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, is_done);
+            let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, came);
             self.pass.store.write("delivery_fold", fold).await?;
         }
         Ok(())
     }
 
-    /// Folds a card; one whose sending had an uncertain end is looked for first. False when it may still say that its run
-    /// goes on.
-    async fn perform_last(&mut self, run_id: RunId) -> bool {
-        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return true };
+    /// Folds a card; one whose sending had an uncertain end is looked for first.
+    async fn perform_last(&mut self, run_id: RunId) -> Folded {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else {
+            return Folded::Yes;
+        };
         if known.message_id.is_none() && self.channel.can_edit() {
-            let message = self.message(run_id, known.number, "", Vec::new());
+            let message = self.message(run_id, known.number, "", of_card(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
                 (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
-                (Lookup::Unknown { .. } | Lookup::Later { .. }, _) => return false,
-                (Lookup::Found { .. } | Lookup::Absent, _) => {}
+                (Lookup::Absent, _) => return Folded::Absent,
+                (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
+                    return Folded::No;
+                }
             }
         }
         match self.kept.as_ref().and_then(|kept| kept.card.fold()) {
-            Some(act) => !matches!(self.perform(run_id, &act, Vec::new()).await, Came::Later { .. }),
-            None => true,
+            Some(act) if matches!(self.perform(run_id, &act, Vec::new()).await, Came::Later { .. }) => {
+                Folded::No
+            }
+            Some(_) | None => Folded::Yes,
         }
     }
 }

@@ -15,6 +15,8 @@ const BYTES_MAX: usize = 1024 * 1024;
 
 /// How often it is tried at most to have a card say that its run is over.
 const TRIES_MAX: u32 = 60;
+/// How often one is looked for at most that is not there; with the pauses that is half a minute.
+const ABSENT_MAX: u32 = 6;
 /// The pause after the first attempt, in milliseconds, and the longest one.
 const PAUSE_MS: u64 = 1_000;
 const PAUSE_MS_MAX: u64 = 5 * 60_000;
@@ -126,7 +128,18 @@ pub(crate) fn keep(
     Ok(())
 }
 
-/// A card says that its run is over; or nobody knows, and then that is tried again, so many times.
+/// Whether a card says that its run is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Folded {
+    /// It does.
+    Yes,
+    /// It is not there. It may have been sent and be about to come.
+    Absent,
+    /// Nobody knows.
+    No,
+}
+
+/// Keeps whether a card says that its run is over; what is not sure is tried again, so many times.
 ///
 /// # Errors
 /// What SQLite says.
@@ -135,12 +148,17 @@ pub(crate) fn fold(
     binding_id: BindingId,
     run_id: RunId,
     known: &Known,
-    is_done: bool,
+    folded: Folded,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_delivery_card SET message_id = ?3, tries = tries + 1, updated_at = ?4, \
-        folded = (?5 OR tries + 1 >= ?6) WHERE binding_key = ?1 AND run_id = ?2";
+        folded = (tries + 1 >= ?5) WHERE binding_key = ?1 AND run_id = ?2";
+    let tries = match folded {
+        Folded::Yes => 0,
+        Folded::Absent => ABSENT_MAX,
+        Folded::No => TRIES_MAX,
+    };
     let keys = (binding_id.to_string(), run_id.to_string());
-    run(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), is_done, TRIES_MAX])?;
+    run(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), tries])?;
     Ok(())
 }
 
