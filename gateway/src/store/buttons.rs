@@ -10,7 +10,7 @@ use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, params};
 
 /// How often a message is changed at most, when nobody knows whether it was.
-const TRIES_MAX: u32 = 12;
+const TRIES_MAX: u32 = 100;
 /// The most messages that are looked at in one go.
 const ROWS_MAX: u32 = 64;
 /// The most conversations that are looked after in one go.
