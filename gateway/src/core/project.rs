@@ -150,6 +150,11 @@ pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
     missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
 }
 
+/// The same when its files cannot be made any more.
+pub(crate) fn lost(binding_id: BindingId, part: &Part) -> Option<Part> {
+    missing(binding_id, part, "A message is not shown here, since its file cannot be made any more", "The")
+}
+
 /// A notice about a part that is missing, or may be.
 fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
     if part.part_no >= PARTS_MAX {

@@ -1,7 +1,9 @@
 //! One go at one binding: what its journal owes the conversation is planned, sent and settled, in order.
 
+use super::attached;
 use super::Left;
 use super::cards::Keeper;
+use super::tries::Tries;
 use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
 use crate::core::card::Pace;
@@ -17,8 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Longest pause after a part was not taken.
-const RETRY_LAST_MS: u64 = 30_000;
 /// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
 /// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
@@ -236,78 +236,94 @@ impl Pass {
         channel: &dyn Channel,
         row: PartRow,
     ) -> Result<After, StoreError> {
-        let message = self.message(binding, &row).await?;
+        let Some(message) = self.message(binding, &row).await? else {
+            self.tell_without_lost_files(binding, row, channel).await?;
+            return Ok(After::Look);
+        };
         let part = row.part;
-        let mut is_unknown = row.state == PartState::Sending;
-        let mut attempts = row.attempts;
-        let mut unknown_in_a_row = 0;
-        let mut pause_ms = self.retry_first_ms;
+        let mut tries = Tries::of(row.state, row.attempts, self.retry_first_ms);
         loop {
             if self.stop.is_cancelled() {
                 return Ok(After::Stop);
             }
-            if attempts > 0 {
+            if tries.attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let Some(outcome) = self.attempt(binding, channel, &message, is_unknown).await? else {
+            let Some(outcome) = self.attempt(binding, channel, &message, tries.is_unknown).await? else {
                 return Ok(After::Stop);
             };
-            attempts += 1;
+            let outcome = outcome.of(&message);
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
-            unknown_in_a_row =
-                if matches!(outcome, SendOutcome::Uncertain { .. }) { unknown_in_a_row + 1 } else { 0 };
-            match outcome {
-                SendOutcome::Sent { message_id } => {
-                    let journaled_at_ms =
-                        self.settle(binding, &part, PartState::Sent, Some(message_id), channel).await?;
-                    self.show_end(binding, &part).await?;
-                    if let Some(at_ms) = journaled_at_ms {
-                        self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
-                    }
-                    return Ok(After::Next);
-                }
-                SendOutcome::FilesRefused { why } => {
-                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken with its files");
-                    self.tell_without_files(binding, &part).await?;
-                    return Ok(After::Look);
-                }
-                SendOutcome::Rejected { why, again: false } => {
-                    tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was rejected");
-                    self.settle(binding, &part, PartState::Rejected, None, channel).await?;
-                    return Ok(After::Look);
-                }
-                SendOutcome::Rejected { why, again: true } => {
-                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
-                    self.put_back(binding, &part, is_unknown, channel).await?;
-                }
-                SendOutcome::Limited { retry_after_ms } => {
-                    tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
-                    self.put_back(binding, &part, is_unknown, channel).await?;
-                    self.pause(retry_after_ms).await;
-                    continue;
-                }
-                SendOutcome::Uncertain { why } if unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
-                    tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
-                    self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
-                    return Ok(After::Look);
-                }
-                SendOutcome::Uncertain { why } => {
-                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part is uncertain");
-                    is_unknown = true;
-                }
+            tries.note(&outcome);
+            if let Some(after) = self.became(binding, channel, &part, &tries, outcome).await? {
+                return Ok(after);
             }
-            self.pause(pause_ms).await;
-            pause_ms = (pause_ms * 2).min(RETRY_LAST_MS);
+            self.pause(tries.pause()).await;
         }
     }
 
-    /// The message of a part.
-    async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Outgoing, StoreError> {
+    /// Commits what an attempt came to; `None` when the part is to be tried again.
+    async fn became(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        part: &Part,
+        tries: &Tries,
+        outcome: SendOutcome,
+    ) -> Result<Option<After>, StoreError> {
+        let (session_key, nonce) = (&binding.session_key, &part.nonce);
+        match outcome {
+            SendOutcome::Sent { message_id } => {
+                let journaled_at_ms =
+                    self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
+                self.show_end(binding, part).await?;
+                if let Some(at_ms) = journaled_at_ms {
+                    self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                }
+                return Ok(Some(After::Next));
+            }
+            SendOutcome::FilesRefused { why, again } if attached::is_enough(tries.files_refused, again) => {
+                tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
+                self.tell_without_files(binding, part).await?;
+                return Ok(Some(After::Look));
+            }
+            SendOutcome::FilesRefused { why, .. } => {
+                tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
+                self.put_back(binding, part, tries.is_unknown, channel).await?;
+            }
+            SendOutcome::Rejected { why, again: false } => {
+                tracing::error!(%session_key, nonce, why, "a part was rejected");
+                self.settle(binding, part, PartState::Rejected, None, channel).await?;
+                return Ok(Some(After::Look));
+            }
+            SendOutcome::Rejected { why, again: true } => {
+                tracing::warn!(%session_key, nonce, why, "a part was not taken");
+                self.put_back(binding, part, tries.is_unknown, channel).await?;
+            }
+            SendOutcome::Limited { retry_after_ms } => {
+                tracing::info!(%session_key, nonce, retry_after_ms, "a part waits for the channel");
+                self.put_back(binding, part, tries.is_unknown, channel).await?;
+            }
+            SendOutcome::Uncertain { why } if tries.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
+                tracing::error!(%session_key, nonce, why, "a part stays uncertain");
+                self.settle(binding, part, PartState::Uncertain, None, channel).await?;
+                return Ok(Some(After::Look));
+            }
+            SendOutcome::Uncertain { why } => {
+                tracing::warn!(%session_key, nonce, why, "a part is uncertain");
+            }
+        }
+        Ok(None)
+    }
+
+    /// The message of a part; `None` when its files are not what was planned.
+    async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Option<Outgoing>, StoreError> {
         // It is looked for among other messages of ours, which may say the same: those are known (H12).
         let (id, since_ms) = (binding.binding_id, row.created_at_ms.saturating_sub(OTHERS_BEFORE_MS));
         let others = self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?;
         let part = &row.part;
-        Ok(Outgoing {
+        let Some(files) = self.files(binding, part).await? else { return Ok(None) };
+        Ok(Some(Outgoing {
             kind: part.kind,
             text: part.text.clone(),
             nonce: part.nonce.clone(),
@@ -317,8 +333,8 @@ impl Pass {
             others,
             actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
             tag: row.tag.clone(),
-            files: self.files(binding, part).await?,
-        })
+            files,
+        }))
     }
 
     /// Commits that this attempt was not taken. After one whose fate is unknown that says nothing about the part: what
@@ -364,7 +380,7 @@ impl Pass {
     }
 
     /// Commits what became of a part. When the row that it shows was journaled.
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         binding: &BindingRow,
         part: &Part,

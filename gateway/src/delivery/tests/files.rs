@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct Shelf {
     taken: Mutex<Vec<Outgoing>>,
     refuses_files: AtomicBool,
+    /// What it says to the next messages, of whatever kind.
+    says: Mutex<VecDeque<SendOutcome>>,
     hangs_before: AtomicBool,
     hangs_after: AtomicBool,
     hanging: tokio::sync::Notify,
@@ -51,8 +53,12 @@ impl Channel for Shelf {
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
         Box::pin(async move {
             self.hang(&self.hangs_before).await;
+            let said = self.says.lock().unwrap().pop_front();
+            if let Some(outcome) = said {
+                return outcome;
+            }
             if self.refuses_files.load(Ordering::SeqCst) && !message.files.is_empty() {
-                return SendOutcome::FilesRefused { why: "too large".to_owned() };
+                return SendOutcome::FilesRefused { why: "too large".to_owned(), again: false };
             }
             self.taken.lock().unwrap().push(message.clone());
             self.hang(&self.hangs_after).await;
@@ -161,6 +167,96 @@ async fn what_is_not_taken_as_a_file_comes_in_messages() {
     assert!(told.contains("The output goes on") && told.contains("What this turn changed is not attached"));
     assert_eq!(states(&store).await[0], "rejected");
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+}
+
+/// A go at the binding of the only session there is, with pauses that take no time.
+async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
+    let due = store.read("due", move |db| rows::one(db, id)).await.unwrap().unwrap();
+    let pass = Pass {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(shelf) as Arc<dyn Channel>]),
+        live: configured(""),
+        metrics: Metrics::default(),
+        stop: CancellationToken::new(),
+        retry_first_ms: 0,
+    };
+    let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.expect("no endless loop");
+    assert!(matches!(left, Left::At(_)), "{left:?}");
+}
+
+fn refused(again: bool) -> SendOutcome {
+    SendOutcome::FilesRefused { why: "no".to_owned(), again }
+}
+
+/// A refusal for a moment costs no file; one that goes on and on does not hold the answer up for ever.
+#[tokio::test]
+async fn a_file_that_is_refused_for_a_moment_comes_and_not_for_ever() {
+    for (times, again, files) in [(0, true, 2), (7, true, 2), (8, true, 0), (1, false, 0)] {
+        let (_dir, store, id) = written().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.says.lock().unwrap().extend((0..times).map(|_| refused(again)));
+        go(&store, &shelf, id).await;
+        let shown = shelf.shown();
+        assert_eq!(shown[0].1.len(), files, "{times} {again}");
+        assert_eq!(shown.len() > 1, files == 0, "{times} {again}");
+        assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+    }
+}
+
+/// Whatever a channel calls it: where there are no files, the message was refused.
+#[tokio::test]
+async fn a_refusal_of_files_of_a_message_without_any_is_one_of_the_message() {
+    for (again, want) in [(true, vec!["sent"]), (false, vec!["rejected", "sent"])] {
+        let (_dir, store) = open();
+        let binding = binding_row(&key(), &conversation("c"));
+        let id = binding.binding_id;
+        spawn(&store, session_row(&key()), Some(binding)).await;
+        let mut scribe = Scribe::claim(&store, &key()).await;
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("OK").await;
+        scribe.done().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.says.lock().unwrap().push_back(refused(again));
+        go(&store, &shelf, id).await;
+        assert_eq!(states(&store).await, want, "{again}");
+        let last = shelf.shown().pop().unwrap().0;
+        assert_eq!(last.starts_with("A message is not shown here"), !again, "{last}");
+    }
+}
+
+/// A message says what is in its file: without that one it is not sent.
+#[tokio::test]
+async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
+    const OTHER: &str = "UPDATE acp_delivery_part SET files_json = json_set(files_json, '$[0].bytes', 7)";
+    const GONE: &str = "DELETE FROM acp_delivery_part WHERE 0; UPDATE acp_events SET kind = 'replay' WHERE kind = 'done'";
+    for (what, damage, state, want) in [
+        ("another size", OTHER, "planned", "A line of a long answer."),
+        ("another size, and it may be there", OTHER, "sending", "It is not known whether a message arrived here"),
+        ("no row any more", GONE, "planned", "A message is not shown here, since its file cannot be made any more"),
+    ] {
+        let (_dir, store, id) = written().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.hangs_before.store(true, Ordering::SeqCst);
+        let task = start(&store, &shelf, &CancellationToken::new());
+        shelf.hanging.notified().await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        let harm = move |tx: &crate::store::Tx<'_>| {
+            tx.execute_batch(damage)?;
+            tx.execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
+            Ok(())
+        };
+        store.write("harm", harm).await.unwrap();
+        go(&store, &shelf, id).await;
+        let shown = shelf.shown();
+        assert!(shown.iter().all(|(_, files)| files.is_empty()), "{what}");
+        assert!(shown[0].0.starts_with(want), "{what}: {}", shown[0].0);
+        assert!(shown.iter().all(|(text, _)| !text.contains("answer.md has all")), "{what}");
+        let first = states(&store).await.remove(0);
+        assert_eq!(first == "rejected", state == "planned", "{what}: {first}");
+        let told: String = shown.into_iter().map(|(text, _)| text).collect();
+        assert_eq!(told.contains(&answer()[..20_000]), damage == OTHER && state == "planned", "{what}");
+    }
 }
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
