@@ -305,7 +305,7 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
             (kind, text, None)
         }
     };
-    let is_left_out = style.quiet && kind == PartKind::Notice && !is_owed(event.kind, &payload);
+    let is_left_out = style.is_quiet() && kind == PartKind::Notice && !is_owed(event.kind, &payload);
     let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
     let end = ending.into_iter().chain(footer).collect::<Vec<_>>().join("\n\n");
     (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })

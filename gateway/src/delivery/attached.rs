@@ -24,6 +24,15 @@ struct Instead {
     parts: Vec<Part>,
 }
 
+impl Instead {
+    /// Whether what follows the part says the same: it does where the part is still one with files.
+    fn takes_the_place_of(&self, part: &Part) -> bool {
+        let no = part.part_no;
+        self.parts.iter().any(|it| it.part_no == no && !it.files.is_empty())
+            && self.parts.iter().any(|it| it.part_no > no)
+    }
+}
+
 impl Pass {
     /// The files of a part, with what is in them. `None` when they are not what was planned: the journal has not all of
     /// it any more, or another version of this program makes them in another way.
@@ -78,7 +87,7 @@ impl Pass {
         let (binding, part) = (binding.clone(), part.clone());
         let tell = move |tx: &crate::store::Tx<'_>| {
             let (id, session_seq) = (binding.binding_id, part.session_seq);
-            let found = laid_out.filter(|it| it.parts.iter().any(|other| other.part_no > part.part_no));
+            let found = laid_out.filter(|it| it.takes_the_place_of(&part));
             if let Some(Instead { before, parts }) = found {
                 if styles::of(tx, id)?.at(session_seq) != Some(&before) {
                     // It was recorded in another way meanwhile: the part is as it was, and is looked at anew.

@@ -28,6 +28,9 @@ const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
 /// After how many rows that are not shown the checkpoint moves all the same.
 const SILENT_ROWS_MAX: u64 = 1_000;
 
+/// Pause before delivery looks again at what only a repair of the database helps with, in milliseconds.
+const UNREADABLE_MS: u64 = 60_000;
+
 /// How sending goes on after a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
@@ -80,14 +83,32 @@ impl Pass {
         let mut keeper = Keeper::new(self, &binding, channel.as_ref(), cursor.is_none());
         loop {
             match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
-                Ok((Left::At(at), true)) => cursor = Some(at),
-                Ok((left, _)) => return left,
+                Ok((left, goes_on)) => {
+                    self.metrics.troubles().clear(&trouble(&binding));
+                    match left {
+                        Left::At(at) if goes_on => cursor = Some(at),
+                        left => return left,
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(session_key = %binding.session_key, %error, "delivery could not go on");
-                    self.pause(self.retry_first_ms * 4).await;
+                    self.stands_still(&binding, &error).await;
                     return Left::Unknown;
                 }
             }
+        }
+    }
+
+    /// Says that delivery to a conversation cannot go on, and rests before it is tried again: for long where only a repair
+    /// of the database helps, of which `doctor` names the conversation then.
+    async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
+        let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
+        if error.is_for_repair() {
+            tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
+            self.metrics.troubles().note(trouble(binding), error.to_string());
+            self.pause(UNREADABLE_MS).await;
+        } else {
+            tracing::warn!(%session_key, conversation, %error, "delivery could not go on");
+            self.pause(self.retry_first_ms * 4).await;
         }
     }
 
@@ -140,7 +161,12 @@ impl Pass {
             return Ok(known);
         }
         let (id, key) = (binding.binding_id, binding.session_key.clone());
-        self.store.write("delivery_style", move |tx| styles::record(tx, id, &key, &style)).await
+        let record = move |tx: &crate::store::Tx<'_>| {
+            // What somebody chose a moment ago is recorded already, and is not taken back.
+            let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
+            styles::record(tx, id, &key, &style.told(chosen))
+        };
+        self.store.write("delivery_style", record).await
     }
 
     async fn deliver(
@@ -149,11 +175,11 @@ impl Pass {
         channel: &dyn Channel,
         cursor: Option<u64>,
     ) -> Result<Left, StoreError> {
-        let id = binding.binding_id;
+        let (id, verbosity) = (binding.binding_id, binding.verbosity);
         let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // Somebody wants it told in another way: the next task knows.
-        if now.is_some_and(|now| now.binding.verbosity != binding.verbosity) {
+        if now.is_some_and(|now| now.binding.verbosity != verbosity) {
             return Ok(Left::Unknown);
         }
         let styles = Arc::new(self.recorded(binding, channel, known).await?);
@@ -166,14 +192,15 @@ impl Pass {
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
                 let Some(due) = rows::one(db, id)? else { return Ok(None) };
-                if due.binding.status == BindingStatus::Parked {
+                // It was put away, or it is told in another way from some row on that this task does not know of.
+                if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
                 }
                 let batch = rows::batch(db, &due.binding.session_key, &told, cursor, due.end)?;
                 Ok(Some((due, Some(batch))))
             });
             let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
-            // It is taken up where it was left, once somebody takes the conversation out again.
+            // It is taken up where it was left: at once, or when somebody takes the conversation out again.
             let Some(batch) = batch else { return Ok(Left::Unknown) };
             let owed = owed(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
@@ -415,6 +442,12 @@ impl Pass {
             () = tokio::time::sleep(Duration::from_millis(ms)) => {}
         }
     }
+}
+
+/// What `doctor` calls a conversation that nothing is delivered to.
+fn trouble(binding: &BindingRow) -> String {
+    let at = &binding.conversation;
+    format!("conversation {}/{}/{} of {}", at.channel, at.account_id, at.conversation_id, binding.session_key)
 }
 
 /// How far a conversation is told.
