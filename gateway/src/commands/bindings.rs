@@ -167,7 +167,9 @@ fn verbosity_text(verbosity: Option<Verbosity>, since: &str) -> String {
         None => "what the configuration says",
     };
     let name = verbosity.map_or("default", Verbosity::as_str);
-    format!("/acp verbosity is {name}: {told}. This holds for this conversation{since}, also after a restart.")
+    format!(
+        "/acp verbosity is {name}: {told}. This holds for this conversation{since}, also after a restart."
+    )
 }
 
 fn unbound(session: &SessionKey) -> Failure {

@@ -1,7 +1,7 @@
 //! One go at one binding: what its journal owes the conversation is planned, sent and settled, in order.
 
-use super::attached;
 use super::Left;
+use super::attached;
 use super::cards::Keeper;
 use super::tries::Tries;
 use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};

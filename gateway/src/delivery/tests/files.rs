@@ -186,7 +186,8 @@ async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::Binding
         stop: CancellationToken::new(),
         retry_first_ms: 0,
     };
-    let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.expect("no endless loop");
+    let left =
+        tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.expect("no endless loop");
     assert!(matches!(left, Left::At(_)), "{left:?}");
 }
 
@@ -237,8 +238,18 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
     const NONE: &str = "UPDATE acp_binding_style SET style_json = json_set(style_json, '$.files', null)";
     for (what, damage, state, want) in [
         ("another size", OTHER, "planned", "A line of a long answer."),
-        ("another size, and it may be there", OTHER, "sending", "It is not known whether a message arrived here"),
-        ("none at all", NONE, "planned", "A message is not shown here, since its file cannot be made any more"),
+        (
+            "another size, and it may be there",
+            OTHER,
+            "sending",
+            "It is not known whether a message arrived here",
+        ),
+        (
+            "none at all",
+            NONE,
+            "planned",
+            "A message is not shown here, since its file cannot be made any more",
+        ),
     ] {
         let (_dir, store, id) = written().await;
         let shelf = Arc::new(Shelf::default());
@@ -286,7 +297,10 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
         Some(metrics.troubles().listed()).filter(|listed| !listed.is_empty())
     });
     let named = named.await;
-    assert!(named[0].starts_with("conversation console/default/c of agent:demo:acp:1: style_json"), "{named:?}");
+    assert!(
+        named[0].starts_with("conversation console/default/c of agent:demo:acp:1: style_json"),
+        "{named:?}"
+    );
     stop.cancel();
     task.await.unwrap();
     let mend = |tx: &crate::store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
