@@ -8,6 +8,7 @@ mod attached;
 mod beside;
 mod cards;
 mod pass;
+mod tries;
 
 use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};

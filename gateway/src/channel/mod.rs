@@ -290,10 +290,14 @@ pub enum SendOutcome {
         /// Whether the same message may be taken later.
         again: bool,
     },
-    /// It is provably not in the conversation, and it is not taken with its files: it is told in another way.
+    /// It is provably not in the conversation, and it is not taken with its files. Of a message without files it is a
+    /// plain refusal.
     FilesRefused {
         /// Why, for the log.
         why: String,
+        /// Whether the same message may be taken in a moment, with its files. After a few times of that, and at once
+        /// where this is false, it is told in another way.
+        again: bool,
     },
     /// It is provably not in the conversation: the channel takes no more for now.
     Limited {
@@ -308,6 +312,14 @@ pub enum SendOutcome {
 }
 
 impl SendOutcome {
+    /// The same, of a message that has files or has none: where there are none, none were refused.
+    pub(crate) fn of(self, message: &Outgoing) -> Self {
+        match self {
+            Self::FilesRefused { why, again } if message.files.is_empty() => Self::Rejected { why, again },
+            outcome => outcome,
+        }
+    }
+
     /// The word in metrics.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {

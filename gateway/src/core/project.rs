@@ -150,6 +150,11 @@ pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
     missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
 }
 
+/// The same when its files cannot be made any more.
+pub(crate) fn lost(binding_id: BindingId, part: &Part) -> Option<Part> {
+    missing(binding_id, part, "A message is not shown here, since its file cannot be made any more", "The")
+}
+
 /// A notice about a part that is missing, or may be.
 fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
     if part.part_no >= PARTS_MAX {
@@ -303,7 +308,7 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
             (kind, text, None)
         }
     };
-    let is_left_out = style.quiet && kind == PartKind::Notice && !is_owed(event.kind, &payload);
+    let is_left_out = style.is_quiet() && kind == PartKind::Notice && !is_owed(event.kind, &payload);
     let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
     let small = if style.shows.markdown { question::SMALL } else { "" };
     let end = joined(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));

@@ -296,15 +296,17 @@ impl<'a> Keeper<'a> {
         let at = &self.binding.conversation;
         match act {
             Act::Post { number, text } => {
-                match self.channel.send(at, &self.message(run_id, *number, text, actions)).await {
+                let message = self.message(run_id, *number, text, actions);
+                match self.channel.send(at, &message).await {
                     SendOutcome::Sent { message_id } => Came::Shown { message_id },
-                    SendOutcome::Rejected { again: false, why } | SendOutcome::FilesRefused { why } => {
+                    SendOutcome::Rejected { again: false, why }
+                    | SendOutcome::FilesRefused { again: false, why } => {
                         tracing::warn!(%run_id, why, "a card was rejected");
                         Came::Never
                     }
-                    SendOutcome::Rejected { again: true, .. } | SendOutcome::Uncertain { .. } => {
-                        Came::Later { after_ms: None }
-                    }
+                    SendOutcome::Rejected { again: true, .. }
+                    | SendOutcome::FilesRefused { again: true, .. }
+                    | SendOutcome::Uncertain { .. } => Came::Later { after_ms: None },
                     SendOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
                 }
             }

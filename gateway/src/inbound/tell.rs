@@ -94,7 +94,7 @@ impl Inner {
                 Lookup::Found { message_id } => return Ok(Some(message_id)),
                 Lookup::Unknown { why } => SendOutcome::Uncertain { why },
                 Lookup::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
-                Lookup::Absent => channel.send(&inbound.conversation, message).await,
+                Lookup::Absent => channel.send(&inbound.conversation, message).await.of(message),
             };
             is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
             match outcome {

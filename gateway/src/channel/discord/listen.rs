@@ -3,7 +3,7 @@
 
 use super::lanes::{Job, Lanes};
 use super::slash::specs;
-use super::{DISCORD, Inner};
+use super::{DISCORD, Inner, known};
 use crate::channel::{Inbox, Place};
 use crate::store::now_ms;
 use acp_discord::core::commands::registration;
@@ -211,6 +211,7 @@ impl Ear {
             }
             // That the bot sees its threads no more, or again, is told in no other way.
             Event::ChannelChanged(id) => {
+                self.inner.known.rights_changed(known::Place::Channel(id));
                 let (places, inner) = (self.places_of().await, Arc::clone(&self.inner));
                 self.read(places, |at| at == id || inner.known.parent(at) == Some(id));
             }
@@ -221,7 +222,10 @@ impl Ear {
                     self.read_guild(id).await;
                 }
             }
-            Event::RightsChanged(id) => self.read_guild(id).await,
+            Event::RightsChanged(id) => {
+                self.inner.known.rights_changed(known::Place::Guild(id));
+                self.read_guild(id).await;
+            }
             Event::Resumed | Event::ModalSubmit(_) => {}
         }
     }

@@ -19,8 +19,7 @@ fn style() -> Style {
         tags: BTreeMap::new(),
         footer: false,
         files: None,
-        brief: false,
-        quiet: false,
+        verbosity: None,
         shows: crate::core::project::Shows::default(),
     }
 }

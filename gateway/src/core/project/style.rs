@@ -38,12 +38,9 @@ pub(crate) struct Style {
     /// What is told as files; `None` where the channel carries none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<AsFiles>,
-    /// Whether the agent's own text is all that is shown of a turn.
-    #[serde(default)]
-    pub(crate) brief: bool,
-    /// Whether notices that nobody has to act upon are left out.
-    #[serde(default)]
-    pub(crate) quiet: bool,
+    /// How much somebody wants it to be told, whatever the rest says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) verbosity: Option<Verbosity>,
     /// What the channel shows beside plain text.
     #[serde(default)]
     pub(crate) shows: Shows,
@@ -75,8 +72,7 @@ impl Style {
             tags: stream.tag_visibility.value.clone(),
             footer: false,
             files: None,
-            brief: false,
-            quiet: false,
+            verbosity: None,
             shows: Shows::default(),
         }
     }
@@ -109,25 +105,29 @@ impl Style {
     }
 
     /// The same in a conversation that somebody wants to be told so much.
-    pub(crate) fn told(mut self, verbosity: Option<Verbosity>) -> Self {
-        let Some(verbosity) = verbosity else { return self };
-        if verbosity == Verbosity::Full {
-            self.tags.extend(TOOLS.map(|tag| (tag.to_owned(), true)));
-        }
-        self.brief = verbosity != Verbosity::Full;
-        self.quiet = verbosity == Verbosity::None;
-        self
+    pub(crate) fn told(self, verbosity: Option<Verbosity>) -> Self {
+        Self { verbosity, ..self }
     }
 
     /// The same without anything but how far a turn is.
     pub(crate) fn status_alone(mut self) -> Self {
         self.tags.insert(MESSAGE.to_owned(), false);
-        Self { brief: true, ..self }
+        self.told(Some(Verbosity::Compact))
     }
 
     /// Whether updates of that kind are shown.
     pub(crate) fn shows(&self, tag: &str) -> bool {
-        self.tags.get(tag).copied().unwrap_or(true) && (!self.brief || tag == MESSAGE)
+        let is_shown = self.tags.get(tag).copied().unwrap_or(true);
+        match self.verbosity {
+            None => is_shown,
+            Some(Verbosity::Full) => is_shown || TOOLS.contains(&tag),
+            Some(Verbosity::Compact | Verbosity::None) => is_shown && tag == MESSAGE,
+        }
+    }
+
+    /// Whether notices that nobody has to act upon are left out.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        matches!(self.verbosity, Some(Verbosity::None))
     }
 }
 
@@ -176,8 +176,7 @@ mod tests {
             tags: BTreeMap::from([("plan".to_owned(), false)]),
             footer: false,
             files: None,
-            brief: false,
-            quiet: false,
+            verbosity: None,
             shows: Shows::default(),
         }
     }
@@ -215,7 +214,7 @@ mod tests {
         ] {
             let told = style.clone().told(verbosity);
             let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
-            assert_eq!((shows, told.quiet), ([tools, plan, unknown], quiet), "{verbosity:?}");
+            assert_eq!((shows, told.is_quiet()), ([tools, plan, unknown], quiet), "{verbosity:?}");
             assert!(told.shows(MESSAGE) && !told.status_alone().shows(MESSAGE));
         }
     }

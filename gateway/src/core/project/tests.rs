@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::config::Separator;
+use crate::core::rows::Verbosity;
 use crate::core::split::{Limit, Unit};
 use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
@@ -22,8 +23,7 @@ pub(super) fn style() -> Style {
         tags: hidden.iter().map(|&tag| (tag.to_owned(), false)).collect(),
         footer: false,
         files: None,
-        brief: false,
-        quiet: false,
+        verbosity: None,
         shows: Shows::default(),
     }
 }
@@ -255,7 +255,7 @@ fn notices() {
 /// Where hardly anything is said, what a person waits for in vain is.
 #[test]
 fn what_holds_a_person_up_is_said_to_everybody() {
-    let quiet = Style { quiet: true, ..style() };
+    let quiet = style().told(Some(Verbosity::None));
     let mut journal = Journal::default();
     for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
         journal.push(None, EventKind::Status, json!({"status": status, "text": status}));
@@ -345,8 +345,9 @@ fn styles_of() -> impl Strategy<Value = Style> {
         approvers: None,
     });
     let numbers = (32usize..200, 1usize..200, 64usize..100);
-    (numbers, separator, any::<(bool, bool, bool, bool)>(), tags, files, shows).prop_map(
-        |(numbers, separator, (repeat_suppression, footer, brief, quiet), tags, files, shows)| Style {
+    let verbosity = prop::option::of(prop::sample::select(Verbosity::ALL.to_vec()));
+    (numbers, separator, any::<(bool, bool)>(), tags, files, (verbosity, shows)).prop_map(
+        |(numbers, separator, (repeat_suppression, footer), tags, files, (verbosity, shows))| Style {
             limit: Limit::new(Unit::Bytes, 16_384).within_chars(numbers.0),
             output_chars_max: numbers.1,
             line_chars_max: numbers.2,
@@ -355,8 +356,7 @@ fn styles_of() -> impl Strategy<Value = Style> {
             tags: tags.into_iter().map(|(tag, shown)| (tag.to_owned(), shown)).collect(),
             footer,
             files,
-            brief,
-            quiet,
+            verbosity,
             shows,
         },
     )
