@@ -2,7 +2,7 @@
 
 use super::{Inlet, Inner};
 use crate::channel::{
-    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Offered, Place, Reply, Said, Suggest,
+    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Offered, Place, Placed, Reply, Said, Suggest,
     Suggestion,
 };
 use crate::core::command;
@@ -15,6 +15,7 @@ use crate::store::inbox::{self, Answer, Outcome};
 use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use tokio::sync::watch;
 
 /// The most that is suggested at once.
 const SUGGESTIONS_MAX: usize = 25;
@@ -66,6 +67,21 @@ impl Inbox for Inlet {
             let read = move |db: &_| bindings::places(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
         })
+    }
+
+    fn place(&self, at: ConversationRef) -> Reply<'_, Placed> {
+        Box::pin(async move {
+            let read = move |db: &_| bindings::place(db, &at);
+            match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
+                Ok(Some(place)) => Placed::At(place),
+                Ok(None) => Placed::Nowhere,
+                Err(_) => Placed::Unknown,
+            }
+        })
+    }
+
+    fn bindings_changed(&self) -> watch::Receiver<u64> {
+        self.inner.store.bindings_changed()
     }
 
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {

@@ -13,6 +13,7 @@ mod foreign;
 mod numbers;
 mod people;
 mod queue;
+mod reads;
 mod restarts;
 mod rules;
 mod shards;
