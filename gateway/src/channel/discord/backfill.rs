@@ -14,9 +14,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Messages wait for this, so it goes like a word about a change.
-const MISSED: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
+pub(super) const MISSED: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
 /// Nobody waits for this: it goes when nothing else does.
-const LOOK: Turn = Turn::new(Priority::Look, Duration::from_secs(60));
+pub(super) const LOOK: Turn = Turn::new(Priority::Look, Duration::from_secs(60));
 
 /// How long nothing more has come before a conversation is read after a message.
 const QUIET: Duration = Duration::from_secs(2);
@@ -111,7 +111,7 @@ impl Lane {
 
     /// Reads what came since the mark, for what nobody told of; not any more as soon as something else is to be done.
     /// What cannot be read now is read later.
-    pub(super) async fn read_on(&mut self, something: impl Future<Output = ()>) {
+    pub(super) async fn read_on(&mut self, turn: Turn, something: impl Future<Output = ()>) {
         let place = match self.inbox.place(self.inner.at(self.channel, None)).await {
             Placed::At(place) => place,
             Placed::Nowhere => return self.behind.clear(),
@@ -120,11 +120,11 @@ impl Lane {
         let mark = mark_of(&place);
         let first = tokio::select! {
             biased;
-            page = self.page(mark, LOOK) => page,
+            page = self.page(mark, turn) => page,
             () = something => return,
         };
         let read = match first {
-            Ok(page) => self.read_from(mark, page, LOOK).await,
+            Ok(page) => self.read_from(mark, page, turn).await,
             Err(fault) => Err(fault),
         };
         let Err(fault) = read else { return };
@@ -254,9 +254,14 @@ mod tests {
 
     #[test]
     fn what_was_brought_is_read_after_a_moment_and_later_each_time_that_fails() {
-        for (count, failures, seconds) in
-            [(0, 0, None), (0, 5, None), (1, 0, Some(2)), (1, 1, Some(4)), (9, 3, Some(16)), (9, 40, Some(30))]
-        {
+        for (count, failures, seconds) in [
+            (0, 0, None),
+            (0, 5, None),
+            (1, 0, Some(2)),
+            (1, 1, Some(4)),
+            (9, 3, Some(16)),
+            (9, 40, Some(30)),
+        ] {
             assert_eq!(
                 behind(count, failures).patience(),
                 seconds.map(Duration::from_secs),

@@ -6,7 +6,7 @@
 //! nobody told of is found with the next one, or with the next session of events.
 
 use super::Inner;
-use super::backfill::Behind;
+use super::backfill::{Behind, LOOK, MISSED};
 use super::interactions::shown;
 use super::known::{Spot, by_person};
 use super::mailbox::{Mailbox, Next, Put};
@@ -104,6 +104,13 @@ pub(super) struct Lane {
     pub(super) behind: Behind,
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // However it ends: what comes next begins another one.
+        self.mailbox.abandon();
+    }
+}
+
 impl Lane {
     async fn run(mut self) {
         let mailbox = Arc::clone(&self.mailbox);
@@ -113,7 +120,7 @@ impl Lane {
                 Ok(Next::Job(job)) => self.work(job).await,
                 Ok(Next::Read) => self.catch_up().await,
                 // What comes meanwhile is not kept waiting by what nobody waits for.
-                Err(_) if patience.is_some() => self.read_on(mailbox.arrives()).await,
+                Err(_) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
                 Err(_) if mailbox.close() => return,
                 Err(_) => {}
             }
@@ -142,7 +149,7 @@ impl Lane {
                     self.behind.brought(message.id);
                 }
                 if self.behind.is_long() {
-                    self.read_on(std::future::pending()).await;
+                    self.read_on(MISSED, std::future::pending()).await;
                 }
             }
             Job::Edited(edit) => {

@@ -129,6 +129,11 @@ impl<T> Mailbox<T> {
         self.lock().close()
     }
 
+    /// Nobody takes from here any more, whatever is in it.
+    pub(super) fn abandon(&self) {
+        self.lock().is_closed = true;
+    }
+
     /// Whether nobody takes from here any more.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().is_closed

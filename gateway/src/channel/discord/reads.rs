@@ -177,7 +177,8 @@ impl Reads {
         for a_try in self.tries.extract_if(.., |_, a_try| a_try.until <= now).map(|(_, a_try)| a_try) {
             todo.read.extend(a_try.open);
         }
-        let is_due = |(scope, wanted): (&Scope, &Wanted)| (self.due_of(*scope, wanted) <= now).then_some(*scope);
+        let is_due =
+            |(scope, wanted): (&Scope, &Wanted)| (self.due_of(*scope, wanted) <= now).then_some(*scope);
         let due: BTreeSet<Scope> = self.wanted.iter().filter_map(is_due).collect();
         if due.is_empty() {
             return todo;
@@ -196,15 +197,17 @@ impl Reads {
             let (open, shut) = channels.entry(spot.channel()).or_default();
             if spot.is_shut { shut.push(spot.id) } else { open.push(spot.id) }
         }
-        let (open, shut): (Vec<_>, Vec<_>) = channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
+        let (open, shut): (Vec<_>, Vec<_>) =
+            channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
         let turn = self.rounds.checked_rem(shut.len()).unwrap_or(0);
         // Another one each time, in case that it is the thread and not the channel.
-        let some_shut = shut.iter().cycle().skip(turn).take(SHUT_MAX.min(shut.len())).map(|(channel, (_, shut))| {
-            let mut shut = shut.clone();
-            let turn = self.rounds % shut.len();
-            shut.rotate_left(turn);
-            (*channel, (Vec::new(), shut))
-        });
+        let some_shut =
+            shut.iter().cycle().skip(turn).take(SHUT_MAX.min(shut.len())).map(|(channel, (_, shut))| {
+                let mut shut = shut.clone();
+                let turn = self.rounds % shut.len();
+                shut.rotate_left(turn);
+                (*channel, (Vec::new(), shut))
+            });
         let some_shut: Vec<_> = some_shut.collect();
         for (channel, (mut open, mut shut)) in open.into_iter().chain(some_shut) {
             let first = if open.is_empty() { shut.remove(0) } else { open.remove(0) };
