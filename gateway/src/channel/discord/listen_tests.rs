@@ -18,6 +18,8 @@ use std::sync::Mutex;
 const ANN: Snowflake = Snowflake(5);
 const BOT: Snowflake = Snowflake(2);
 
+type Meanwhile = Box<dyn FnOnce(&Plane) + Send>;
+
 /// A control plane that says what it is told to say, and remembers what it was asked.
 #[derive(Default)]
 struct Plane {
@@ -26,7 +28,7 @@ struct Plane {
     is_away: Mutex<bool>,
     changes: watch::Sender<u64>,
     /// What happens while the next list is read, after what is bound was looked at.
-    meanwhile: Mutex<Option<Box<dyn FnOnce(&Plane) + Send>>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
     asked: Mutex<Vec<String>>,
     offered: Mutex<Vec<String>>,
 }
