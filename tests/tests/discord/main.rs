@@ -14,6 +14,7 @@ mod numbers;
 mod people;
 mod questions;
 mod queue;
+mod reads;
 mod restarts;
 mod rules;
 mod shards;

@@ -4,13 +4,18 @@
 //! ([`interactions`]). What the gateway says becomes requests ([`render`]). Everything that must survive a restart is in
 //! the gateway's database; what is kept here is a cache.
 
+mod backfill;
+mod bound;
 mod door;
 mod health;
 mod interactions;
 mod known;
 mod lanes;
 mod listen;
+mod mailbox;
+mod reads;
 mod render;
+mod rounds;
 pub(crate) mod settings;
 mod slash;
 
