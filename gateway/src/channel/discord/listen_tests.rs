@@ -7,8 +7,8 @@ use super::super::door::{Door, People};
 use super::super::settings::Settings;
 use super::*;
 use crate::channel::{
-    Amended, Change, Changed, ConversationRef, Inbound, Offered, Place, Placed, Reply, Said, Suggest,
-    Suggestion,
+    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Offered, Place, Placed, Reply, Said,
+    Suggest, Suggestion,
 };
 use acp_discord::core::base::Base;
 use acp_discord::core::event::{Gap, Given, Interaction, Member, User, Value};
@@ -72,6 +72,9 @@ impl Inbox for Arc<Plane> {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
         self.offered.lock().unwrap().push(message.text);
         Box::pin(async { Offered::Taken(Said::default()) })
+    }
+    fn answered(&self, _: ConversationRef, _: String, _: AnswerShown) -> Reply<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
     fn edited(&self, _: ConversationRef, _: String, _: String) -> Reply<'_, Amended> {
         Box::pin(async { Amended::NotOurs })
@@ -170,6 +173,7 @@ fn said(id: u64, channel: u64, text: &str) -> Event {
         mention_roles: vec![],
         reference: None,
         nonce: None,
+        buttons: vec![],
         flags: 0,
     }))
 }
