@@ -115,6 +115,7 @@ fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
         nonce: "n1".to_owned(),
         content: text.to_owned(),
         attachments: Vec::new(),
+        button: None,
         known: HashSet::from([other]),
     };
     let first_attempt_ms = other.made_at_ms();
