@@ -2,7 +2,7 @@
 
 use super::{Inlet, Inner};
 use crate::channel::{
-    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Offered, Place, Reply, Said, Suggest,
+    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Reply, Said, Suggest,
     Suggestion,
 };
 use crate::core::command;
@@ -15,6 +15,7 @@ use crate::store::inbox::{self, Answer, Outcome};
 use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use std::time::Duration;
 
 /// The most that is suggested at once.
 const SUGGESTIONS_MAX: usize = 25;
@@ -40,6 +41,14 @@ impl Inbox for Inlet {
         })
     }
 
+    fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept> {
+        Box::pin(self.first_kept(message, patience))
+    }
+
+    fn withdraw(&self, message: Inbound) -> Reply<'_, bool> {
+        Box::pin(self.take_back(message))
+    }
+
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
     }
@@ -57,7 +66,18 @@ impl Inbox for Inlet {
                 // The service takes it out again by itself as soon as something is said there.
                 Change::Archived { by_person: false } | Change::Renamed => Ok(Changed::Nothing),
             };
-            done.unwrap_or_else(|failure| Changed::Later { why: failure.to_string() })
+            done.unwrap_or_else(|failure| {
+                let why = failure.to_string();
+                if is_for_now(&failure) {
+                    return Changed::Later { why };
+                }
+                tracing::warn!(
+                    thread_id = at.conversation_id,
+                    why,
+                    "what happened to a conversation changes nothing"
+                );
+                Changed::Nothing
+            })
         })
     }
 
@@ -92,6 +112,12 @@ impl Inbox for Inlet {
             best(found, &prefix)
         })
     }
+}
+
+/// Whether what failed may be done in a moment. A session that is gone, or whose agent may not run any more, says the
+/// same when it is asked again.
+fn is_for_now(failure: &Failure) -> bool {
+    failure.retryable || matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable)
 }
 
 fn log(what: &'static str) -> impl FnOnce(StoreError) -> StoreError {
@@ -138,9 +164,7 @@ impl Inlet {
         self.inner.prune(at);
         amended.unwrap_or_else(|failure| match failure.code {
             Code::LimitReached => Amended::TooLate,
-            Code::StoreUnavailable | Code::BackendUnavailable => Amended::Later { why: failure.to_string() },
-            _ if failure.retryable => Amended::Later { why: failure.to_string() },
-            // A session that is gone, or whose agent may not run any more: asked again it says the same.
+            _ if is_for_now(&failure) => Amended::Later { why: failure.to_string() },
             code => {
                 tracing::info!(%code, %failure, message_id, "a change to a message comes too late");
                 Amended::TooLate

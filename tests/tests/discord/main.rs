@@ -2,6 +2,7 @@
 //! the strict fake. Judged from what the fake has kept, never from our own tables.
 
 mod accounts;
+mod amends;
 mod bindings;
 mod cases;
 mod chaos;
@@ -12,6 +13,7 @@ mod files;
 mod foreign;
 mod numbers;
 mod people;
+mod once;
 mod queue;
 mod restarts;
 mod rules;

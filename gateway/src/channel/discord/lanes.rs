@@ -6,10 +6,11 @@
 //! nobody told of is found with the next one, or with the next session of events.
 
 use super::Inner;
+use super::again::again;
 use super::interactions::shown;
-use super::known::{Spot, by_person};
-use crate::channel::{Attachment, AttachmentContent, Change, Inbound, Inbox, Offered, Place};
-use crate::store::now_ms;
+use super::known::Spot;
+use super::looks::Shelf;
+use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Place};
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
@@ -47,8 +48,8 @@ pub(super) enum Job {
     Deleted(Snowflake),
     /// Something may have been missed: what is there is read.
     Missed(Place),
-    /// It is a thread that is put away or not; the minutes after which Discord does that.
-    Thread { is_archived: bool, auto_archive_minutes: u64 },
+    /// It is a thread that is put away or not.
+    Thread(Shelf),
     /// It is not there any more.
     Gone(String),
 }
@@ -96,10 +97,10 @@ impl Lanes {
 }
 
 /// One conversation.
-struct Lane {
-    inner: Arc<Inner>,
-    inbox: Arc<dyn Inbox>,
-    channel: Snowflake,
+pub(super) struct Lane {
+    pub(super) inner: Arc<Inner>,
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) channel: Snowflake,
     /// Something did not fit into the lane.
     has_missed: Arc<AtomicBool>,
     /// What was brought since the mark without being read.
@@ -132,7 +133,6 @@ impl Lane {
             }
             job => job,
         };
-        let at = || self.inner.at(self.channel, self.inner.known.parent(self.channel));
         match job {
             Job::Unsure(_) => {}
             Job::Message(message) => {
@@ -145,51 +145,17 @@ impl Lane {
                     self.read_on().await;
                 }
             }
-            Job::Edited(edit) => {
-                let is_own =
-                    edit.author.as_ref().is_some_and(|author| Some(author.id) == self.inner.known.me());
-                if let (Some(text), false, true) = (edit.text, is_own, edit.by_author) {
-                    let amended = self.inbox.edited(at(), edit.id.to_string(), text).await;
-                    tracing::debug!(message = %edit.id, ?amended, "a message was edited");
-                }
-            }
-            Job::Deleted(id) => {
-                let amended = self.inbox.deleted(at(), id.to_string()).await;
-                tracing::debug!(message = %id, ?amended, "a message was deleted");
-            }
+            Job::Edited(edit) => self.edited(edit).await,
+            Job::Deleted(id) => self.deleted(id).await,
             Job::Missed(place) => self.catch_up(place).await,
-            Job::Thread { is_archived, auto_archive_minutes } => {
-                self.thread(is_archived, auto_archive_minutes).await;
-            }
+            Job::Thread(shelf) => self.thread(&shelf).await,
             Job::Gone(why) => self.gone(why).await,
         }
     }
 
-    async fn gone(&self, why: String) {
-        let changed = self.inbox.changed(self.inner.at(self.channel, None), Change::Gone { why }).await;
-        tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
-    }
-
-    async fn thread(&self, is_archived: bool, auto_archive_minutes: u64) {
-        let change = if is_archived {
-            let last_ms = match self.inner.known.last_ms(self.channel) {
-                Some(last_ms) => Some(last_ms),
-                None => self.last_said().await,
-            };
-            // Unknown: Discord does it far more often, and then the next answer takes it out again.
-            let by_person = last_ms.is_some_and(|last| by_person(last, now_ms(), auto_archive_minutes));
-            self.inner.rest.put_away(self.channel, by_person);
-            Change::Archived { by_person }
-        } else {
-            self.inner.rest.put_away(self.channel, false);
-            Change::Unarchived
-        };
-        self.inbox.changed(self.inner.at(self.channel, None), change).await;
-    }
-
-    async fn last_said(&self) -> Option<u64> {
-        let channel = self.inner.rest.channel(self.channel).await.ok()?;
-        Some(channel.last_message_id.unwrap_or(self.channel).made_at_ms())
+    /// The conversation, as far as it is known where it is.
+    pub(super) fn here(&self) -> ConversationRef {
+        self.inner.at(self.channel, self.inner.known.parent(self.channel))
     }
 
     /// Brings a message until it is kept or refused; whether it is dealt with.
@@ -233,21 +199,11 @@ impl Lane {
             );
             return true;
         }
-        let mut pause = PAUSE.0;
-        loop {
-            match self.inbox.offer(inbound.clone()).await {
-                Offered::Taken(_) => return true,
-                Offered::Refused { why } => {
-                    tracing::info!(why, message = %message.id, "a message was refused");
-                    return true;
-                }
-                Offered::Later { why } => {
-                    tracing::warn!(why, message = %message.id, "a message waits");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
-                }
-            }
+        let offer = || self.inbox.offer(inbound.clone());
+        if let Offered::Refused { why } = again("a message", self.channel, offer).await {
+            tracing::info!(why, message = %message.id, "a message was refused");
         }
+        true
     }
 
     /// Reads what may have been missed, and brings it. Later messages wait for that in the lane.
@@ -255,7 +211,7 @@ impl Lane {
         let mut pause = PAUSE.0;
         let mut mark = mark_of(&place);
         loop {
-            match self.read_from(&mut mark).await {
+            match self.read_and_look(&mut mark).await {
                 Ok(()) => break,
                 Err(fault) => match fault.meaning() {
                     Some(Meaning::Gone(What::Channel)) => return self.gone(fault.to_string()).await,
@@ -278,7 +234,11 @@ impl Lane {
                 },
             }
         }
-        self.look_at_thread().await;
+    }
+
+    async fn read_and_look(&mut self, mark: &mut Snowflake) -> Result<(), Fault> {
+        self.read_from(mark).await?;
+        self.look_at_thread().await
     }
 
     /// Reads what came since the mark, for what nobody told of. What cannot be read now is read with the next message.
@@ -287,14 +247,22 @@ impl Lane {
             self.brought.clear();
             return;
         };
-        if let Err(fault) = self.read_from(&mut mark_of(&place)).await {
-            tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
-            self.brought.clear();
+        match self.read_from(&mut mark_of(&place)).await {
+            Ok(false) => {}
+            // Whoever spoke took the thread out, and that was told by nobody either.
+            Ok(true) if self.look_at_thread().await.is_ok() => {}
+            Ok(true) => self.has_missed.store(true, Ordering::SeqCst),
+            Err(fault) => {
+                tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
+                self.brought.clear();
+            }
         }
     }
 
-    /// Brings everything after a mark, page by page, and moves it. What was brought before is not brought again.
-    async fn read_from(&mut self, mark: &mut Snowflake) -> Result<(), Fault> {
+    /// Brings everything after a mark, page by page, and moves it. What was brought before is not brought again. Whether
+    /// a person said something that nobody told of.
+    async fn read_from(&mut self, mark: &mut Snowflake) -> Result<bool, Fault> {
+        let mut is_news = false;
         loop {
             let mut page = self.inner.rest.messages(self.channel, Page::After(*mark), PAGE).await?;
             page.sort_by_key(|message| message.id);
@@ -303,6 +271,7 @@ impl Lane {
             page.retain(|message| !self.brought.remove(&message.id));
             self.complete(&mut page).await?;
             for message in &page {
+                is_news |= self.inner.known.identity().is_some_and(|me| take(&me, message) == Taken::Said);
                 self.bring(message).await;
             }
             if let Some(last) = last {
@@ -315,7 +284,7 @@ impl Lane {
                     tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
                 }
                 self.brought.clear();
-                return Ok(());
+                return Ok(is_news);
             }
         }
     }
@@ -351,16 +320,6 @@ impl Lane {
             Ok(member) => Ok(member.roles),
             Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
             Err(fault) => Err(fault),
-        }
-    }
-
-    /// What happened to the thread meanwhile is told by nobody either.
-    async fn look_at_thread(&self) {
-        let Ok(channel) = self.inner.rest.channel(self.channel).await else { return };
-        let parent = channel.parent_id.filter(|_| channel.is_thread());
-        self.inner.known.is_at(self.channel, parent, channel.guild_id);
-        if let Some(state) = channel.thread_metadata {
-            self.thread(state.archived, state.auto_archive_duration).await;
         }
     }
 

@@ -2,6 +2,7 @@
 //! list of what is bound: messages go into lanes, interactions into tasks of their own.
 
 use super::lanes::{Job, Lanes};
+use super::looks::Shelf;
 use super::slash::specs;
 use super::{DISCORD, Inner};
 use crate::channel::{Inbox, Place};
@@ -122,6 +123,7 @@ impl Ear {
                 event = line.events.next(), if line.is_open => match event {
                     Some(event) => {
                         self.inner.pulse.hear(&event, now_ms());
+                        self.inner.known.hear(&event);
                         self.take(event).await;
                     }
                     // It failed for good, which is in the log: what is under way goes on.
@@ -144,6 +146,7 @@ impl Ear {
         if now.token != line.token || self.inner.pulse.has_failed() {
             tracing::info!(account = self.inner.account, "the connection to Discord is begun anew");
             self.inner.pulse.begins();
+            self.inner.known.hears(Some(false));
             self.is_registered = false;
             *line = Line::open(&self.inner);
         } else if now.door.guilds != line.guilds {
@@ -197,8 +200,7 @@ impl Ear {
                         let places = self.places_of().await;
                         self.read(places, |id| id == thread.id);
                     }
-                    let auto_archive_minutes = thread.auto_archive_minutes;
-                    self.put(thread.id, Job::Thread { is_archived: thread.archived, auto_archive_minutes });
+                    self.put(thread.id, Job::Thread(Shelf::from(&thread)));
                 }
             }
             Event::ThreadDeleted { id, .. } => self.gone(id, "the thread was deleted").await,
