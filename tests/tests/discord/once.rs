@@ -73,9 +73,8 @@ fn c14_r_a_command_whose_acknowledgement_is_lost_is_done_once() {
         is_told_once(&stage, thread);
         let original = stage.fake.interaction(used.id).original_id;
         let all = stage.fake.whole_transcript();
-        let thinks = |id: Id| {
-            all.iter().any(|it| it.id == id && it.flags & LOADING != 0 && it.deleted_ms.is_none())
-        };
+        let thinks =
+            |id: Id| all.iter().any(|it| it.id == id && it.flags & LOADING != 0 && it.deleted_ms.is_none());
         assert!(!original.is_some_and(thinks), "{fate:?}: nothing is left that still works on it");
         stage.end();
     }
