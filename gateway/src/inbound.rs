@@ -5,6 +5,7 @@
 //! crash between any two steps is gone on from without a second effect.
 
 mod changes;
+mod keep;
 mod tell;
 
 use crate::bindings::router::Arrival;
@@ -65,6 +66,8 @@ struct Inner {
     places: Arc<tokio::sync::Semaphore>,
     /// Told when a message that is in the inbox could not be settled.
     left: tokio::sync::Notify,
+    /// What somebody waits for an answer to, and will be told by whoever brought it.
+    claims: keep::Claims,
 }
 
 impl std::fmt::Debug for Inlet {
@@ -94,6 +97,7 @@ impl Inlet {
                 lanes: std::sync::Mutex::default(),
                 places,
                 left: tokio::sync::Notify::new(),
+                claims: keep::Claims::default(),
             }),
         }
     }
@@ -154,7 +158,9 @@ impl Inlet {
                 self.inner.store.read("inbox_unsettled", |db| inbox::unsettled(db, RESUME_ROWS)).await?;
             let is_last = (rows.len() as u64) < RESUME_ROWS;
             let mut settled = 0;
-            for row in rows {
+            // Whoever brought it is at it.
+            let is_left = |row: &InboxRow| !self.inner.claims.is_held(&row.inbound);
+            for row in rows.into_iter().filter(is_left) {
                 let message_id = row.inbound.message_id.clone();
                 let around = span(&row.inbound);
                 match self.inner.take(row.inbound).instrument(around).await {
@@ -264,6 +270,9 @@ impl Inner {
         drop(turn);
         drop(lane);
         self.prune(&inbound.conversation);
+        if outcome.is_ok() {
+            self.claims.end(&inbound);
+        }
         outcome
     }
 

@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod house;
 pub mod invariants;
 pub mod lease;
+pub mod locked;
 pub mod picture;
 pub mod processes;
 pub mod scrape;

@@ -4,14 +4,12 @@ use acp_tests::cli::Followed;
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::invariants;
 use acp_tests::lease::Lease;
+use acp_tests::locked::Locked;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_chunks, check_history, check_turn, chunks, number};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
 use acp_tests::world::GATEWAY_DB;
-use rusqlite::Connection;
-use rusqlite::config::DbConfig;
 use serde_json::Value;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Chunks of the long turn, and the time between two.
@@ -76,30 +74,6 @@ impl Client {
     }
 }
 
-/// Holds the write lock of a gateway's database: the gateway goes on reading and cannot commit. Writes nothing.
-struct Held(Connection);
-
-impl Held {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a lock that keeps the gateway from committing; nothing is written"
-    )]
-    fn take(path: &Path) -> Option<Self> {
-        let db = Connection::open(path).ok()?;
-        // Nor may its end tidy the log up.
-        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).ok()?;
-        db.busy_timeout(Duration::from_secs(5)).ok()?;
-        db.execute_batch("BEGIN IMMEDIATE").ok()?;
-        Some(Self(db))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.execute_batch("ROLLBACK");
-    }
-}
-
 /// How far the journal is: chunks committed of the long turn.
 fn committed(house: &House, run: &str) -> u64 {
     let sql = "SELECT count(*) FROM acp_events WHERE run_id = ?1 AND kind = 'agent_message'";
@@ -125,7 +99,7 @@ impl Trial {
     /// Kills the gateway between reading and committing: it cannot commit, and output has come since.
     fn kill_uncommitted(&mut self) {
         let id = self.lease.id().to_owned();
-        let Some(lock) = Held::take(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
+        let Some(lock) = Locked::take(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
             return self.kill_now();
         };
         let before = lease_number(&self.house.lease_now(&id), "stdout_end");

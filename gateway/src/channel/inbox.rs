@@ -1,6 +1,8 @@
 //! Where channels bring what people say and do.
 
 use super::{Action, ConversationRef, Inbound, Place, Reply};
+use std::any::Any;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Where channels bring what people say and do. The same message (by its id in its conversation) may be brought any
@@ -12,6 +14,13 @@ pub trait Inbox: Send + Sync + 'static {
     /// What was said to whoever brought a message with buttons stands in the conversation as a message of this id: it
     /// loses them once they mean nothing any more.
     fn answered(&self, at: ConversationRef, message_id: String, answer: AnswerShown) -> Reply<'_, ()>;
+
+    /// Keeps what somebody waits for an answer to ([`Answer::ByCaller`](super::Answer::ByCaller)), and does nothing about
+    /// it yet: what is kept may be called taken, and is offered then. What is not kept within this time never is.
+    fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept>;
+
+    /// Takes back what was just kept and was never called taken: nothing is done about it. Whether it is so.
+    fn withdraw(&self, message: Inbound) -> Reply<'_, bool>;
 
     /// A person gave a message another text: while its prompt waits, the prompt changes with it.
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended>;
@@ -75,6 +84,41 @@ pub enum Offered {
         /// Why, for the log and for whoever waits for an answer.
         why: String,
     },
+}
+
+/// What became of something that was to be kept.
+#[derive(Debug)]
+pub enum Kept {
+    /// It is kept, and is done once whatever happens now.
+    Taken(Claim),
+    /// It came before: it was done, or whoever brought it then is at it.
+    Repeated,
+    /// It is not kept, and nothing will be done about it.
+    Not {
+        /// Why, for whoever waits for an answer.
+        why: String,
+    },
+    /// Nobody knows. If it is kept it is done, and told in the conversation.
+    Unknown {
+        /// Why, for the log.
+        why: String,
+    },
+}
+
+/// Whoever holds this says what came of something that was kept. Once nobody does, the gateway does it all the same, and
+/// says so in the conversation.
+#[derive(Debug)]
+pub struct Claim {
+    pub(crate) is_new: bool,
+    pub(crate) _held: Box<dyn Any + Send + Sync>,
+}
+
+impl Claim {
+    /// Whether it was not kept before, by this process or one before it.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        self.is_new
+    }
 }
 
 /// What is to be said to whoever brought a message that is answered by its caller.

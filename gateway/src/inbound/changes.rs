@@ -2,8 +2,8 @@
 
 use super::{Inlet, Inner};
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Offered, PartKind, Place, Placed,
-    Reply, Said, Suggest, Suggestion,
+    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, PartKind, Place,
+    Placed, Reply, Said, Suggest, Suggestion,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -16,6 +16,7 @@ use crate::store::inbox::{self, Answer, Outcome};
 use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The most that is suggested at once.
@@ -56,6 +57,14 @@ impl Inbox for Inlet {
         })
     }
 
+    fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept> {
+        Box::pin(self.first_kept(message, patience))
+    }
+
+    fn withdraw(&self, message: Inbound) -> Reply<'_, bool> {
+        Box::pin(self.take_back(message))
+    }
+
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
     }
@@ -73,7 +82,18 @@ impl Inbox for Inlet {
                 // The service takes it out again by itself as soon as something is said there.
                 Change::Archived { by_person: false } | Change::Renamed => Ok(Changed::Nothing),
             };
-            done.unwrap_or_else(|failure| Changed::Later { why: failure.to_string() })
+            done.unwrap_or_else(|failure| {
+                let why = failure.to_string();
+                if is_for_now(&failure) {
+                    return Changed::Later { why };
+                }
+                tracing::warn!(
+                    thread_id = at.conversation_id,
+                    why,
+                    "what happened to a conversation changes nothing"
+                );
+                Changed::Nothing
+            })
         })
     }
 
@@ -125,6 +145,12 @@ impl Inbox for Inlet {
     }
 }
 
+/// Whether what failed may be done in a moment. A session that is gone, or whose agent may not run any more, says the
+/// same when it is asked again.
+fn is_for_now(failure: &Failure) -> bool {
+    failure.retryable || matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable)
+}
+
 fn log(what: &'static str) -> impl FnOnce(StoreError) -> StoreError {
     move |error| {
         tracing::warn!(%error, "{what}: the control plane cannot be reached");
@@ -170,9 +196,7 @@ impl Inlet {
         self.inner.prune(at);
         amended.unwrap_or_else(|failure| match failure.code {
             Code::LimitReached => Amended::TooLate,
-            Code::StoreUnavailable | Code::BackendUnavailable => Amended::Later { why: failure.to_string() },
-            _ if failure.retryable => Amended::Later { why: failure.to_string() },
-            // A session that is gone, or whose agent may not run any more: asked again it says the same.
+            _ if is_for_now(&failure) => Amended::Later { why: failure.to_string() },
             code => {
                 tracing::info!(%code, %failure, message_id, "a change to a message comes too late");
                 Amended::TooLate

@@ -1,5 +1,6 @@
 //! What whoever said something is told of what came of it: once, with a nonce that follows from the message.
 
+use super::keep::late;
 use super::{Inner, root_nonce};
 use crate::channel::{Channel, Lookup, Outgoing, SendOutcome, Signal};
 use crate::core::project::PartKind;
@@ -36,9 +37,13 @@ impl Inner {
         is_unknown: bool,
     ) -> Result<Vec<Reply>, Failure> {
         let mut said = Vec::new();
-        if inbound.answer == Answer::ByCaller || outcome.is_shown() {
+        if self.is_told_by_caller(inbound) || outcome.is_shown() {
             return Ok(said);
         }
+        let text = match inbound.answer {
+            Answer::ByMessage => outcome.text(),
+            Answer::ByCaller => late(inbound, outcome).into(),
+        };
         let Ok(channel) = self.channels.get(&inbound.conversation) else {
             tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
             return Ok(said);
@@ -50,7 +55,7 @@ impl Inner {
             Outcome::Command { session_key, .. } => session_key.clone(),
             Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
         };
-        let texts = split(&outcome.text(), channel.limit());
+        let texts = split(&text, channel.limit());
         let count = texts.len();
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);

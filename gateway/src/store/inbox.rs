@@ -328,6 +328,20 @@ pub(crate) fn record(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> R
     }
 }
 
+/// Nothing is to be done about a message, and nothing was. Whether that is so: what was done stays done.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn withdraw(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<bool, StoreError> {
+    let at = &inbound.conversation;
+    let sql = format!(
+        "UPDATE acp_inbox SET outcome_json = ?5, state = 'refused', files_json = NULL \
+         WHERE {KEY} AND state = 'received' AND outcome_json IS NULL"
+    );
+    let keys = params![at.channel, at.account_id, at.conversation_id, inbound.message_id, to_json(outcome)?];
+    Ok(run(db, &sql, keys)? == 1)
+}
+
 /// Nothing more is to be done about a message.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 //! the strict fake. Judged from what the fake has kept, never from our own tables.
 
 mod accounts;
+mod amends;
 mod bindings;
 mod cases;
 mod chaos;
@@ -11,6 +12,7 @@ mod faults;
 mod files;
 mod foreign;
 mod numbers;
+mod once;
 mod people;
 mod questions;
 mod queue;

@@ -6,7 +6,9 @@ use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Command, Id, Interaction, Message};
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
+use acp_tests::locked::Locked;
 use acp_tests::wait::{SOON, eventually, until};
+use acp_tests::world::GATEWAY_DB;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -94,6 +96,12 @@ impl Stage {
     /// Asks the gateway to read its configuration anew.
     pub fn reload(&self) {
         assert!(self.house.gateway().signal(Signal::HUP), "the gateway is gone");
+    }
+
+    /// Keeps the gateway from committing anything until it is dropped.
+    pub fn locked(&self) -> Locked {
+        let file = self.house.world.path(GATEWAY).join(GATEWAY_DB);
+        Locked::take(&file).unwrap_or_else(|| panic!("the database is never free"))
     }
 
     /// Waits until the bot is connected and its commands are registered.

@@ -57,6 +57,9 @@ pub struct ThreadState {
     /// After how many minutes of silence it is archived.
     #[serde(default)]
     pub auto_archive_duration: u64,
+    /// When it was last archived, taken out, or given another of these durations, as the service writes it.
+    #[serde(default)]
+    pub archive_timestamp: Option<String>,
 }
 
 /// A role of a server.

@@ -8,6 +8,7 @@ use crate::channel::{Place, Placed};
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
+use acp_discord::core::intake::{Taken, take};
 use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{Fault, History, Turn};
 use std::collections::{BTreeSet, HashMap};
@@ -89,7 +90,7 @@ impl Lane {
             match self.inbox.place(self.inner.at(self.channel, None)).await {
                 Placed::Nowhere => break Came::Nothing,
                 Placed::Unknown => {}
-                Placed::At(place) => match self.read_all(mark_of(&place)).await {
+                Placed::At(place) => match self.read_and_look(mark_of(&place)).await {
                     Ok(()) => break Came::Read,
                     Err(fault) => match self.refused(&fault).await {
                         Some(came) => break came,
@@ -104,9 +105,6 @@ impl Lane {
         };
         self.behind.clear();
         self.inner.known.came(self.channel, came);
-        if came == Came::Read {
-            self.look_at_thread().await;
-        }
     }
 
     /// Reads what came since the mark, for what nobody told of; not any more as soon as something else is to be done.
@@ -127,7 +125,17 @@ impl Lane {
             Ok(page) => self.read_from(mark, page, turn).await,
             Err(fault) => Err(fault),
         };
-        let Err(fault) = read else { return };
+        let fault = match read {
+            Ok(false) => return,
+            // Whoever spoke took the thread out, and that was told by nobody either.
+            Ok(true) => {
+                if self.look_at_thread().await.is_err() {
+                    self.mailbox.read();
+                }
+                return;
+            }
+            Err(fault) => fault,
+        };
         if self.refused(&fault).await.is_some() {
             self.behind.clear();
         } else {
@@ -158,17 +166,20 @@ impl Lane {
         }
     }
 
-    async fn read_all(&mut self, mark: Snowflake) -> Result<(), Fault> {
+    async fn read_and_look(&mut self, mark: Snowflake) -> Result<(), Fault> {
         let page = self.page(mark, MISSED).await?;
-        self.read_from(mark, page, MISSED).await
+        self.read_from(mark, page, MISSED).await?;
+        self.look_at_thread().await
     }
 
     /// Brings everything from a page on, page by page, and moves the mark with each. What was brought before is not
-    /// brought again.
-    async fn read_from(&mut self, mark: Snowflake, first: History, turn: Turn) -> Result<(), Fault> {
+    /// brought again. Whether a person said something that nobody told of.
+    async fn read_from(&mut self, mark: Snowflake, first: History, turn: Turn) -> Result<bool, Fault> {
         let (mut mark, mut page) = (mark, first);
+        let mut is_news = false;
         loop {
             for message in page.messages.iter().filter(|message| !self.behind.has(message.id)) {
+                is_news |= self.inner.known.identity().is_some_and(|me| take(&me, message) == Taken::Said);
                 if !self.bring(message).await {
                     let why = "it is not known yet who the bot is".to_owned();
                     return Err(Fault::Uncertain { why });
@@ -190,7 +201,7 @@ impl Lane {
             tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
         }
         self.behind.clear();
-        Ok(())
+        Ok(is_news)
     }
 
     /// A page after a mark, with what is to be known of its authors.

@@ -1,16 +1,26 @@
-//! Slash commands and clicks: acknowledged first, since Discord waits for three seconds; then done like any message;
+//! Slash commands and clicks: kept, then acknowledged, since Discord waits for three seconds; then done like any message;
 //! then answered. The interaction's id is the message id, so that each is done once, whatever Discord repeats.
+//!
+//! Nothing is acknowledged that is not kept, and what is kept is done, unless Discord provably did not hear that it was
+//! taken: then whoever asked sees that it failed, and nothing is done. What cannot be told to them (nobody knows whether
+//! Discord heard, or a kill came between) is told in the conversation.
 
 use super::Inner;
 use super::render::{self, body};
 use super::slash::{specs, typed};
-use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Offered, Said};
+use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
 use crate::core::command;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{Carried, decode};
+use acp_discord::core::errors::Meaning;
 use acp_discord::core::event::{Click, Command, Interaction, Member};
 use acp_discord::core::message::{Body, Callback, EPHEMERAL};
+use acp_discord::rest::Fault;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long one may take to be kept, so that the acknowledgement is in time.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often one is offered that cannot be kept just now, and the pause between.
 const OFFERS: (u32, Duration) = (8, Duration::from_millis(500));
@@ -35,10 +45,7 @@ impl Inner {
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
         let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
-        if !self.acknowledge(at, &later).await {
-            return;
-        }
-        let said = self.offer(inbox, at, text).await;
+        let Some(said) = self.taken(inbox, at, text, &later).await else { return };
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
         match self.rest.edit_original(at.application, &at.token, &answer).await {
@@ -67,10 +74,7 @@ impl Inner {
         if let Some(why) = self.closed_to(at) {
             return self.refuse(at, &why).await;
         }
-        if !self.acknowledge(at, &Callback::UpdateLater).await {
-            return;
-        }
-        let said = self.offer(inbox, at, text).await;
+        let Some(said) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
         if said.text.is_empty() || said.shown {
             return;
         }
@@ -111,33 +115,91 @@ impl Inner {
 
     async fn refuse(&self, at: &Interaction, why: &str) {
         let answer = Callback::Message(Body { flags: EPHEMERAL, ..Body::text(cut(why)) });
-        self.acknowledge(at, &answer).await;
+        if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
+            tracing::warn!(%fault, interaction = %at.id, "somebody was not told why nothing is done");
+        }
     }
 
-    /// Whether Discord heard the first answer in time.
-    async fn acknowledge(&self, at: &Interaction, callback: &Callback) -> bool {
-        match self.rest.callback(at.id, &at.token, callback).await {
-            Ok(()) => true,
-            Err(fault) => {
-                tracing::warn!(%fault, interaction = %at.id, "an interaction was not acknowledged");
-                // What Discord brings twice is done once; what it did not hear of may still be done by typing.
-                false
+    /// Keeps what somebody asked for, acknowledges it and has it done. What they are to be told, if nobody else tells it.
+    async fn taken(
+        &self,
+        inbox: &dyn Inbox,
+        at: &Interaction,
+        text: String,
+        taken: &Callback,
+    ) -> Option<Said> {
+        let until = Instant::now() + PATIENCE;
+        let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
+            self.refuse(at, "Discord does not say in time where this is, so nothing was done. Try again.")
+                .await;
+            return None;
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let claim = match inbox.keep_first(message.clone(), left).await {
+            Kept::Taken(claim) => claim,
+            Kept::Repeated => {
+                tracing::info!(interaction = %at.id, "an interaction came again");
+                return None;
+            }
+            Kept::Not { why } => {
+                tracing::warn!(why, interaction = %at.id, "an interaction was not kept");
+                let text = format!(
+                    "The gateway cannot keep that just now ({why}), so nothing was done. Try again in a moment."
+                );
+                self.refuse(at, &text).await;
+                return None;
+            }
+            Kept::Unknown { why } => {
+                tracing::warn!(why, interaction = %at.id, "nobody knows whether an interaction was kept");
+                let text = "It is not known whether the gateway kept that. If it did, it is done and said in this \
+                            conversation: look before you repeat it.";
+                self.refuse(at, text).await;
+                return None;
+            }
+        };
+        match self.acknowledge(at, taken, claim.is_new()).await {
+            Heard::Yes => Some(self.offer(inbox, at, message).await),
+            Heard::No if claim.is_new() => {
+                let withdrawn = inbox.withdraw(message).await;
+                tracing::info!(interaction = %at.id, withdrawn, "what was not acknowledged is not done");
+                None
+            }
+            Heard::No | Heard::Unknown => {
+                // The conversation is told: nobody knows whether they can be.
+                drop(claim);
+                self.offer(inbox, at, message).await;
+                if let Callback::Later { .. } = taken
+                    && let Err(fault) = self.rest.delete_original(at.application, &at.token).await
+                {
+                    tracing::debug!(%fault, "the sign that a command is worked on may stay");
+                }
+                None
             }
         }
     }
 
-    async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, text: String) -> Said {
+    /// Whether Discord heard that it was taken. `is_new`: this gateway has not said so before.
+    async fn acknowledge(&self, at: &Interaction, callback: &Callback, is_new: bool) -> Heard {
+        let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else { return Heard::Yes };
+        let heard = heard(&fault, is_new);
+        tracing::warn!(%fault, interaction = %at.id, ?heard, "an interaction was not acknowledged");
+        heard
+    }
+
+    async fn inbound(&self, at: &Interaction, text: String) -> Inbound {
         let parent = match at.parent {
             Some(parent) => Some(parent),
             None => self.parent_of(at.channel).await,
         };
-        let conversation = self.at(at.channel, parent);
-        let message = Inbound {
+        Inbound {
             author_id: at.who.user.id.to_string(),
             approves: self.settings().door.approves(&at.who),
             answer: Answer::ByCaller,
-            ..Inbound::new(conversation, at.id.to_string(), shown(&at.who), text)
-        };
+            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), shown(&at.who), text)
+        }
+    }
+
+    async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, message: Inbound) -> Said {
         for _ in 0..OFFERS.0 {
             match inbox.offer(message.clone()).await {
                 Offered::Taken(said) => return said,
@@ -148,9 +210,27 @@ impl Inner {
                 }
             }
         }
-        let text =
-            "The gateway cannot take that now. If it was kept it is done later; look before you repeat it.";
+        let text = "The gateway keeps that, and cannot do it now: it does it later, and says so in this conversation.";
         Said { text: text.to_owned(), private: true, ..Said::default() }
+    }
+}
+
+/// Whether Discord heard that something was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Yes,
+    /// Whoever asked sees that it failed.
+    No,
+    Unknown,
+}
+
+/// What a fault says of that.
+const fn heard(fault: &Fault, is_new: bool) -> Heard {
+    match fault {
+        // Said by a process of this gateway before. What is new here was taken by a program that is not this gateway.
+        Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => Heard::Yes,
+        Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => Heard::No,
+        Fault::Uncertain { .. } => Heard::Unknown,
     }
 }
 
@@ -158,4 +238,37 @@ impl Inner {
 fn cut(text: &str) -> String {
     let limit = crate::channel::Limit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
     crate::core::split::split(text, limit).into_iter().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_discord::rest::Rejection;
+
+    #[test]
+    fn what_nobody_was_told_of_is_told_from_what_somebody_may_have_been() {
+        let rejected = |meaning| {
+            let why = String::new();
+            Fault::Rejected(Rejection {
+                route: "interaction_callback",
+                status: None,
+                code: None,
+                meaning,
+                why,
+            })
+        };
+        let limited = Fault::Limited { retry_after: Duration::from_secs(1) };
+        for (fault, is_new, want) in [
+            (rejected(Meaning::TooLate), true, Heard::No),
+            (rejected(Meaning::TooLate), false, Heard::No),
+            (rejected(Meaning::NotSent), true, Heard::No),
+            (rejected(Meaning::AlreadyAnswered), true, Heard::No),
+            (rejected(Meaning::AlreadyAnswered), false, Heard::Yes),
+            (limited, true, Heard::No),
+            (Fault::Uncertain { why: "reset".to_owned() }, true, Heard::Unknown),
+            (Fault::Uncertain { why: "reset".to_owned() }, false, Heard::Unknown),
+        ] {
+            assert_eq!(heard(&fault, is_new), want, "{fault:?} {is_new}");
+        }
+    }
 }

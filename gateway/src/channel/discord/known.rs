@@ -2,6 +2,7 @@
 //! A cache: what is not in here is asked for.
 
 use super::reads::Came;
+use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::Identity;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -88,9 +89,13 @@ struct Facts {
     refused: HashMap<(Snowflake, Sign), u64>,
     /// Channels that the bot may not write to just now.
     denied: HashMap<Snowflake, Denied>,
-    /// Conversations that were looked at before something was said there.
+    /// Conversations that were looked at since something was last missed.
     looked_at: HashSet<Snowflake>,
     news: News,
+    /// How often the stream of events began or broke.
+    eras: u64,
+    /// Whether that stream is there.
+    is_hearing: bool,
 }
 
 impl Known {
@@ -214,13 +219,46 @@ impl Known {
         }
     }
 
-    /// Whether a conversation was not looked at yet; from now on it was.
-    pub(super) fn is_new(&self, at: Snowflake) -> bool {
+    /// Takes note of what became of the stream of events. With it all looks are forgotten: what happened to a thread while
+    /// it was broken is told by nobody, unless it is resumed, and then the looks made meanwhile may be too old.
+    pub(super) fn hear(&self, event: &Event) {
+        match event {
+            Event::Ready(_) | Event::Resumed => self.hears(Some(true)),
+            Event::Disconnected { .. } | Event::Failed(_) => self.hears(Some(false)),
+            Event::Gap { .. } => self.hears(None),
+            _ => {}
+        }
+    }
+
+    /// The stream of events begins, ends, or (`None`) has a hole.
+    pub(super) fn hears(&self, is_hearing: Option<bool>) {
+        let mut facts = self.facts();
+        facts.looked_at.clear();
+        facts.eras += 1;
+        facts.is_hearing = is_hearing.unwrap_or(facts.is_hearing);
+    }
+
+    /// Since which beginning events come in without a hole; `None` while they do not. To be asked for before a look.
+    pub(super) fn era(&self) -> Option<u64> {
+        let facts = self.facts();
+        facts.is_hearing.then_some(facts.eras)
+    }
+
+    /// Whether all that happened to a conversation is known: it was looked at, and events came in ever since.
+    pub(super) fn is_followed(&self, at: Snowflake) -> bool {
+        self.facts().looked_at.contains(&at)
+    }
+
+    /// A look at a conversation succeeded. It counts if events came in since before it was begun.
+    pub(super) fn looked(&self, at: Snowflake, era: Option<u64>) {
+        if era.is_none() || era != self.era() {
+            return;
+        }
         let mut facts = self.facts();
         if facts.looked_at.len() >= PLACES_MAX {
             facts.looked_at.clear();
         }
-        facts.looked_at.insert(at)
+        facts.looked_at.insert(at);
     }
 
     /// Whether a sign may be tried in a conversation. Times are milliseconds of the Unix epoch.
@@ -257,13 +295,16 @@ impl Known {
 }
 
 /// Whether a person put a thread away, rather than Discord after its time of silence: Discord never does that sooner.
-pub(super) const fn by_person(last_ms: u64, now_ms: u64, auto_archive_minutes: u64) -> bool {
-    now_ms.saturating_sub(last_ms) < auto_archive_minutes.saturating_mul(MINUTE_MS)
+/// When something last happened there (a word, or that it was taken out), and when it was put away: both in milliseconds
+/// of the Unix epoch by Discord's clock, however late that is heard of.
+pub(super) const fn by_person(last_ms: u64, archived_ms: u64, auto_archive_minutes: u64) -> bool {
+    archived_ms.saturating_sub(last_ms) < auto_archive_minutes.saturating_mul(MINUTE_MS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use acp_discord::core::event::{Gap, Ready, User};
 
     #[test]
     fn d12_a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
@@ -272,6 +313,41 @@ mod tests {
             [(hour - 1, 60, true), (hour, 60, false), (0, 60, true), (24 * hour, 1_440, false), (0, 0, false)]
         {
             assert_eq!(by_person(1_000, 1_000 + silent_ms, minutes), want, "{silent_ms} {minutes}");
+        }
+        assert!(by_person(1_000, 999, 60), "a word that crossed it");
+    }
+
+    #[test]
+    fn a_look_counts_as_long_as_events_come_in() {
+        let ready = || {
+            let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+            let session = "s".to_owned();
+            Event::Ready(Ready { me, application: Snowflake(2), session, shard: (0, 1), guilds: Vec::new() })
+        };
+        let lost = || Event::Disconnected { why: "the connection broke".to_owned() };
+        let hole = || Event::Gap { why: Gap::Skipped, lost: 1 };
+        let at = Snowflake(7);
+        for (before, during, want) in [
+            (vec![], vec![], false),
+            (vec![ready()], vec![], true),
+            (vec![ready()], vec![Event::Unknown { kind: "X".to_owned() }], true),
+            (vec![ready()], vec![lost()], false),
+            (vec![ready()], vec![lost(), Event::Resumed], false),
+            (vec![ready()], vec![hole()], false),
+            (vec![ready(), lost()], vec![], false),
+            (vec![ready(), lost()], vec![Event::Resumed], false),
+            (vec![ready(), lost(), Event::Resumed], vec![], true),
+            (vec![ready(), hole()], vec![], true),
+            (vec![lost(), hole()], vec![], false),
+        ] {
+            let known = Known::default();
+            before.iter().for_each(|event| known.hear(event));
+            let era = known.era();
+            during.iter().for_each(|event| known.hear(event));
+            known.looked(at, era);
+            assert_eq!(known.is_followed(at), want, "{before:?} {during:?}");
+            known.hear(&lost());
+            assert!(!known.is_followed(at));
         }
     }
 

@@ -6,12 +6,13 @@
 //! nobody told of is found with the next one, or with the next session of events.
 
 use super::Inner;
+use super::again::again;
 use super::backfill::{Behind, LOOK, MISSED};
 use super::interactions::shown;
-use super::known::{Spot, by_person};
+use super::known::Spot;
+use super::looks::Shelf;
 use super::mailbox::{Mailbox, Next, Put};
-use crate::channel::{Attachment, AttachmentContent, Change, Inbound, Inbox, Offered, Placed};
-use crate::store::now_ms;
+use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
@@ -41,8 +42,8 @@ pub(super) enum Job {
     Edited(Edit),
     /// A message is gone.
     Deleted(Snowflake),
-    /// It is a thread that is put away or not; the minutes after which Discord does that.
-    Thread { is_archived: bool, auto_archive_minutes: u64 },
+    /// It is a thread that is put away or not.
+    Thread(Shelf),
     /// It is not there any more.
     Gone(String),
 }
@@ -139,7 +140,6 @@ impl Lane {
             }
             job => job,
         };
-        let at = || self.inner.at(self.channel, self.inner.known.parent(self.channel));
         match job {
             Job::Unsure(..) => {}
             Job::Message(message) => {
@@ -152,21 +152,9 @@ impl Lane {
                     self.read_on(MISSED, std::future::pending()).await;
                 }
             }
-            Job::Edited(edit) => {
-                let is_own =
-                    edit.author.as_ref().is_some_and(|author| Some(author.id) == self.inner.known.me());
-                if let (Some(text), false, true) = (edit.text, is_own, edit.by_author) {
-                    let amended = self.inbox.edited(at(), edit.id.to_string(), text).await;
-                    tracing::debug!(message = %edit.id, ?amended, "a message was edited");
-                }
-            }
-            Job::Deleted(id) => {
-                let amended = self.inbox.deleted(at(), id.to_string()).await;
-                tracing::debug!(message = %id, ?amended, "a message was deleted");
-            }
-            Job::Thread { is_archived, auto_archive_minutes } => {
-                self.thread(is_archived, auto_archive_minutes).await;
-            }
+            Job::Edited(edit) => self.edited(edit).await,
+            Job::Deleted(id) => self.deleted(id).await,
+            Job::Thread(shelf) => self.thread(&shelf).await,
             Job::Gone(why) => self.gone(why).await,
         }
     }
@@ -185,31 +173,9 @@ impl Lane {
         }
     }
 
-    pub(super) async fn gone(&self, why: String) {
-        let changed = self.inbox.changed(self.inner.at(self.channel, None), Change::Gone { why }).await;
-        tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
-    }
-
-    async fn thread(&self, is_archived: bool, auto_archive_minutes: u64) {
-        let change = if is_archived {
-            let last_ms = match self.inner.known.last_ms(self.channel) {
-                Some(last_ms) => Some(last_ms),
-                None => self.last_said().await,
-            };
-            // Unknown: Discord does it far more often, and then the next answer takes it out again.
-            let by_person = last_ms.is_some_and(|last| by_person(last, now_ms(), auto_archive_minutes));
-            self.inner.rest.put_away(self.channel, by_person);
-            Change::Archived { by_person }
-        } else {
-            self.inner.rest.put_away(self.channel, false);
-            Change::Unarchived
-        };
-        self.inbox.changed(self.inner.at(self.channel, None), change).await;
-    }
-
-    async fn last_said(&self) -> Option<u64> {
-        let channel = self.inner.rest.channel(self.channel).await.ok()?;
-        Some(channel.last_message_id.unwrap_or(self.channel).made_at_ms())
+    /// The conversation, as far as it is known where it is.
+    pub(super) fn here(&self) -> ConversationRef {
+        self.inner.at(self.channel, self.inner.known.parent(self.channel))
     }
 
     /// Brings a message until it is kept or refused; whether it is dealt with.
@@ -253,31 +219,11 @@ impl Lane {
             );
             return true;
         }
-        let mut pause = PAUSE.0;
-        loop {
-            match self.inbox.offer(inbound.clone()).await {
-                Offered::Taken(_) => return true,
-                Offered::Refused { why } => {
-                    tracing::info!(why, message = %message.id, "a message was refused");
-                    return true;
-                }
-                Offered::Later { why } => {
-                    tracing::warn!(why, message = %message.id, "a message waits");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
-                }
-            }
+        let offer = || self.inbox.offer(inbound.clone());
+        if let Offered::Refused { why } = again("a message", self.channel, offer).await {
+            tracing::info!(why, message = %message.id, "a message was refused");
         }
-    }
-
-    /// What happened to the thread meanwhile is told by nobody either.
-    pub(super) async fn look_at_thread(&self) {
-        let Ok(channel) = self.inner.rest.channel(self.channel).await else { return };
-        let parent = channel.parent_id.filter(|_| channel.is_thread());
-        self.inner.known.is_at(self.channel, parent, channel.guild_id);
-        if let Some(state) = channel.thread_metadata {
-            self.thread(state.archived, state.auto_archive_duration).await;
-        }
+        true
     }
 
     /// Fetches files, as far as they may be: from Discord's own hosts, or from the configured one.

@@ -6,6 +6,7 @@ use super::bound::Bound;
 use super::known;
 use super::known::News;
 use super::lanes::{Job, Lanes};
+use super::looks::Shelf;
 use super::reads::{Reads, Scope};
 use super::rounds::{Ended, Listing};
 use super::slash::specs;
@@ -147,6 +148,7 @@ impl Ear {
                 event = line.events.next(), if line.is_open => match event {
                     Some(event) => {
                         self.inner.pulse.hear(&event, now_ms());
+                        self.inner.known.hear(&event);
                         self.take(event);
                     }
                     // It failed for good, which is in the log: what is under way goes on.
@@ -165,6 +167,7 @@ impl Ear {
         if now.token != line.token || self.inner.pulse.has_failed() {
             tracing::info!(account = self.inner.account, "the connection to Discord is begun anew");
             self.inner.pulse.begins();
+            self.inner.known.hears(Some(false));
             self.is_registered = false;
             *line = Line::open(&self.inner);
         } else if now.door.guilds != line.guilds {
@@ -212,8 +215,7 @@ impl Ear {
                     if self.inner.known.was_shut(thread.id) {
                         self.lanes.read(&mut self.tasks, thread.id);
                     }
-                    let auto_archive_minutes = thread.auto_archive_minutes;
-                    self.put(thread.id, Job::Thread { is_archived: thread.archived, auto_archive_minutes });
+                    self.put(thread.id, Job::Thread(Shelf::from(&thread)));
                 }
             }
             Event::ThreadDeleted { id, .. } => self.gone(id, "the thread was deleted"),

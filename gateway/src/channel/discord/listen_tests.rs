@@ -7,8 +7,8 @@ use super::super::door::{Door, People};
 use super::super::settings::Settings;
 use super::*;
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Offered, Place, Placed, Reply, Said,
-    Suggest, Suggestion,
+    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Kept, Offered, Place, Placed, Reply,
+    Said, Suggest, Suggestion,
 };
 use acp_discord::core::base::Base;
 use acp_discord::core::event::{Gap, Given, Interaction, Member, User, Value};
@@ -72,6 +72,12 @@ impl Inbox for Arc<Plane> {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
         self.offered.lock().unwrap().push(message.text);
         Box::pin(async { Offered::Taken(Said::default()) })
+    }
+    fn keep_first(&self, _: Inbound, _: Duration) -> Reply<'_, Kept> {
+        Box::pin(async { Kept::Not { why: "no command is brought here".to_owned() } })
+    }
+    fn withdraw(&self, _: Inbound) -> Reply<'_, bool> {
+        Box::pin(async { false })
     }
     fn answered(&self, _: ConversationRef, _: String, _: AnswerShown) -> Reply<'_, ()> {
         Box::pin(std::future::ready(()))

@@ -4,6 +4,8 @@
 //! ([`interactions`]). What the gateway says becomes requests ([`render`]). Everything that must survive a restart is in
 //! the gateway's database; what is kept here is a cache.
 
+mod again;
+mod amends;
 mod backfill;
 mod bound;
 mod door;
@@ -12,6 +14,7 @@ mod interactions;
 mod known;
 mod lanes;
 mod listen;
+mod looks;
 mod mailbox;
 mod reads;
 mod render;
@@ -30,7 +33,7 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
 use acp_discord::core::readback::Wanted;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{self, CannotStart, Fault, Rest, Search, Turn};
+use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
 use acp_discord::session;
 use known::{Known, Sign};
 use render::Files;
@@ -150,7 +153,11 @@ impl Inner {
             let why = "the bot may not attach files here, as it turned out a while ago".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
         }
-        self.look_first(channel).await;
+        if let Err(fault) = self.look_first(channel).await {
+            self.wrote(channel, Err(&fault), Files::None);
+            // Nothing was said, with files or without.
+            return render::sent(Err(fault), &message.nonce, Files::None);
+        }
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
         let files = match &result {
@@ -159,7 +166,13 @@ impl Inner {
             }
             _ => files,
         };
-        match result.as_ref().map_err(Fault::meaning) {
+        self.wrote(channel, result.as_ref(), files);
+        render::sent(result, &message.nonce, files)
+    }
+
+    /// Takes note of what became of a word in a conversation, with its files.
+    fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>, files: Files) {
+        match result.map_err(Fault::meaning) {
             Ok(posted) => {
                 self.known.tried(channel, false);
                 self.known.spoke(channel, posted.id);
@@ -172,7 +185,6 @@ impl Inner {
             Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
             Err(_) => {}
         }
-        render::sent(result, &message.nonce, files)
     }
 
     /// Whether the bot may write in a conversation, where a message was refused for a right that Discord does not name:
@@ -184,22 +196,6 @@ impl Inner {
                 Some(Meaning::Forbidden | Meaning::LostAccess) => Some(false),
                 _ => None,
             },
-        }
-    }
-
-    /// Before the first word in a thread since the start: a person may have put it away while nobody was here to hear it.
-    async fn look_first(&self, at: Snowflake) {
-        if !self.known.is_new(at) {
-            return;
-        }
-        let Ok(channel) = self.rest.channel(at).await else { return };
-        self.known.is_at(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
-        let last_ms = channel.last_message_id.unwrap_or(at).made_at_ms();
-        let by_person = channel.thread_metadata.is_some_and(|state| {
-            state.archived && known::by_person(last_ms, now_ms(), state.auto_archive_duration)
-        });
-        if by_person {
-            self.rest.put_away(at, true);
         }
     }
 
@@ -267,7 +263,7 @@ impl Inner {
             Ok(started) => {
                 let guild = started.thread.and_then(|thread| thread.guild);
                 self.known.is_at(started.id, Some(channel), guild);
-                self.known.is_new(started.id);
+                self.known.looked(started.id, self.known.era());
                 Opened::Made { conversation_id: started.id.to_string() }
             }
             Err(Fault::Rejected(rejection)) => {

@@ -10,7 +10,9 @@ use crate::core::project::actions::of_queued;
 use crate::core::rows::BindingStatus;
 use crate::store::{bindings, buttons, codec};
 
-fn by_caller(id: &str, text: &str) -> Inbound {
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn by_caller(id: &str, text: &str) -> Inbound {
     Inbound { answer: inbox::Answer::ByCaller, ..message(id, text) }
 }
 
@@ -85,17 +87,21 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
     let said = |text: &str, private: bool| {
         Offered::Taken(Said { text: text.to_owned(), private, ..Said::default() })
     };
+    let brought = async |message: Inbound| {
+        let _claim = inlet.keep_first(message.clone(), PATIENCE).await;
+        inlet.offer(message).await
+    };
     let nothing = format!("Nothing runs and nothing waits in {}.", key());
     for _ in 0..2 {
-        assert_eq!(inlet.offer(by_caller("i1", "/acp cancel")).await, said(&nothing, true));
+        assert_eq!(brought(by_caller("i1", "/acp cancel")).await, said(&nothing, true));
     }
     assert_eq!(fake.effects().len(), 1, "once");
-    let Offered::Taken(public) = inlet.offer(by_caller("i2", "/acp model big")).await else { panic!() };
+    let Offered::Taken(public) = brought(by_caller("i2", "/acp model big")).await else { panic!() };
     assert!(!public.private && public.text.starts_with("The model is big"), "{public:?}");
-    let Offered::Taken(misused) = inlet.offer(by_caller("i3", "/acp drop x")).await else { panic!() };
+    let Offered::Taken(misused) = brought(by_caller("i3", "/acp drop x")).await else { panic!() };
     assert!(misused.private && misused.text.contains("is no run"), "{misused:?}");
-    assert_eq!(inlet.offer(by_caller("i4", "hello")).await, said("", false));
-    let Offered::Taken(queued) = inlet.offer(by_caller("i5", "more")).await else { panic!() };
+    assert_eq!(brought(by_caller("i4", "hello")).await, said("", false));
+    let Offered::Taken(queued) = brought(by_caller("i5", "more")).await else { panic!() };
     assert_eq!((queued.text.as_str(), queued.actions.len()), ("The agent is busy: queued behind 1.", 2));
     // The message that says it to them is known from then on: its buttons go once they mean nothing.
     for id in ["i5", "i4", "i1", "never"] {
@@ -106,14 +112,8 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
     let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
     assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt is over.")]);
     let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
-    let Offered::Taken(refused) = inlet.offer(nowhere).await else { panic!() };
+    let Offered::Taken(refused) = brought(nowhere).await else { panic!() };
     assert!(refused.private && !refused.text.is_empty(), "{refused:?}");
-    let people: Vec<(String, String)> = shown(&store).await;
-    assert!(people.iter().all(|(kind, _)| kind == "person"), "{people:?}");
-    // Said by nobody after a restart either: whoever waited is not there.
-    let left = by_caller("i7", "/acp status");
-    inlet.inner.commit(&left).await.unwrap();
-    assert_eq!(super::inlet(&store, &fake).resume().await.unwrap(), 1);
     assert!(shown(&store).await.iter().all(|(kind, _)| kind == "person"));
 }
 
@@ -207,6 +207,16 @@ async fn d03_a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends
     inlet.accept(message("m1", "hello")).await.unwrap();
     assert_eq!((status(&store).await.as_str(), fake.said()), ("active", vec!["hello".to_owned()]));
     inlet.changed(at(), away()).await;
+    let busy = Failure::of(Code::StoreUnavailable);
+    for (failure, want) in [
+        (busy.clone(), Changed::Later { why: busy.to_string() }),
+        (Failure::of(Code::NoSession), Changed::Nothing),
+    ] {
+        *fake.fails.lock().unwrap() = Some(failure);
+        assert_eq!(inlet.changed(at(), Change::Gone { why: "away".to_owned() }).await, want);
+        assert_eq!(status(&store).await, "parked");
+    }
+    *fake.fails.lock().unwrap() = None;
     let gone = || Change::Gone { why: "the thread was deleted".to_owned() };
     assert_eq!(inlet.changed(at(), gone()).await, Changed::Ended);
     assert_eq!(status(&store).await, "ended");

@@ -151,6 +151,9 @@ impl Service for Fake {
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow> {
         Box::pin(async move {
+            if let Some(failure) = self.fails.lock().unwrap().clone() {
+                return Err(failure);
+            }
             if self.once(&format!("{} {session} {}", request.ending.as_str(), request.discard), &key) {
                 Scribe::claim(&self.store, session).await.close().await;
             }

@@ -1,0 +1,132 @@
+//! What cannot be done just now is tried again after a pause: nothing that somebody said, changed or took back is dropped
+//! because the store or Discord was away for a moment.
+
+use crate::channel::{Amended, Changed, Offered};
+use acp_discord::core::errors::Meaning;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::rest::Fault;
+use std::time::Duration;
+
+/// First and longest pause. What somebody took back must be gone before its turn comes, so that the longest is short.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// What an attempt came to.
+pub(super) trait Attempt {
+    /// Why nothing was done that may be done in a moment, if so.
+    fn later(&self) -> Option<String>;
+}
+
+impl Attempt for Offered {
+    fn later(&self) -> Option<String> {
+        match self {
+            Self::Later { why } => Some(why.clone()),
+            Self::Taken(_) | Self::Refused { .. } => None,
+        }
+    }
+}
+
+impl Attempt for Amended {
+    fn later(&self) -> Option<String> {
+        match self {
+            Self::Later { why } => Some(why.clone()),
+            Self::Done | Self::TooLate | Self::NotOurs => None,
+        }
+    }
+}
+
+impl Attempt for Changed {
+    fn later(&self) -> Option<String> {
+        match self {
+            Self::Later { why } => Some(why.clone()),
+            Self::Parked | Self::Resumed | Self::Ended | Self::Nothing => None,
+        }
+    }
+}
+
+/// Of requests that only read. That a refusal ended is told, and then it is asked again.
+impl Attempt for Result<(), Fault> {
+    fn later(&self) -> Option<String> {
+        let fault = self.as_ref().err()?;
+        let is_for_now = match fault {
+            Fault::Rejected(rejection) => {
+                rejection.again() && !matches!(rejection.meaning, Meaning::Forbidden | Meaning::LostAccess)
+            }
+            Fault::Limited { .. } | Fault::Uncertain { .. } | Fault::Superseded => true,
+        };
+        is_for_now.then(|| fault.to_string())
+    }
+}
+
+/// Tries until something is done, or never will be. What waits behind it in its lane waits with it.
+pub(super) async fn again<T: Attempt, F: Future<Output = T>>(
+    what: &'static str,
+    at: Snowflake,
+    attempt: impl Fn() -> F,
+) -> T {
+    let mut pause = PAUSE.0;
+    loop {
+        let done = attempt().await;
+        let Some(why) = done.later() else { return done };
+        tracing::warn!(why, thread_id = %at, "{what} waits");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_discord::core::errors::What;
+    use acp_discord::rest::Rejection;
+    use std::sync::Mutex;
+    use tokio::time::Instant;
+
+    fn rejected(meaning: Meaning) -> Fault {
+        Fault::Rejected(Rejection { route: "channel", status: None, code: None, meaning, why: String::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_done_now_is_done_later_and_what_never_can_is_not() {
+        let later = || Amended::Later { why: "busy".to_owned() };
+        for (answers, want, after_ms) in [
+            (vec![Amended::Done], Amended::Done, 0),
+            (vec![Amended::NotOurs, Amended::Done], Amended::NotOurs, 0),
+            (vec![later(), Amended::Done], Amended::Done, 500),
+            (vec![later(), later(), Amended::TooLate], Amended::TooLate, 1_500),
+            (vec![later(), later(), later(), later(), later(), Amended::Done], Amended::Done, 12_500),
+        ] {
+            let begun = Instant::now();
+            let left = Mutex::new(answers.into_iter());
+            let next = || left.lock().ok().and_then(|mut left| left.next()).unwrap_or(Amended::NotOurs);
+            let done = again("it", Snowflake(1), || std::future::ready(next())).await;
+            assert_eq!((done, begun.elapsed()), (want, Duration::from_millis(after_ms)));
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_not_tried_again() {
+        let why = || "busy".to_owned();
+        let gone = Changed::Later { why: why() };
+        let said = Offered::Later { why: why() };
+        assert_eq!([gone.later(), said.later()], [Some(why()), Some(why())]);
+        let over = [Changed::Parked, Changed::Resumed, Changed::Ended, Changed::Nothing];
+        assert!(over.iter().all(|changed| changed.later().is_none()));
+        let over = [Offered::Taken(crate::channel::Said::default()), Offered::Refused { why: why() }];
+        assert!(over.iter().all(|offered| offered.later().is_none()));
+    }
+
+    #[test]
+    fn a_refusal_of_discord_is_not_waited_out() {
+        for (meaning, want) in [
+            (Meaning::Temporary, true),
+            (Meaning::NotSent, true),
+            (Meaning::Unauthorized, true),
+            (Meaning::Forbidden, false),
+            (Meaning::LostAccess, false),
+            (Meaning::Gone(What::Channel), false),
+        ] {
+            assert_eq!(Err(rejected(meaning)).later().is_some(), want, "{meaning:?}");
+        }
+        assert_eq!(Ok(()).later(), None);
+    }
+}

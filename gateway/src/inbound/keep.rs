@@ -1,0 +1,167 @@
+//! What somebody waits for an answer to (a slash command, a click) is kept before it is called taken. Then whoever brought
+//! it says what came of it; where nobody is there to do that (a kill, an acknowledgement that may not have arrived), the
+//! gateway does it all the same and says so in the conversation.
+
+use super::{Inlet, Inner, check, lane_of};
+use crate::channel::{Claim, Kept};
+use crate::core::command::{self, Command};
+use crate::core::rows::ConversationRef;
+use crate::store::inbox::{self, Inbound, Outcome};
+use crate::store::{StoreError, Tx};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a commit that was begun may take beyond the patience of whoever waits.
+const COMMIT: Duration = Duration::from_millis(500);
+/// Why what was kept is not done.
+const NOT_HEARD: &str = "not-acknowledged";
+
+type Key = (ConversationRef, String);
+
+/// What whoever brought it is at.
+#[derive(Debug, Default)]
+pub(super) struct Claims(Mutex<HashSet<Key>>);
+
+impl Claims {
+    fn all(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody holds a message.
+    pub(super) fn is_held(&self, inbound: &Inbound) -> bool {
+        self.all().contains(&key_of(inbound))
+    }
+
+    /// Nobody need hold a message any more: it is done.
+    pub(super) fn end(&self, inbound: &Inbound) {
+        self.all().remove(&key_of(inbound));
+    }
+}
+
+fn key_of(inbound: &Inbound) -> Key {
+    (lane_of(&inbound.conversation), inbound.message_id.clone())
+}
+
+/// Holds a message as long as it lives. What is not done by then is done without whoever brought it.
+struct Hold {
+    inner: Arc<Inner>,
+    key: Key,
+}
+
+impl Hold {
+    /// None when somebody holds it.
+    fn of(inner: &Arc<Inner>, inbound: &Inbound) -> Option<Self> {
+        let key = key_of(inbound);
+        let is_free = inner.claims.all().insert(key.clone());
+        is_free.then(|| Self { inner: Arc::clone(inner), key })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.inner.claims.all().remove(&self.key) {
+            self.inner.left.notify_one();
+        }
+    }
+}
+
+/// What was found or made of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Row {
+    New,
+    Before,
+    Done,
+}
+
+fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<Row, StoreError> {
+    let before = inbox::get(tx, &said.conversation, &said.message_id)?;
+    if before.is_none() {
+        inbox::insert(tx, said)?;
+    }
+    Ok(before.map_or(Row::New, |row| if row.settled { Row::Done } else { Row::Before }))
+}
+
+impl Inlet {
+    /// See [`crate::channel::Inbox::keep_first`].
+    pub(super) async fn first_kept(&self, message: Inbound, patience: Duration) -> Kept {
+        if let Err(failure) = check(&message) {
+            return Kept::Not { why: failure.to_string() };
+        }
+        let Some(hold) = Hold::of(&self.inner, &message) else { return Kept::Repeated };
+        // Whoever is first decides: the writer that it is written, or the end of patience that it never is.
+        let decided = Arc::new(AtomicBool::new(false));
+        let (begun, said) = (Arc::clone(&decided), message.clone());
+        let insert = move |tx: &Tx<'_>| match begun.swap(true, Ordering::SeqCst) {
+            true => Ok(None),
+            false => kept(tx, &said).map(Some),
+        };
+        let mut write = std::pin::pin!(self.inner.store.write("inbox_keep", insert));
+        let mut done = tokio::time::timeout(patience, &mut write).await;
+        if done.is_err() && decided.swap(true, Ordering::SeqCst) {
+            done = tokio::time::timeout(COMMIT, write).await;
+            if done.is_err() {
+                return Kept::Unknown { why: "its commit takes long".to_owned() };
+            }
+        }
+        let kept = match done {
+            Ok(Ok(Some(Row::Done))) => Kept::Repeated,
+            Ok(Ok(Some(row))) => {
+                return Kept::Taken(Claim { is_new: row == Row::New, _held: Box::new(hold) });
+            }
+            Ok(Err(error)) => Kept::Not { why: error.to_string() },
+            Ok(Ok(None)) | Err(_) => Kept::Not { why: "its database is busy".to_owned() },
+        };
+        self.inner.claims.end(&message);
+        kept
+    }
+
+    /// See [`crate::channel::Inbox::withdraw`]. In the turn of its conversation, so that what is being done is done first.
+    pub(super) async fn take_back(&self, message: Inbound) -> bool {
+        let lane = self.inner.lane(&message.conversation);
+        let turn = lane.lock().await;
+        let said = message.clone();
+        let ignored = Outcome::Ignored { reason: NOT_HEARD.to_owned() };
+        let withdraw = move |tx: &Tx<'_>| inbox::withdraw(tx, &said, &ignored);
+        let withdrawn = self.inner.store.write("inbox_withdraw", withdraw).await;
+        drop(turn);
+        drop(lane);
+        self.inner.prune(&message.conversation);
+        match withdrawn {
+            Ok(is_so) => {
+                self.inner.claims.end(&message);
+                is_so
+            }
+            Err(error) => {
+                tracing::warn!(%error, message_id = message.message_id, "what nobody was told of cannot be withdrawn");
+                false
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Whether what came of a message is for whoever brought it to say, who is there.
+    pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
+        inbound.answer == inbox::Answer::ByCaller && self.claims.is_held(inbound)
+    }
+}
+
+/// What a conversation is told of a slash command or a click that was done without whoever brought it. What is for one
+/// person alone is not said there.
+pub(super) fn late(inbound: &Inbound, outcome: &Outcome) -> String {
+    let command = command::parse(&inbound.text);
+    let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
+    let what = format!("`{}` of {} could only be done now", words.join(" "), inbound.author);
+    let is_private = command.as_ref().is_some_and(Command::is_private);
+    let changes = matches!(&command, Some(Command::On { act, .. }) if act.changes());
+    let said = outcome.text();
+    match outcome {
+        Outcome::Ignored { .. } => String::new(),
+        Outcome::Refused { .. } => format!("{}: {said}", what.replace("only be done now", "not be done")),
+        _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
+        _ if is_private || said.is_empty() => format!("{what}."),
+        _ => format!("{what}: {said}"),
+    }
+}

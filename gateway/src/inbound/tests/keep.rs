@@ -1,0 +1,171 @@
+//! Slash commands and clicks: kept before they are called taken, done once, and told by who brought them or in the
+//! conversation.
+
+use super::changes::{PATIENCE, by_caller};
+use super::*;
+use crate::channel::{Claim, Inbox, Kept, Offered};
+use crate::store::codec;
+use std::sync::mpsc;
+
+async fn claimed(inlet: &Inlet, said: &Inbound) -> Claim {
+    match inlet.keep_first(said.clone(), PATIENCE).await {
+        Kept::Taken(claim) => claim,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the gateway said in the conversation.
+async fn heard(store: &Store) -> Vec<(String, String)> {
+    shown(store).await.into_iter().filter(|(kind, _)| kind != "person").collect()
+}
+
+async fn rows(store: &Store) -> Vec<(String, String)> {
+    let of =
+        |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>("message_id")?, row.get::<_, String>("state")?));
+    let sql = "SELECT message_id, state FROM acp_inbox ORDER BY rowid";
+    store.read("rows", move |db| codec::all(db, sql, [], of)).await.unwrap()
+}
+
+fn row(id: &str, state: &str) -> (String, String) {
+    (id.to_owned(), state.to_owned())
+}
+
+#[tokio::test]
+async fn what_is_kept_is_done_once_and_by_who_brought_it() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let said = by_caller("i1", "/acp cancel");
+    let claim = claimed(&inlet, &said).await;
+    assert!(claim.is_new());
+    assert_eq!((rows(&store).await, fake.effects()), (vec![row("i1", "received")], vec![]), "kept, not done");
+    assert!(matches!(inlet.keep_first(said.clone(), PATIENCE).await, Kept::Repeated), "somebody is at it");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody else does it");
+    let Offered::Taken(told) = inlet.offer(said.clone()).await else { panic!() };
+    assert!(told.text.starts_with("Nothing runs"), "{told:?}");
+    drop(claim);
+    assert!(matches!(inlet.keep_first(said, PATIENCE).await, Kept::Repeated), "it is done");
+    assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
+    assert_eq!(heard(&store).await, []);
+    let Kept::Not { why } = inlet.keep_first(by_caller("i2", " "), PATIENCE).await else { panic!() };
+    assert!(why.contains("empty"), "{why}");
+}
+
+/// A kill between what was kept and what its caller would have said: it is done once by the next process, or by this one
+/// when its caller gave up, and the conversation is told. What is for one person alone is not said there.
+#[tokio::test]
+async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
+    for (text, effects, want) in [
+        ("/acp cancel", 1, "`/acp cancel` of ann could only be done now."),
+        ("/acp model big", 1, "`/acp model` of ann could only be done now: The model is big"),
+        (
+            "/acp help",
+            0,
+            "`/acp help` of ann could only be done now. What it says is for them alone: use it again.",
+        ),
+        ("/acp close agent:demo:acp:9", 0, "`/acp close` of ann could not be done: "),
+    ] {
+        for is_killed in [true, false] {
+            let (_dir, store, fake, inlet) = bound_ground().await;
+            let said = by_caller("i1", text);
+            drop(claimed(&inlet, &said).await);
+            let next = if is_killed { super::inlet(&store, &fake) } else { inlet };
+            assert_eq!(next.resume().await.unwrap(), 1, "{text}");
+            assert_eq!(next.resume().await.unwrap(), 0, "{text}");
+            let said_there = heard(&store).await;
+            assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
+            assert!(said_there[0].1.starts_with(want), "{text}: {said_there:?}");
+            // What Discord repeats after that is neither done nor said again.
+            assert!(matches!(next.keep_first(said, PATIENCE).await, Kept::Repeated));
+            assert_eq!(heard(&store).await, said_there);
+        }
+    }
+}
+
+/// One that is repeated before it was done is taken up where it was.
+#[tokio::test]
+async fn what_comes_again_after_a_kill_is_not_new() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let said = by_caller("i1", "/acp cancel");
+    drop(claimed(&inlet, &said).await);
+    let next = super::inlet(&store, &fake);
+    let claim = claimed(&next, &said).await;
+    assert!(!claim.is_new());
+    let Offered::Taken(told) = next.offer(said).await else { panic!() };
+    assert!(told.text.starts_with("Nothing runs"), "{told:?}");
+    assert_eq!((heard(&store).await, fake.effects().len()), (vec![], 1));
+}
+
+#[tokio::test]
+async fn what_was_called_failed_is_not_done() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let said = by_caller("i1", "/acp cancel");
+    let claim = claimed(&inlet, &said).await;
+    assert!(inlet.withdraw(said.clone()).await);
+    drop(claim);
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    assert!(matches!(inlet.keep_first(said, PATIENCE).await, Kept::Repeated));
+    assert_eq!(
+        (rows(&store).await, fake.effects(), heard(&store).await),
+        (vec![row("i1", "refused")], vec![], vec![])
+    );
+    // What is done cannot be taken back.
+    let done = by_caller("i2", "/acp cancel");
+    let _claim = claimed(&inlet, &done).await;
+    inlet.offer(done.clone()).await;
+    assert!(!inlet.withdraw(done).await);
+    assert_eq!(rows(&store).await[1], row("i2", "routed"));
+}
+
+/// A writer that is held up until it is let go.
+async fn held_up(store: &Store) -> (mpsc::Sender<()>, tokio::task::JoinHandle<()>) {
+    let ((go, wait), (begun, begins)) = (mpsc::channel(), tokio::sync::oneshot::channel());
+    let store = store.clone();
+    let task = tokio::spawn(async move {
+        let hold = move |_: &crate::store::Tx<'_>| {
+            begun.send(()).unwrap();
+            Ok(wait.recv().unwrap())
+        };
+        store.write("hold", hold).await.unwrap();
+    });
+    begins.await.unwrap();
+    (go, task)
+}
+
+/// Who was told that nothing was done can rely on it.
+#[tokio::test]
+async fn what_is_not_kept_in_time_never_is() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let (go, task) = held_up(&store).await;
+    let said = by_caller("i1", "/acp cancel");
+    let Kept::Not { why } = inlet.keep_first(said.clone(), Duration::from_millis(50)).await else { panic!() };
+    assert!(why.contains("busy"), "{why}");
+    go.send(()).unwrap();
+    task.await.unwrap();
+    store.write("after", |_| Ok(())).await.unwrap();
+    assert_eq!((rows(&store).await, fake.effects()), (vec![], vec![]));
+    assert!(claimed(&inlet, &said).await.is_new(), "it may come again");
+}
+
+/// A commit that is under way when patience ends: nobody knows, and if it is kept it is done and told.
+#[tokio::test]
+async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let (first, begun) = held_up(&store).await;
+    let (go, wait) = mpsc::channel();
+    let rest = async {
+        // Into the same commit, behind what is kept.
+        let hold = store.write("hold", move |_| Ok(wait.recv().unwrap()));
+        let release = async { first.send(()).unwrap() };
+        tokio::join!(hold, release).0.unwrap();
+    };
+    let keep = async {
+        let kept = inlet.keep_first(by_caller("i1", "/acp cancel"), Duration::from_millis(200)).await;
+        go.send(()).unwrap();
+        kept
+    };
+    let (kept, ()) = tokio::join!(keep, rest);
+    assert!(matches!(kept, Kept::Unknown { .. }), "{kept:?}");
+    begun.await.unwrap();
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of ann could only be done now.")]);
+    assert_eq!(fake.effects().len(), 1);
+}

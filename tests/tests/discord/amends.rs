@@ -1,0 +1,148 @@
+//! What people take back, change and put away while the gateway cannot hear, look or commit.
+
+use crate::stage::Stage;
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::house::GATEWAY;
+use acp_tests::wait::{LONG, SOON, until};
+use serde_json::json;
+
+const BUSY: &str = "say Begun.\nwait_cancel";
+const TWO_HOURS_MS: u64 = 2 * 3_600_000;
+
+fn is_archived(stage: &Stage, thread: Id) -> bool {
+    stage.fake.channel(thread).thread.is_some_and(|thread| thread.archived)
+}
+
+fn turns_over(stage: &Stage, count: usize) {
+    until(LONG, "the turns end", || stage.house.agent_events("turn_end").len() == count);
+}
+
+fn becomes(stage: &Stage, thread: Id, want: &str) {
+    let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
+    until(SOON, want, || {
+        let db = stage.house.world.journal(GATEWAY);
+        db.query_row(sql, [thread.to_string()], |row| row.get::<_, String>(0)).is_ok_and(|is| is == want)
+    });
+}
+
+/// An outage of the store costs no change: what was taken back is not said, and what was changed is said as it is now.
+#[test]
+fn c14_r_what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, BUSY);
+    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let [withdrawn, changed] = ["say withdrawn", "say before"].map(|text| {
+        let id = stage.fake.post(stage.ann, thread, text);
+        stage.reacted(id, thread, "⏳");
+        id
+    });
+    let lock = stage.locked();
+    stage.fake.delete(withdrawn);
+    stage.fake.edit(changed, "say after");
+    until(LONG, "it waits", || stage.house.gateway_log().contains("a deletion waits"));
+    drop(lock);
+    until(LONG, "both are done", || {
+        let log = stage.house.gateway_log();
+        // The change waited behind the deletion, in their order.
+        log.contains("a deletion was taken") && log.contains("an edit was taken")
+    });
+    stage.command(stage.ann, thread, "acp cancel", &[]);
+    until(SOON, "the changed one is answered", || stage.finals(thread).contains(&"after".to_owned()));
+    let heard = ["say withdrawn", "say before", "say after"].map(|text| stage.house.prompts_received(text));
+    assert_eq!(heard, [0, 0, 1]);
+    stage.end();
+}
+
+/// A thread that goes while nothing can be committed is not forgotten.
+#[test]
+fn d03_r_a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    let lock = stage.locked();
+    stage.fake.delete_channel(thread);
+    until(LONG, "it waits", || stage.house.gateway_log().contains("what happened to a conversation waits"));
+    drop(lock);
+    until(LONG, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    stage.end();
+}
+
+/// Who put a thread away while nobody listened is judged by when that was: Discord's own is taken out by the answer, a
+/// person's rests. By the gateway's clock both were silent for seconds.
+#[test]
+fn d12_r_who_put_a_thread_away_while_nobody_listened_is_judged_by_when_that_was() {
+    let mut stage = Stage::new(&[], "");
+    let [silent, left] = [stage.spawn(), stage.spawn()];
+    for thread in [silent, left] {
+        stage.fake.change(thread, json!({"auto_archive_duration": 60}));
+        stage.fake.post(stage.ann, thread, "sleep 3000\nsay done");
+    }
+    until(SOON, "the turns run", || stage.house.prompts_received("sleep 3000\nsay done") == 2);
+    stage.house.kill_gateway();
+    stage.fake.advance(TWO_HOURS_MS);
+    assert!(is_archived(&stage, silent) && is_archived(&stage, left), "Discord puts them away");
+    let last = stage.fake.post(stage.eve, left, "I put this away");
+    stage.fake.archive(left, true);
+    stage.house.start_gateway();
+    stage.is_there();
+    stage.was_read(left, last);
+    becomes(&stage, left, "parked");
+    stage.answers(silent, &["done"]);
+    turns_over(&stage, 2);
+    assert!(!is_archived(&stage, silent) && is_archived(&stage, left));
+    assert_eq!(stage.finals(left), Vec::<String>::new(), "nothing takes it out but a person");
+    stage.fake.archive(left, false);
+    stage.answers(left, &["done"]);
+    stage.end();
+}
+
+/// Nothing is said in a thread that cannot be looked at: a person may have put it away meanwhile.
+#[test]
+fn d12_r_a_look_that_fails_lets_nothing_through() {
+    let mut stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.post(stage.ann, thread, "sleep 2000\nsay two");
+    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 2000\nsay two") == 1);
+    stage.house.kill_gateway();
+    stage.fake.archive(thread, true);
+    stage.fake.rest_fault("GET /channels/{}", When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
+    stage.house.start_gateway();
+    turns_over(&stage, 2);
+    until(LONG, "it is not sent", || stage.house.gateway_log().contains("a part was not taken"));
+    assert!(is_archived(&stage, thread), "it was not taken out");
+    stage.fake.clear_faults();
+    becomes(&stage, thread, "parked");
+    assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
+    stage.fake.archive(thread, false);
+    stage.answers(thread, &["one", "two"]);
+    stage.end();
+}
+
+/// A connection that broke is a time in which nobody heard that a thread was put away.
+#[test]
+fn d12_r_a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    stage.fake.post(stage.ann, thread, "sleep 4000\nsay two");
+    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 4000\nsay two") == 1);
+    // Requests work, and no session of events begins.
+    stage.fake.invalid_sessions(1_000);
+    stage.fake.sockets(None, SocketAct::Reset);
+    until(SOON, "it is noticed", || stage.house.gateway_log().contains("the connection to Discord was lost"));
+    stage.fake.archive(thread, true);
+    turns_over(&stage, 2);
+    until(LONG, "it is not sent", || stage.house.gateway_log().contains("a part was not taken"));
+    assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
+    stage.fake.invalid_sessions(0);
+    becomes(&stage, thread, "parked");
+    stage.fake.archive(thread, false);
+    stage.answers(thread, &["one", "two"]);
+    stage.end();
+}
