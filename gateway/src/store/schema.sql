@@ -262,6 +262,21 @@ CREATE TABLE acp_said (
 
 CREATE INDEX acp_said_old ON acp_said (said_at);
 
+CREATE TABLE acp_reply (
+  nonce TEXT PRIMARY KEY,
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  tag TEXT,
+  print TEXT NOT NULL,
+  message_id TEXT,
+  said_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX acp_reply_of_conversation ON acp_reply (channel, account_id, conversation_id, said_at);
+
+CREATE INDEX acp_reply_old ON acp_reply (said_at);
+
 CREATE TABLE acp_leases (
   lease_id TEXT PRIMARY KEY,
   session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),

@@ -167,6 +167,9 @@ impl Lane {
 
     async fn gone(&self, why: String) {
         let changed = self.inbox.changed(self.inner.at(self.channel, None), Change::Gone { why }).await;
+        // Nothing of it is remembered.
+        self.inner.rest.put_away(self.channel, false);
+        self.inner.known.forget(self.channel);
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
 
