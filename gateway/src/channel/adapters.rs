@@ -172,9 +172,8 @@ impl Channels {
     /// The other accounts of a channel that are served beside that of a conversation.
     pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<Beside> {
         let all = self.adapters.borrow();
-        let others = all.iter().filter(|((channel, account), _)| {
-            *channel == at.channel && *account != at.account_id
-        });
+        let others =
+            all.iter().filter(|((channel, account), _)| *channel == at.channel && *account != at.account_id);
         others
             .map(|((_, account_id), adapter)| {
                 let there = ConversationRef { account_id: account_id.clone(), ..at.clone() };
@@ -231,8 +230,13 @@ mod tests {
             let (channels, at) = (channels.clone(), at.clone());
             async move { channels.served(&at).await }
         });
-        channels.register(second).unwrap();
+        channels.register(Arc::clone(&second)).unwrap();
         waiting.await.unwrap();
+        // Another one takes the place of the one that is there, and of no other.
+        let third = adapter();
+        channels.exchange(&first, Arc::clone(&third)).unwrap_err();
+        channels.exchange(&second, Arc::clone(&third)).unwrap();
+        assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &third));
         // Another account is another place.
         let mut elsewhere = at;
         elsewhere.account_id = "second".to_owned();

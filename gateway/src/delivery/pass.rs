@@ -301,7 +301,8 @@ impl Pass {
     /// The message of a part.
     async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Outgoing, StoreError> {
         // It is looked for among other messages of ours, which may say the same: those are known (H12).
-        let (at, since_ms) = (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
+        let (at, since_ms) =
+            (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
         let others = self.store.read("delivery_others", move |db| replies::others(db, &at, since_ms)).await?;
         let part = &row.part;
         Ok(Outgoing {

@@ -95,8 +95,7 @@ impl Inner {
     ) -> Result<Apart, Failure> {
         let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
         let since_ms = received_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS);
-        let begin =
-            move |tx: &crate::store::Tx<'_>| replies::begin(tx, &at, (&said.0, &said.1), since_ms);
+        let begin = move |tx: &crate::store::Tx<'_>| replies::begin(tx, &at, (&said.0, &said.1), since_ms);
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
 

@@ -28,6 +28,7 @@ mod commands;
 mod configured;
 mod diagnostics;
 mod fake;
+mod several;
 
 use fake::Fake;
 

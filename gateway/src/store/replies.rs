@@ -40,7 +40,8 @@ pub(crate) fn begin(
         Some(tag) => tag,
         None => {
             let (tag, print) = tag::choose(text, nonce, |print| is_under_way(db, at, print))?;
-            let keys = params![nonce, at.channel, at.account_id, at.conversation_id, tag, print, Int(now_ms())];
+            let keys =
+                params![nonce, at.channel, at.account_id, at.conversation_id, tag, print, Int(now_ms())];
             run(db, NEW, keys)?;
             tag
         }
@@ -73,7 +74,11 @@ pub(crate) fn is_unknown(db: &Connection, at: &ConversationRef, print: &str) -> 
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn others(db: &Connection, at: &ConversationRef, since_ms: u64) -> Result<Vec<String>, StoreError> {
+pub(crate) fn others(
+    db: &Connection,
+    at: &ConversationRef,
+    since_ms: u64,
+) -> Result<Vec<String>, StoreError> {
     const SQL: &str = "SELECT p.message_id FROM acp_bindings AS b JOIN acp_delivery_part AS p USING (binding_key) \
         WHERE b.channel = ?1 AND b.account_id = ?2 AND b.thread_id = ?3 AND p.state = 'sent' AND p.updated_at >= ?4 \
         AND p.message_id IS NOT NULL \

@@ -105,6 +105,8 @@ CREATE TABLE acp_bindings (
 
 CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id, thread_id)
 WHERE status IN ('active','parked');
+CREATE INDEX acp_bindings_of_conversation ON acp_bindings (channel, account_id, thread_id);
+
 CREATE INDEX acp_bindings_of_session ON acp_bindings (session_key) WHERE status <> 'ended';
 
 CREATE TRIGGER acp_bindings_live_target_new BEFORE INSERT ON acp_bindings

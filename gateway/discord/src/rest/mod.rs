@@ -203,7 +203,7 @@ impl Rest {
             }
             let is_new = away.insert(thread);
             if away.len() > AWAY_MAX {
-                // The oldest one: that it is put away is found again before something is said there.
+                // The oldest one. What is said there takes it out again, which is the lesser evil.
                 away.pop_first();
             }
             is_new

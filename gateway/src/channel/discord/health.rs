@@ -87,7 +87,8 @@ impl Inner {
     /// Why the bot does not hear what is said in a conversation.
     pub(super) fn deaf_to(&self, at: Snowflake) -> Option<String> {
         let guild = self.known.spot(at).and_then(|spot| spot.guild);
-        let is_there = |guild| self.known.guilds().contains(&guild) && self.settings().door.serves(Some(guild));
+        let is_there =
+            |guild| self.known.guilds().contains(&guild) && self.settings().door.serves(Some(guild));
         if !self.pulse.is_up() {
             return Some("its bot is not connected to Discord".to_owned());
         }

@@ -320,7 +320,8 @@ mod tests {
             known.is_at(*thread, Some(channel), None);
             known.tried(*thread, true);
         }
-        let kept = |known: &Known| known.facts().denied.get(&channel).map(|denied| denied.conversations.len());
+        let kept =
+            |known: &Known| known.facts().denied.get(&channel).map(|denied| denied.conversations.len());
         assert_eq!(kept(&known), Some(DENIED_MIN));
         threads.iter().for_each(|thread| known.forget(*thread));
         assert_eq!((kept(&known), known.spot(threads[0])), (None, None));

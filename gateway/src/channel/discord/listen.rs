@@ -27,19 +27,8 @@ const LOOK: (Duration, usize) = (Duration::from_secs(20), 4);
 
 /// Listens until it is dropped.
 pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
-    let lanes = Lanes::new(Arc::clone(&inner), Arc::clone(&inbox));
-    let ear = Ear {
-        inner,
-        inbox,
-        lanes,
-        tasks: JoinSet::new(),
-        places: Arc::new(Semaphore::new(INTERACTIONS_MAX)),
-        bound: BTreeSet::new(),
-        gone: BTreeSet::new(),
-        looked: Snowflake(0),
-    };
-    let line = Line::open(&ear.inner);
-    ear.hear(line).await;
+    let line = Line::open(&inner);
+    Ear::new(inner, inbox).hear(line).await;
 }
 
 /// What somebody waits for an answer to.
@@ -64,6 +53,19 @@ struct Ear {
 }
 
 impl Ear {
+    fn new(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) -> Self {
+        Self {
+            lanes: Lanes::new(Arc::clone(&inner), Arc::clone(&inbox)),
+            inner,
+            inbox,
+            tasks: JoinSet::new(),
+            places: Arc::new(Semaphore::new(INTERACTIONS_MAX)),
+            bound: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            looked: Snowflake(0),
+        }
+    }
+
     async fn hear(mut self, mut line: Line) {
         let inner = Arc::clone(&self.inner);
         let mut renewed = self.inner.settings.subscribe();
@@ -340,3 +342,7 @@ impl Ear {
         });
     }
 }
+
+#[cfg(test)]
+#[path = "listen_tests.rs"]
+mod tests;

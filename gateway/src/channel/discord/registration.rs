@@ -63,7 +63,8 @@ impl Facts {
         let known = self.there.iter().chain(&self.stood).copied();
         let may_stand: BTreeSet<Place> = known.chain([None]).chain(before).collect();
         let missing = wanted.difference(&self.there).copied().map(Step::Put);
-        let extra = may_stand.into_iter().filter(|place| !wanted.contains(place) && !self.none.contains(place));
+        let extra =
+            may_stand.into_iter().filter(|place| !wanted.contains(place) && !self.none.contains(place));
         missing.chain(extra.map(Step::TakeAway)).collect()
     }
 
@@ -214,16 +215,14 @@ mod tests {
         assert_eq!(left, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
         // Another list: what was left out goes, also from a server that the bot is not in any more.
-        assert_eq!(facts.steps(&set([three]), &joined), [
-            Step::Put(three),
-            Step::TakeAway(one),
-            Step::TakeAway(two)
-        ]);
-        assert_eq!(facts.steps(&set([None]), &joined), [
-            Step::Put(None),
-            Step::TakeAway(one),
-            Step::TakeAway(two)
-        ]);
+        assert_eq!(
+            facts.steps(&set([three]), &joined),
+            [Step::Put(three), Step::TakeAway(one), Step::TakeAway(two)]
+        );
+        assert_eq!(
+            facts.steps(&set([None]), &joined),
+            [Step::Put(None), Step::TakeAway(one), Step::TakeAway(two)]
+        );
     }
 
     #[test]
@@ -238,7 +237,11 @@ mod tests {
             (Step::TakeAway(None), Meaning::LostAccess, true),
         ] {
             let mut facts = Facts { there: set([place, None]), ..Facts::default() };
-            assert_eq!(facts.note(step, Err((Some(meaning), "no".to_owned()))), again, "{step:?} {meaning:?}");
+            assert_eq!(
+                facts.note(step, Err((Some(meaning), "no".to_owned()))),
+                again,
+                "{step:?} {meaning:?}"
+            );
             assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {meaning:?}");
         }
         let mut facts = Facts { there: set([place]), application: Some(Snowflake(9)), ..Facts::default() };
