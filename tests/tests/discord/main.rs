@@ -13,6 +13,7 @@ mod foreign;
 mod numbers;
 mod people;
 mod queue;
+mod reload;
 mod restarts;
 mod rules;
 mod shards;
