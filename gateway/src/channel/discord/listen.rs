@@ -110,8 +110,9 @@ impl Ear {
             inner.pulse.begins();
             inner.registered.begin_anew();
             *line = Line::open(&inner);
+        } else {
+            inner.registered.look();
         }
-        inner.registered.look();
     }
 
     /// Looks again at some of those conversations that the bot was refused.
