@@ -8,19 +8,24 @@ use crate::sys::Sys;
 use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Hello, Home, Refusal, RefusalCode, Role, Welcome};
+use std::pin::Pin;
 
 /// The longest machine id; systemd's have 33 bytes.
 const MACHINE_ID_BYTES_MAX: usize = 256;
 
+/// Ends when what was learnt of a gateway is on disk, or when waiting for the disk is over.
+pub(crate) type OnRecord = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 impl Owner {
-    /// Lets a client in, or says why not.
+    /// Lets a client in, or says why not. The welcome is for after what is returned beside it: when it is said, it is on
+    /// record whose gateway this is, and a copy of it is told apart whatever befalls the supervisor (H15).
     pub(crate) fn hello(
         &mut self,
         hello: &Hello,
         version: u16,
         peer: Peer,
         link: Link,
-    ) -> Result<Welcome, Refusal> {
+    ) -> Result<(Welcome, Option<OnRecord>), Refusal> {
         if self.stopping || self.leaving {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
         }
@@ -36,10 +41,10 @@ impl Owner {
                 "the supervisor does not take orders from the trees in its care",
             ));
         }
-        let (who, epoch) = match &hello.role {
+        let (who, epoch, on_record) = match &hello.role {
             Role::Admin => {
                 self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
-                (Who::Admin, 0)
+                (Who::Admin, 0, None)
             }
             Role::Gateway { instance_id, epoch, home } => {
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
@@ -47,21 +52,22 @@ impl Owner {
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
                     return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
                 }
-                self.admit_gateway(*instance_id, *epoch, home, peer)?;
-                (Who::Gateway(*instance_id), *epoch)
+                let on_record = self.admit_gateway(*instance_id, *epoch, home, peer)?;
+                (Who::Gateway(*instance_id), *epoch, on_record)
             }
         };
         tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
         // Opened after the peer connected: should its number be another's by now, the connection has ended.
         let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
         self.links.insert(link.id(), Connected { link, who, peer, epoch, process });
-        Ok(Welcome {
+        let welcome = Welcome {
             version,
             features: Vec::new(),
             pid: self.context.me.pid,
             supervisor_id: self.supervisor_id.clone(),
             credit_bytes: self.context.config.credit_bytes,
-        })
+        };
+        Ok((welcome, on_record))
     }
 
     fn admit_gateway(
@@ -70,7 +76,7 @@ impl Owner {
         epoch: u64,
         home: &Home,
         peer: Peer,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<OnRecord>, Refusal> {
         let uid = peer.uid;
         let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
         let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
@@ -95,15 +101,10 @@ impl Owner {
             }
             self.make_room_for_gateway(uid)?;
         }
-        if self.installations.get(&gateway) != Some(&installation) {
-            let (store, row) = (self.context.store.clone(), installation.clone());
-            tokio::spawn(async move {
-                if let Err(error) = store.save_installation(&row).await {
-                    tracing::error!(%error, gateway = %row.gateway, "what is known of a gateway is not recorded");
-                }
-            });
-            self.installations.insert(gateway, installation);
-        }
+        let is_new = self.installations.get(&gateway) != Some(&installation);
+        let on_record: Option<OnRecord> =
+            is_new.then(|| Box::pin(self.context.store.record_installation(&installation)) as OnRecord);
+        self.installations.insert(gateway, installation);
         self.detached_at_ms.remove(&gateway);
         let old: Vec<LinkId> =
             self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
@@ -118,6 +119,6 @@ impl Owner {
                 ));
             }
         }
-        Ok(())
+        Ok(on_record)
     }
 }

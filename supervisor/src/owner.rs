@@ -224,9 +224,18 @@ impl Owner {
 
     pub(crate) fn on(&mut self, event: Event) {
         match event {
+            // A client that went away in the meantime is noticed by its own task.
             Event::Hello { hello, version, peer, link, answer } => {
-                // A client that went away in the meantime is noticed by its own task.
-                let _ = answer.send(self.hello(&hello, version, peer, link));
+                match self.hello(&hello, version, peer, link) {
+                    Ok((welcome, Some(on_record))) => {
+                        tokio::spawn(async move {
+                            on_record.await;
+                            let _ = answer.send(Ok(welcome));
+                        });
+                    }
+                    Ok((welcome, None)) => drop(answer.send(Ok(welcome))),
+                    Err(refusal) => drop(answer.send(Err(refusal))),
+                }
             }
             Event::Request { body, to } => self.request(body, to),
             Event::Unlinked(id) => self.unlink(id),

@@ -246,12 +246,20 @@ impl Store {
         self.jobs.as_ref().is_ok_and(|jobs| jobs.try_send(Job { op, done }).is_ok())
     }
 
-    /// Writes what is known about a gateway.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn save_installation(&self, installation: &Installation) -> Result<(), StoreError> {
-        self.run(Op::SaveInstallation(Box::new(installation.clone()))).await
+    /// Has what is known about a gateway written, in turn and from now on: before any lease that it asks for later. What
+    /// is returned waits until that is durable; a disk that fails is only reported, and one that hangs is waited for
+    /// only so long, since who is away cannot end what it left here.
+    pub fn record_installation(&self, known: &Installation) -> impl Future<Output = ()> + Send + use<> {
+        let gateway = known.gateway;
+        let asked = self.ask(Op::SaveInstallation(Box::new(known.clone())));
+        async move {
+            let error = match tokio::time::timeout(PROCESSES_WAIT, answer(asked)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
+            };
+            tracing::error!(%gateway, error, "what is known of a gateway is not on record");
+        }
     }
 
     /// Forgets a gateway that has no lease.

@@ -47,7 +47,7 @@ async fn what_is_saved_is_loaded() {
     plain.state_reason = "changed".into();
     plain.exit = Some(ExitStatus::Unknown);
     store.save_lease(&plain).await.unwrap();
-    store.save_installation(&known).await.unwrap();
+    store.record_installation(&known).await;
     drop(store);
     writer.finish();
 
@@ -229,7 +229,7 @@ async fn a_damaged_home_is_not_believed_and_the_others_are() {
     };
     let (sound, spoilt) = (home(5), home(6));
     for known in [&sound, &spoilt] {
-        store.save_installation(known).await.unwrap();
+        store.record_installation(known).await;
     }
     store.finish().await.unwrap();
     writer.finish();

@@ -80,16 +80,19 @@ async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
 
 #[tokio::test]
 async fn h15_a09_r_a_copied_state_directory_is_recognised_after_a_restart_too() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    drop(identity.connect().await);
-    host.stop();
-    host.start();
-    let mut copy = identity.clone();
-    copy.home = Home { ino: 99, ..copy.home };
-    copy.epoch = 9;
-    assert_eq!(refused(copy.try_connect().await), RefusalCode::CloneDetected);
-    drop(identity.connect().await);
+    // However the supervisor ends: who was welcomed is on record.
+    for end in [|host: &mut Host| assert_eq!(host.stop(), Some(0)), Host::crash] {
+        let mut host = Host::new();
+        let identity = host.gateway();
+        drop(identity.connect().await);
+        end(&mut host);
+        host.start();
+        let mut copy = identity.clone();
+        copy.home = Home { ino: 99, ..copy.home };
+        copy.epoch = 9;
+        assert_eq!(refused(copy.try_connect().await), RefusalCode::CloneDetected);
+        drop(identity.connect().await);
+    }
 }
 
 /// A gateway that dies between its Hello and the answer is gone like any other: its leases do not wait for ever.

@@ -63,6 +63,9 @@ fn nothing_that_is_said_breaks_a_limit() {
     let steps = [fence.as_str(), "say Wait.", "sleep 2500", &fence, &fence].join("\n");
     stage.fake.post(stage.ann, thread, &steps);
     until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    // The card is folded after the answer is told; until then it shows a piece of it.
+    let folded = || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done"));
+    until(SOON, "the card is folded", folded);
     let crabs = |text: &str| text.matches('🦀').count();
     let parts = texts(&stage.told(thread));
     let answer: Vec<&String> = parts.iter().filter(|text| !text.starts_with("Done")).collect();
