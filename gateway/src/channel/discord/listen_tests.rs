@@ -5,7 +5,6 @@ use crate::channel::discord::{Discord, Settings, door};
 use crate::channel::{
     Amended, Change, Changed, ConversationRef, Inbound, Offered, Reply, Said, Suggest, Suggestion,
 };
-use crate::tests::eventually;
 use acp_discord::core::base::Base;
 use acp_discord::core::closes;
 use acp_discord::core::event::{Member, User};
@@ -27,6 +26,16 @@ impl Desk {
     fn notes(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
+}
+
+async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_secs(40), waiting).await;
+    assert!(done.is_ok(), "{what} did not happen in time");
 }
 
 fn ready<'a, T: Send + 'a>(value: T) -> Reply<'a, T> {
@@ -119,10 +128,9 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
         let desk = Arc::new(Desk::default());
         let ear = Ear::new(Arc::clone(&inner), Arc::clone(&desk) as Arc<dyn Inbox>);
         let hearing = tokio::spawn(ear.hear(line));
-        eventually("everything is taken", || async { (desk.notes().len() >= texts.len()).then_some(()) })
-            .await;
+        eventually("everything is taken", || desk.notes().len() >= texts.len()).await;
         assert_eq!(desk.notes(), texts, "{has_failed}");
-        eventually("the next one begins", || async { (!inner.pulse.has_failed()).then_some(()) }).await;
+        eventually("the next one begins", || !inner.pulse.has_failed()).await;
         hearing.abort();
     }
 }
