@@ -13,8 +13,8 @@ use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::store::Store;
 use crate::store::delivery::{self as rows, Due};
+use crate::store::{Store, cards as card_rows, now_ms};
 use acp_shared::ids::BindingId;
 use pass::Pass;
 use std::collections::{BTreeMap, HashMap};
@@ -34,6 +34,8 @@ const REST_TIMES: u32 = 4;
 const REST_MS_MAX: u64 = 500;
 /// How often ended bindings are looked for that still owe something.
 const SWEEP_MS: u64 = 60_000;
+/// How often cards are looked for that could not be folded.
+const TIDY_MS: u64 = 2_000;
 /// First pause after a part was not taken; doubled each time.
 const RETRY_FIRST_MS: u64 = 250;
 /// How long a binding rests whose task ended out of order, in milliseconds.
@@ -73,12 +75,15 @@ pub(crate) async fn run(
     let mut tasks = Tasks::default();
     let mut marks = Marks::new();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
+    let mut tidy = tokio::time::interval(Duration::from_millis(TIDY_MS));
+    tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut gather = Duration::from_millis(GATHER_MS);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_owing(&store, &mut marks).await,
+            _ = tidy.tick() => look_again(&store, &mut marks).await,
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
         }
@@ -140,6 +145,20 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
             }
         }
         Err(error) => tracing::warn!(%error, "delivery cannot look for ended bindings"),
+    }
+}
+
+/// Where a card could not be folded that is tried again, also where nothing is journaled any more.
+async fn look_again(store: &Store, marks: &mut Marks) {
+    let found = store.read("delivery_open", |db| card_rows::left_open(db, now_ms())).await;
+    for id in found.unwrap_or_else(|error| {
+        tracing::warn!(%error, "delivery cannot look for open cards");
+        Vec::new()
+    }) {
+        let mark = marks.entry(id).or_default();
+        if !mark.busy {
+            mark.cursor = None;
+        }
     }
 }
 

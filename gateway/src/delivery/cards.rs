@@ -10,7 +10,8 @@ use crate::core::card::{Act, Came, Card, Known, Pace};
 use crate::core::project::actions::of_card;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
-use crate::store::{StoreError, cards, delivery, now_ms};
+use crate::store::cards::{self, Folded};
+use crate::store::{StoreError, delivery, now_ms};
 use acp_shared::ids::RunId;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -152,7 +153,7 @@ impl<'a> Keeper<'a> {
             let (run_id, after) = (kept.run_id, kept.through);
             // Commit, then act: whoever comes after a crash looks for the card, and folds it in the end.
             if matches!(act, Act::Post { .. }) {
-                self.remember(run_id, false).await?;
+                self.remember(run_id).await?;
             }
             let watching = wake.clone();
             let came = tokio::select! {
@@ -172,7 +173,7 @@ impl<'a> Keeper<'a> {
             kept.card.came(now, came);
             if matches!(act, Act::Post { .. }) {
                 kept.card.posted(now_ms());
-                self.remember(run_id, false).await?;
+                self.remember(run_id).await?;
             }
         }
     }
@@ -232,7 +233,7 @@ impl<'a> Keeper<'a> {
         let Some(kept) = self.kept.as_mut() else { return Ok(()) };
         let run_id = kept.run_id;
         let Some(act) = kept.card.rotate(now_ms(), self.channel.edits_until_ms()) else { return Ok(()) };
-        self.remember(run_id, false).await?;
+        self.remember(run_id).await?;
         tokio::select! {
             biased;
             () = self.pass.stop.cancelled() => {}
@@ -297,10 +298,10 @@ impl<'a> Keeper<'a> {
     }
 
     /// Commits where the card is.
-    async fn remember(&self, run_id: RunId, is_folded: bool) -> Result<(), StoreError> {
+    async fn remember(&self, run_id: RunId) -> Result<(), StoreError> {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
         let id = self.binding.binding_id;
-        let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known, is_folded);
+        let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known);
         self.pass.store.write("delivery_card", keep).await
     }
 
@@ -312,29 +313,40 @@ impl<'a> Keeper<'a> {
         }
         while self.read_on(u64::MAX).await?.1 && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over()) {
         }
-        tokio::select! {
+        let came = tokio::select! {
             biased;
             () = self.pass.stop.cancelled() => return Ok(()),
-            () = self.perform_last(run_id) => {}
-            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => {}
+            came = self.perform_last(run_id) => came,
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => Folded::No,
+        };
+        if let Some(known) = self.kept.take().map(|kept| kept.card.known().clone()) {
+            let id = self.binding.binding_id;
+            let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, came);
+            self.pass.store.write("delivery_fold", fold).await?;
         }
-        self.remember(run_id, true).await?;
-        self.kept = None;
         Ok(())
     }
 
     /// Folds a card; one whose sending had an uncertain end is looked for first.
-    async fn perform_last(&mut self, run_id: RunId) {
-        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return };
+    async fn perform_last(&mut self, run_id: RunId) -> Folded {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else {
+            return Folded::Yes;
+        };
         if known.message_id.is_none() && self.channel.can_edit() {
-            let message = self.message(run_id, known.number, "", Vec::new());
-            let found = self.channel.lookup(&self.binding.conversation, &message).await;
-            if let (Lookup::Found { message_id }, Some(kept)) = (found, self.kept.as_mut()) {
-                kept.card.is_found(message_id);
+            let message = self.message(run_id, known.number, "", of_card(run_id));
+            match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
+                (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
+                (Lookup::Absent, _) => return Folded::Absent,
+                (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
+                    return Folded::No;
+                }
             }
         }
-        if let Some(act) = self.kept.as_ref().and_then(|kept| kept.card.fold()) {
-            self.perform(run_id, &act, Vec::new()).await;
+        match self.kept.as_ref().and_then(|kept| kept.card.fold()) {
+            Some(act) if matches!(self.perform(run_id, &act, Vec::new()).await, Came::Later { .. }) => {
+                Folded::No
+            }
+            Some(_) | None => Folded::Yes,
         }
     }
 }

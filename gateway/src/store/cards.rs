@@ -13,6 +13,16 @@ use rusqlite::{Connection, Row, params};
 const ROWS_MAX: u64 = 256;
 const BYTES_MAX: usize = 1024 * 1024;
 
+/// How often it is tried at most to have a card say that its run is over.
+const TRIES_MAX: u32 = 60;
+/// How often one is looked for at most that is not there; with the pauses that is half a minute.
+const ABSENT_MAX: u32 = 6;
+/// The pause after the first attempt, in milliseconds, and the longest one.
+const PAUSE_MS: u64 = 1_000;
+const PAUSE_MS_MAX: u64 = 5 * 60_000;
+/// The most conversations that are looked after in one go.
+const BINDINGS_MAX: u32 = 1_000;
+
 /// What there is to be done about the cards of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cards {
@@ -87,7 +97,7 @@ pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64)
     Ok(News { rows, through, shown: shown.unwrap_or(0), is_more })
 }
 
-/// Keeps where a card is.
+/// Keeps where a card is that says that something goes on.
 ///
 /// # Errors
 /// What SQLite says.
@@ -96,10 +106,9 @@ pub(crate) fn keep(
     binding_id: BindingId,
     run_id: RunId,
     known: &Known,
-    is_folded: bool,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_card (binding_key, run_id, message_id, number, through_session_seq, \
-        folded, updated_at, posted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
+        folded, updated_at, posted_at) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
         message_id = excluded.message_id, number = excluded.number, \
         through_session_seq = excluded.through_session_seq, folded = excluded.folded, \
         updated_at = excluded.updated_at, posted_at = excluded.posted_at";
@@ -112,10 +121,58 @@ pub(crate) fn keep(
             known.message_id,
             known.number,
             Int(known.through),
-            is_folded,
             Int(now_ms()),
             known.posted_at_ms.map(Int)
         ],
     )?;
     Ok(())
+}
+
+/// Whether a card says that its run is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Folded {
+    /// It does.
+    Yes,
+    /// It is not there. It may have been sent and be about to come.
+    Absent,
+    /// Nobody knows.
+    No,
+}
+
+/// Keeps whether a card says that its run is over; what is not sure is tried again, so many times.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn fold(
+    db: &Connection,
+    binding_id: BindingId,
+    run_id: RunId,
+    known: &Known,
+    folded: Folded,
+) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_delivery_card SET message_id = ?3, tries = tries + 1, updated_at = ?4, \
+        folded = (tries + 1 >= ?5) WHERE binding_key = ?1 AND run_id = ?2";
+    let tries = match folded {
+        Folded::Yes => 0,
+        Folded::Absent => ABSENT_MAX,
+        Folded::No => TRIES_MAX,
+    };
+    let keys = (binding_id.to_string(), run_id.to_string());
+    run(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), tries])?;
+    Ok(())
+}
+
+/// The bindings with cards that say that something goes on, though that is over, of which it is time to try again: later
+/// each time.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn left_open(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
+    const SQL: &str = "SELECT DISTINCT c.binding_key AS binding_key FROM acp_delivery_card AS c \
+        JOIN acp_runs AS r ON r.run_id = c.run_id JOIN acp_bindings AS b ON b.binding_key = c.binding_key \
+        WHERE c.folded = 0 AND r.state <> 'running' AND b.status <> 'parked' \
+        AND c.updated_at + min(?1, ?2 << min(c.tries, 16)) <= ?3 LIMIT ?4";
+    all(db, SQL, params![Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms), BINDINGS_MAX], |row| {
+        id(row, "binding_key")
+    })
 }

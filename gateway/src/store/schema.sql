@@ -172,6 +172,7 @@ CREATE TABLE acp_delivery_card (
   number INTEGER NOT NULL CHECK (number >= 0),
   through_session_seq INTEGER NOT NULL CHECK (through_session_seq >= 0),
   posted_at INTEGER,
+  tries INTEGER NOT NULL DEFAULT 0 CHECK (tries >= 0),
   folded INTEGER NOT NULL CHECK (folded IN (0, 1)),
   updated_at INTEGER NOT NULL,
   PRIMARY KEY (binding_key, run_id)

@@ -10,7 +10,13 @@ fn begin(stage: &Stage) -> u64 {
     stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
     stage.fake.post(stage.ann, thread, SLOW);
-    until(SOON, "the turn runs", || stage.house.prompts_received(SLOW) == 1);
+    // What is killed later loses what it has not read yet.
+    let key = stage.key(thread);
+    let is_kept = || {
+        let rows = stage.house.history(&key);
+        rows.iter().any(|row| row["text"] == "begun")
+    };
+    until(SOON, "the turn runs and its beginning is kept", is_kept);
     thread
 }
 

@@ -4,7 +4,7 @@ use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
 use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
-use acp_tests::fake_discord::core::model::{Id, Interaction, Message};
+use acp_tests::fake_discord::core::model::{Command, Id, Interaction, Message};
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::wait::{SOON, eventually, until};
 use rustix::process::Signal;
@@ -98,8 +98,9 @@ impl Stage {
 
     /// Waits until the bot is connected and its commands are registered.
     pub fn is_there(&self) {
+        let is_own = |command: &Command| command.application_id == self.bot.application;
         until(SOON, "the bot is there", || {
-            self.fake.connected(self.bot.user) && !self.fake.commands().is_empty()
+            self.fake.connected(self.bot.user) && self.fake.commands().iter().any(is_own)
         });
     }
 

@@ -165,6 +165,8 @@ pub struct Message {
     pub reference: Option<Snowflake>,
     /// What its sender gave it to know it by; only in what the gateway says, and only for the bot's own messages.
     pub nonce: Option<String>,
+    /// What its buttons carry; empty for those of others without the message content intent.
+    pub buttons: Vec<String>,
     /// Its flags.
     pub flags: u64,
 }

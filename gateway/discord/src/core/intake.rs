@@ -89,6 +89,7 @@ mod tests {
             mention_roles: Vec::new(),
             reference: None,
             nonce: None,
+            buttons: Vec::new(),
             flags: 0,
         }
     }

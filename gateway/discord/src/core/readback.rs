@@ -15,6 +15,8 @@ pub struct Wanted {
     pub content: String,
     /// The sizes of its attachments, in bytes.
     pub attachments: Vec<u64>,
+    /// What a button of it carries, where no other message has that one: then what it says does not matter.
+    pub button: Option<String>,
     /// Messages that are known to be others of ours.
     pub known: HashSet<Snowflake>,
 }
@@ -28,15 +30,17 @@ pub fn normalised(text: &str) -> String {
 }
 
 impl Wanted {
-    /// Whether this is it. A nonce decides where there is one; else author, text and attachments do.
+    /// Whether this is it. A nonce decides where there is one; else its button, where it has one of its own; else text and
+    /// attachments do.
     #[must_use]
     pub fn is(&self, shown: &Message) -> bool {
         if shown.author.user.id != self.me || self.known.contains(&shown.id) {
             return false;
         }
-        match &shown.nonce {
-            Some(nonce) => *nonce == self.nonce,
-            None => {
+        match (&shown.nonce, &self.button) {
+            (Some(nonce), _) => *nonce == self.nonce,
+            (None, Some(button)) => shown.buttons.contains(button),
+            (None, None) => {
                 let files = shown.attachments.iter().map(|file| file.size);
                 normalised(&shown.text) == normalised(&self.content)
                     && files.eq(self.attachments.iter().copied())
@@ -88,6 +92,7 @@ mod tests {
             mention_roles: Vec::new(),
             reference: None,
             nonce: nonce.map(str::to_owned),
+            buttons: Vec::new(),
             flags: 0,
         }
     }
@@ -109,6 +114,7 @@ mod tests {
             nonce: "n1".to_owned(),
             content: content.to_owned(),
             attachments: Vec::new(),
+            button: None,
             known: HashSet::from([Snowflake(11)]),
         }
     }
@@ -131,6 +137,14 @@ mod tests {
         let with_file = Wanted { attachments: vec![3, 4], ..wanted("") };
         assert!(with_file.is(&with_files(&[3, 4], shown(12, 7, "", None))));
         assert!(!with_file.is(&shown(12, 7, "", None)));
+        let with_button = Wanted { button: Some("acp1:stop".to_owned()), ..wanted("") };
+        let card = |text: &str, carried: &str| Message {
+            buttons: vec![carried.to_owned()],
+            ..shown(12, 7, text, None)
+        };
+        assert!(with_button.is(&card("whatever it says by now", "acp1:stop")));
+        assert!(!with_button.is(&card("", "acp1:stop another")));
+        assert!(!with_button.is(&shown(12, 7, "", None)));
     }
 
     #[test]

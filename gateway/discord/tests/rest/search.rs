@@ -17,6 +17,7 @@ fn search(known: &[u64]) -> Search {
         nonce: "n1".to_owned(),
         content: "the answer\n".to_owned(),
         attachments: Vec::new(),
+        button: None,
         known: known.iter().copied().map(Snowflake).collect::<HashSet<_>>(),
     };
     Search { channel: HERE, first_attempt_ms: SENT_MS, skew_ms: 10_000, wanted }

@@ -195,6 +195,7 @@ impl Inner {
                 nonce: message.nonce.clone(),
                 content: message.tagged(),
                 attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
+                button: render::button_of_card(message),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
             },
         };

@@ -53,6 +53,12 @@ fn button(action: &Action) -> Option<Button> {
     (!label.is_empty()).then_some(Button { label, style, press, disabled: false })
 }
 
+/// What the button of a card carries, which no other message has: a card is known by it whatever it says by now.
+pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
+    let of_card = message.actions.first().filter(|_| message.kind == PartKind::Card)?;
+    custom_id::encode(&of_card.command).ok()
+}
+
 /// As much of the beginning of a text as so many UTF-16 units hold: what people see as one character stays whole, unless
 /// it has no room alone.
 fn fit(text: &str, units: usize) -> String {

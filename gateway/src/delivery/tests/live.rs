@@ -20,6 +20,8 @@ pub(super) struct Board {
     pub(super) edits_until_ms: Option<u64>,
     /// Edits have no end from now on.
     pub(super) is_stuck: AtomicBool,
+    /// Edits fail from now on.
+    pub(super) is_away: AtomicBool,
     /// Sending waits from now on until somebody takes that back.
     pub(super) is_slow: AtomicBool,
     /// The answer to what is sent is lost from now on.
@@ -135,6 +137,9 @@ impl Channel for Board {
                 std::future::pending::<()>().await;
             }
             self.edits.fetch_add(1, Ordering::SeqCst);
+            if self.is_away.load(Ordering::SeqCst) {
+                return EditOutcome::Failed { why: "away".to_owned() };
+            }
             if !self.limit().fits(&message.text) {
                 return EditOutcome::Gone { why: "it is too long".to_owned() };
             }
@@ -300,6 +305,31 @@ async fn a_card_is_gone_on_with_after_a_crash() {
     board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
     stop.cancel();
     task.await.unwrap();
+}
+
+/// A channel that is away at that moment costs nobody the truth: what says that a turn goes on is tried again.
+#[tokio::test]
+async fn a_card_that_cannot_be_folded_is_folded_later() {
+    for is_restarted in [false, true] {
+        let (_dir, store, mut scribe) = begun().await;
+        let board = Board::new(true);
+        let (mut task, mut stop) = drive(&store, &board, LIVE);
+        scribe.say("One. ").await;
+        board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+        board.is_away.store(true, Ordering::SeqCst);
+        scribe.done().await;
+        board.until("the answer", |shown| shown == [card("Working\n\nOne."), last("One.")]).await;
+        eventually("the attempt", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
+        if is_restarted {
+            stop.cancel();
+            task.await.unwrap();
+            (task, stop) = drive(&store, &board, LIVE);
+        }
+        board.is_away.store(false, Ordering::SeqCst);
+        board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
+        stop.cancel();
+        task.await.unwrap();
+    }
 }
 
 /// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.

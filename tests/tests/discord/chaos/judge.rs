@@ -8,12 +8,14 @@
 //! - instead of it, when agents of that thread were killed while the message was there or shortly before it was said: a
 //!   beginning of the answer, or nothing of it, and that the turn failed, said once;
 //! - that a message waits for its turn, at most once for each;
+//! - a card for each message at the most, which says that the turn is over;
+//! - where the agent asks, its question at most once, with nothing left to press, and what is said about a press;
 //! - that the agent ended, once for each time at which one was killed, and when it ended before it was ready, why.
 //!
 //! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
 //! was heard. No nonce is in two messages.
 
-use crate::stage::untagged;
+use crate::stage::{labels, untagged};
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::house::AGENT;
@@ -23,6 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAILED: &str = "The turn failed (";
 /// That a message waits.
 const WAITS: &str = "The agent is busy: queued behind ";
+/// With this a question begins.
+pub(super) const ASKS: &str = "The agent asks for a permission: ";
+/// That a question is settled.
+const SETTLED: &str = "The permission is answered: ";
+/// With these a card begins that is over.
+const FOLDED: [&str; 4] = ["Done", "Failed", "Cancelled", "Not followed any more"];
+/// With these a card begins that is not.
+const OPEN: [&str; 2] = ["Working", "Waiting for an answer"];
 /// That an agent ended.
 const ENDED: [&str; 2] = ["The agent ended (", "The agent ended before it opened a session ("];
 
@@ -39,6 +49,8 @@ pub(super) struct Said {
     pub(super) answer: String,
     /// When it was said, in milliseconds since 1970.
     pub(super) at_ms: u64,
+    /// The agent asks for a permission before it ends.
+    pub(super) asks: bool,
     /// Discord may have told of it late, or not at all.
     pub(super) may_be_late: bool,
 }
@@ -90,6 +102,8 @@ pub(super) enum Wrong {
     Incomplete { token: String, text: String },
     /// A turn failed of which nothing was struck.
     Unstruck { text: String },
+    /// A card says that its turn goes on, or something can be pressed that does nothing any more.
+    Open { text: String },
     /// Something that nobody is owed.
     Unknown { text: String },
     /// An agent got a message so many times.
@@ -122,6 +136,12 @@ struct Shown {
     finals: Vec<Final>,
     /// When it was said that a message waits.
     waits: usize,
+    /// How many cards there are.
+    cards: usize,
+    /// How many questions are said to be settled.
+    settled: usize,
+    /// What questions are about.
+    asked: Vec<String>,
     /// When it was said that an agent ended.
     ends: Vec<u64>,
 }
@@ -180,6 +200,13 @@ impl<'a> Judge<'a> {
         if shown.waits > said.len() {
             self.wrong(Wrong::Unknown { text: format!("{WAITS}: {} times in {thread}", shown.waits) });
         }
+        if shown.cards > said.len() {
+            self.wrong(Wrong::Unknown { text: format!("{} cards in {thread}", shown.cards) });
+        }
+        self.asked(&said, &shown.asked);
+        if shown.settled > shown.asked.len() {
+            self.wrong(Wrong::Unknown { text: format!("{SETTLED}: {} times in {thread}", shown.settled) });
+        }
         self.ends(thread, &shown.ends);
         let owners = self.owners(&said, &shown.finals);
         let mut order = Vec::new();
@@ -206,9 +233,22 @@ impl<'a> Judge<'a> {
         let mut open = String::new();
         for message in messages {
             let text = untagged(&message.content);
-            if text.starts_with(WAITS) {
+            let begins = |starts: &[&str]| starts.iter().any(|start| text.starts_with(start));
+            let is_open = is_open(text);
+            if is_open || !labels(message).is_empty() {
+                self.wrong(Wrong::Open { text: text.to_owned() });
+            }
+            // What is said about a press is an answer to it.
+            if message.origin.is_some() {
+            } else if text.starts_with(SETTLED) {
+                shown.settled += 1;
+            } else if is_open || begins(&FOLDED) {
+                shown.cards += 1;
+            } else if let Some(about) = text.strip_prefix(ASKS) {
+                shown.asked.push(tokens(about).next().unwrap_or_default().to_owned());
+            } else if text.starts_with(WAITS) {
                 shown.waits += 1;
-            } else if ENDED.iter().any(|start| text.starts_with(start)) {
+            } else if begins(&ENDED) {
                 shown.ends.push(message.created_ms);
             } else {
                 open.push_str(text);
@@ -223,6 +263,18 @@ impl<'a> Judge<'a> {
             self.wrong(Wrong::Unknown { text: open });
         }
         shown
+    }
+
+    /// Each question is of a turn of this thread that asks, and there once.
+    fn asked(&mut self, said: &[&'a Said], asked: &[String]) {
+        let mut seen = BTreeSet::new();
+        for token in asked {
+            if !said.iter().any(|said| said.asks && said.token == *token) {
+                self.wrong(Wrong::Unknown { text: format!("{ASKS}{token}") });
+            } else if !seen.insert(token) {
+                self.wrong(Wrong::Twice { what: format!("{ASKS}{token}") });
+            }
+        }
     }
 
     /// Each end of an agent that is told of has a death of its own before it.
@@ -326,6 +378,11 @@ impl<'a> Judge<'a> {
         let unasked: Vec<Wrong> = unasked.map(|text| Wrong::Unasked { text: text.clone() }).collect();
         self.verdict.wrong.extend(unasked);
     }
+}
+
+/// Whether a message is a card that says that its turn goes on.
+pub(super) fn is_open(text: &str) -> bool {
+    OPEN.iter().any(|start| text.starts_with(start))
 }
 
 /// The text without its last line, when that is the line about the turn.

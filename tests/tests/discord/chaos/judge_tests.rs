@@ -18,6 +18,7 @@ fn case() -> Case {
         prompt: format!("ask {token}"),
         answer: format!("{token} begins\n{token} ends"),
         at_ms,
+        asks: token == "tok-1-2",
         may_be_late: false,
     };
     let said = vec![
@@ -87,6 +88,17 @@ fn replaced(at: usize, with: Vec<Message>) -> Vec<Message> {
     all
 }
 
+/// A question, of which nothing can be pressed any more.
+fn question(token: &str) -> Message {
+    message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: allow-once (boss)."))
+}
+
+/// A button on a message.
+fn with_button(message: Message) -> Message {
+    let button = json!({"type": 2, "label": "Stop", "style": 4, "custom_id": "x"});
+    Message { components: vec![json!({"type": 1, "components": [button]})], ..message }
+}
+
 fn failed(told: &str) -> Message {
     let text =
         format!("{told}The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.{LINE}");
@@ -122,6 +134,12 @@ fn what_may_be_seen() {
             "that an agent ended",
             vec![strike],
             replaced(1, vec![message(ONE, "The agent ended (killed by signal 9)."), answer(ONE, "tok-1-2")]),
+            (4, 0),
+        ),
+        (
+            "a card that is over, and a question that was answered",
+            vec![],
+            replaced(1, vec![message(ONE, "Done: 1 tool call"), question("tok-1-2"), answer(ONE, "tok-1-2")]),
             (4, 0),
         ),
         (
@@ -226,6 +244,31 @@ fn what_may_not_be_seen() {
             "an end of nothing",
             [good(), vec![message(ONE, "The agent ended (killed by signal 9).")]].concat(),
             vec![Wrong::Unstruck { text: "an agent of 11 ended".to_owned() }],
+        ),
+        (
+            "a card that goes on",
+            [good(), vec![message(ONE, "Working\n\ntok-1-3 begins")]].concat(),
+            vec![Wrong::Open { text: "Working\n\ntok-1-3 begins".to_owned() }],
+        ),
+        (
+            "too many cards",
+            [good(), vec![message(TWO, "Done"), message(TWO, "Failed")]].concat(),
+            vec![unknown("2 cards in 12")],
+        ),
+        (
+            "something to press on what is over",
+            replaced(1, vec![with_button(question("tok-1-2")), answer(ONE, "tok-1-2")]),
+            vec![Wrong::Open { text: question("tok-1-2").content }],
+        ),
+        (
+            "a question twice",
+            replaced(1, vec![question("tok-1-2"), question("tok-1-2"), answer(ONE, "tok-1-2")]),
+            vec![twice("The agent asks for a permission: tok-1-2")],
+        ),
+        (
+            "a question of nobody's",
+            [good(), vec![question("tok-1-3")]].concat(),
+            vec![unknown("The agent asks for a permission: tok-1-3")],
         ),
         (
             "what nobody is owed",

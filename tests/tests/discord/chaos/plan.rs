@@ -134,6 +134,8 @@ pub(super) struct Turn {
     pub(super) prompt: String,
     /// What it answers.
     pub(super) answer: String,
+    /// The agent asks for a permission in it.
+    pub(super) asks: bool,
 }
 
 /// What is in one turn and in its answer, and nowhere else.
@@ -144,7 +146,7 @@ pub(super) fn token(thread: usize, number: usize) -> String {
 impl Turn {
     /// One that takes no time.
     pub(super) fn quick(token: &str) -> Self {
-        Self { prompt: format!("say {token}."), answer: format!("{token}.") }
+        Self { prompt: format!("say {token}."), answer: format!("{token}."), asks: false }
     }
 
     fn draw(seed: &mut Seed, token: &str) -> Self {
@@ -152,13 +154,18 @@ impl Turn {
         let say = |what: String, middle: String| Self {
             prompt: format!("say {token} begins \\n\n{what}\nsay \\n{token} ends"),
             answer: format!("{begins}\n{middle}\n{ends}"),
+            asks: false,
         };
         let pieces = |count: u64, pace: u64, size: usize| {
             let middle: String = (1..=count).map(|number| chunk_text(number, size)).collect();
             say(format!("chunks {count} pace_ms={pace} size={size}"), middle)
         };
         match seed.below(10) {
-            0..3 => Self::quick(token),
+            0..2 => Self::quick(token),
+            2 => {
+                let allowed = "permission: selected allow_once".to_owned();
+                Self { asks: true, ..say(format!("permission {token}"), allowed) }
+            }
             3..6 => say(format!("sleep {}", seed.below(1_200)), String::new()),
             6..8 => pieces(1 + seed.below(30), seed.below(30), 40),
             8 => say("tool run true".to_owned(), String::new()),

@@ -1,8 +1,8 @@
 //! The run of a plan on real processes: what is said, what is struck, and what of it the judge has to know.
 
-use super::judge::{Case, Said, Strike};
+use super::judge::{ASKS, Case, Said, Strike, is_open};
 use super::plan::{Blow, Step, Turn, Which, token};
-use crate::stage::Stage;
+use crate::stage::{Stage, button, labels};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::core::stage::SocketAct;
@@ -16,11 +16,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const CREATE: &str = "POST /channels/{}/messages";
-const MORE: &str = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n";
+const MORE: &str = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n\
+    [acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 /// Crashes are meant here.
 const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
 /// How long a message at which the gateway can be killed is waited for.
 const CATCH: Duration = Duration::from_secs(8);
+/// So long a client waits for the acknowledgement of a press, in milliseconds.
+const PRESS_MS: u64 = 3_000;
 /// What is said so long after agents died has nothing to do with it.
 const AFTERMATH_MS: u64 = 3_000;
 
@@ -39,6 +42,8 @@ pub(super) struct Storm {
     said: Vec<Said>,
     strikes: Vec<Strike>,
     before: BTreeSet<Id>,
+    /// The last press on each question.
+    pressed: BTreeMap<Id, Id>,
     /// Messages that Discord had kept when the gateway was killed, and whose receipt never left.
     pub(super) between: BTreeSet<Id>,
     /// What was done how often.
@@ -55,7 +60,8 @@ impl Storm {
         let before = stage.fake.whole_transcript().iter().map(|message| message.id).collect();
         let (said, strikes) = (Vec::new(), Vec::new());
         let (between, tally) = (BTreeSet::new(), BTreeMap::new());
-        Self { stage, threads, dirs, said, strikes, before, between, tally }
+        let pressed = BTreeMap::new();
+        Self { stage, threads, dirs, said, strikes, before, pressed, between, tally }
     }
 
     fn count(&mut self, what: &'static str) {
@@ -67,8 +73,35 @@ impl Storm {
         let (thread, at_ms, delayed) = (self.threads[thread], now_ms(), self.delayed());
         self.stage.fake.post(self.stage.ann, thread, &turn.prompt);
         let may_be_late = self.delayed() > delayed;
-        let Turn { prompt, answer } = turn.clone();
-        self.said.push(Said { thread, token, prompt, answer, at_ms, may_be_late });
+        let Turn { prompt, answer, asks } = turn.clone();
+        self.said.push(Said { thread, token, prompt, answer, at_ms, asks, may_be_late });
+    }
+
+    /// Who may answer presses the first button of every question that is open. A press that was acknowledged has been
+    /// taken: it is never made again. One that was not acknowledged in time has failed before their eyes.
+    fn press_all(&mut self) {
+        if !self.said.iter().any(|said| said.asks) {
+            return;
+        }
+        let all = self.stage.fake.whole_transcript();
+        let asks = |message: &&Message| {
+            message.author_id == self.stage.bot.user && message.content.starts_with(ASKS)
+        };
+        let interactions = self.stage.fake.interactions();
+        let is_taken = |used: &Id| {
+            let found = interactions.iter().find(|interaction| interaction.id == *used);
+            found.is_some_and(|it| it.answered.is_some() || now_ms() < it.created_ms + PRESS_MS)
+        };
+        let open = all.iter().filter(asks).filter_map(|it| Some((it, labels(it).into_iter().next()?)));
+        let open = open.filter(|(message, _)| !self.pressed.get(&message.id).is_some_and(is_taken));
+        for (message, label) in open.collect::<Vec<_>>() {
+            // It may have been answered in the meantime.
+            let used = self.stage.fake.click(self.stage.boss, message.id, &button(message, &label));
+            if let Ok(used) = used {
+                self.pressed.insert(message.id, used.id);
+                self.count("presses");
+            }
+        }
     }
 
     /// Events of messages that Discord told late or not at all, since its process began.
@@ -79,6 +112,7 @@ impl Storm {
 
     pub(super) fn step(&mut self, number: usize, step: &Step) {
         wait_for(Instant::now() + step.pause);
+        self.press_all();
         let token = token(step.thread, number);
         let (blow, turn) = (step.blow, &step.turn);
         match blow {
@@ -267,13 +301,21 @@ impl Storm {
         }
         let end = Instant::now() + LONG;
         until(2 * LONG, "the last answers", || {
+            self.press_all();
             let is_told = |(thread, token): (&Id, &String)| {
-                self.stage.told(*thread).iter().any(|message| message.content.contains(token.as_str()))
+                self.stage.finals(*thread).iter().any(|text| text.contains(token.as_str()))
             };
             // What is missing then is for the judge to say.
             self.threads.iter().zip(&last).all(is_told) || Instant::now() > end
         });
         until(SOON, "nothing is late any more", || self.stage.fake.underway().late == 0);
+        // Cards are folded and buttons taken away after what they are about.
+        let end = Instant::now() + SOON;
+        until(2 * SOON, "nothing is open", || {
+            let open = |it: &Message| !labels(it).is_empty() || is_open(&it.content);
+            let is_over = |thread: &Id| !self.stage.told(*thread).iter().any(open);
+            self.threads.iter().all(is_over) || Instant::now() > end
+        });
     }
 
     /// Ends everything, and starts Discord once more: what it has kept is what it shows now. That and the rest that a

@@ -25,7 +25,11 @@ fn written() -> Json {
         ],
         "mentions": [{ "id": "1", "username": "bot" }], "mention_roles": ["33"], "nonce": 77,
         "message_reference": { "message_id": "99", "channel_id": "10" },
-        "timestamp": "2026-11-22T09:00:00+00:00", "tts": false, "pinned": false, "embeds": [], "components": [],
+        "timestamp": "2026-11-22T09:00:00+00:00", "tts": false, "pinned": false, "embeds": [],
+        "components": [
+            { "type": 1, "components": [{ "type": 2, "custom_id": "acp1:/acp help" }, { "type": 2, "url": "https://a" }] },
+            { "type": 10, "content": "x" }, 7,
+        ],
     })
 }
 
@@ -56,6 +60,7 @@ fn a_message_with_everything() {
         mention_roles: vec![Snowflake(33)],
         reference: Some(Snowflake(99)),
         nonce: Some("77".to_owned()),
+        buttons: vec!["acp1:/acp help".to_owned()],
         flags: 4,
     };
     assert!(expected.mentions(Snowflake(1)) && !expected.mentions(Snowflake(9)));

@@ -184,6 +184,8 @@ pub(super) struct Message {
     message_reference: Option<Reference>,
     #[serde(default)]
     nonce: Option<Json>,
+    #[serde(default)]
+    components: Json,
     #[serde(default, deserialize_with = "or_null")]
     flags: u64,
 }
@@ -208,6 +210,7 @@ impl From<Message> for super::Message {
                 Json::Number(number) => Some(number.to_string()),
                 _ => None,
             }),
+            buttons: buttons(&message.components),
             flags: message.flags,
         }
     }
@@ -241,6 +244,13 @@ impl From<Edit> for super::Edit {
             by_author: edit.edited_timestamp.is_some(),
         }
     }
+}
+
+/// What the buttons of all rows carry. Components of other kinds, and of another form, are no buttons of ours.
+fn buttons(components: &Json) -> Vec<String> {
+    let rows = components.as_array().into_iter().flatten();
+    let buttons = rows.filter_map(|row| row["components"].as_array()).flatten();
+    buttons.filter_map(|button| button["custom_id"].as_str().map(str::to_owned)).collect()
 }
 
 #[derive(Deserialize, Default)]
