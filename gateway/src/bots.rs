@@ -84,17 +84,23 @@ impl Bots {
     }
 
     fn take_on(&mut self, id: &str, settings: Settings) -> Result<(), String> {
-        if let Some(bot) = self.bots.get(id) {
-            if *bot.adapter.base() == settings.base {
-                return bot.adapter.renew(settings).map_err(|error| error.to_string());
-            }
-            self.end(id);
+        let before = self.bots.get(id);
+        if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
+            return bot.adapter.renew(settings).map_err(|error| error.to_string());
         }
+        // One that takes another's place is made before that one ends.
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
         let channel = Arc::new(adapter.clone()) as Arc<dyn Channel>;
-        self.channels.register(Arc::clone(&channel)).map_err(|error| error.to_string())?;
+        let registered = match before {
+            Some(bot) => self.channels.exchange(&bot.channel, Arc::clone(&channel)),
+            None => self.channels.register(Arc::clone(&channel)),
+        };
+        registered.map_err(|error| error.to_string())?;
         let ends = self.stop.child_token();
-        self.bots.insert(id.to_owned(), Bot { adapter, channel, ends, is_heard: false });
+        let old = self.bots.insert(id.to_owned(), Bot { adapter, channel, ends, is_heard: false });
+        if let Some(old) = old {
+            old.ends.cancel();
+        }
         Ok(())
     }
 
@@ -179,7 +185,11 @@ mod tests {
         assert!(Arc::ptr_eq(&a, &same.unwrap().0));
         let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
         assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
-        // Another service is another bot.
+        // Another service is another bot; one that cannot be made for it takes nobody's place.
+        let odd = file("odd", "\u{7f}");
+        let bad = account("a", &odd, "base_url = \"http://127.0.0.1:9\"");
+        let (same, _) = becomes(&(bad + &account("b", &one, "")), &["a", "b"]);
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
         let elsewhere = account("a", &two, "base_url = \"http://127.0.0.1:9\"");
         let (other, same) = becomes(&(elsewhere.clone() + &account("b", &one, "")), &["a", "b"]);
         assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && ends.is_cancelled());

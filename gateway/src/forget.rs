@@ -110,7 +110,22 @@ mod tests {
             Ok(())
         };
         store.write("remember", remember).await.unwrap();
+        // And one reply a day.
+        let reply = move |tx: &crate::store::Tx<'_>| {
+            for age in 0..60_u64 {
+                crate::store::replies::begin(tx, &conversation("c"), (&format!("r{age}"), "Done."), 0)?;
+                let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
+                tx.execute_batch(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"))?;
+            }
+            Ok(())
+        };
+        store.write("reply", reply).await.unwrap();
         assert_eq!(forget_said(&store, now_ms, 7).await.unwrap(), 29);
+        let left = "SELECT count(*) AS n FROM acp_reply";
+        let left = store.read("left", move |db| {
+            crate::store::codec::first(db, left, [], |row| Ok(row.get::<_, i64>("n")?))
+        });
+        assert_eq!(left.await.unwrap(), Some(31));
         let own = store.read("own", |db| {
             (0..60)
                 .map(|age| said::is_own(db, &conversation("c"), &format!("m{age}")))

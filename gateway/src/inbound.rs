@@ -10,7 +10,7 @@ mod tell;
 
 use crate::bindings::router::Arrival;
 use crate::bindings::{BoundDeliveryRouter, ConfiguredBindings, SessionBindingService};
-use crate::channel::Channels;
+use crate::channel::{Beside, Channels};
 use crate::commands::Commands;
 use crate::core::binding::Stale;
 use crate::core::command;
@@ -24,8 +24,8 @@ use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
-use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome};
-use crate::store::{Health, Store, StoreError, buttons, commands, console, now_ms, said};
+use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome, Whose};
+use crate::store::{Health, Store, StoreError, buttons, commands, console, now_ms, replies, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
@@ -290,7 +290,7 @@ impl Inner {
     }
 
     async fn take_in_turn(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let Some(row) = self.commit(&inbound).await? else {
+        let Some((row, deaf)) = self.commit(&inbound).await? else {
             tracing::debug!(message_id = inbound.message_id, "a command that another account does");
             return Ok(Outcome::Ignored { reason: "another-account".to_owned() });
         };
@@ -301,7 +301,10 @@ impl Inner {
             Some(outcome) if row.settled => return Ok(outcome),
             Some(outcome) => (outcome, true),
             None => {
-                let outcome = self.act(&row.inbound, row.files).await?;
+                let outcome = match deaf {
+                    Some(other) => other.refuse(),
+                    None => self.act(&row.inbound, row.files).await?,
+                };
                 let (said, kept) = (row.inbound.clone(), outcome.clone());
                 let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept);
                 self.store.write("inbox_record", record).await?;
@@ -309,11 +312,12 @@ impl Inner {
                 (outcome, false)
             }
         };
-        let replies = self.tell(&row.inbound, &outcome, row.received_at_ms, is_unknown).await?;
+        let told = self.tell(&row.inbound, &outcome, row.received_at_ms, is_unknown).await?;
         let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {
-            for reply in &replies {
+            for reply in &told {
+                replies::ended(tx, &reply.nonce, Some(&reply.message.message_id))?;
                 if hears_itself {
                     said::remember(tx, &said.conversation, &reply.message.message_id)?;
                 }
@@ -340,7 +344,7 @@ impl Inner {
 
     /// The accounts that may hear the same message, where only one of them is to do what it says: somebody typed a
     /// command and named none of them.
-    fn rivals(&self, inbound: &Inbound) -> Vec<String> {
+    fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
         let at = &inbound.conversation;
         let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
         let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
@@ -348,7 +352,8 @@ impl Inner {
     }
 
     /// Commits the message; on the console also as a line of the conversation. `None` when it is for another account.
-    async fn commit(&self, inbound: &Inbound) -> Result<Option<InboxRow>, Failure> {
+    /// With the other account that works there when that one cannot hear the message: nobody else would say a word.
+    async fn commit(&self, inbound: &Inbound) -> Result<Option<(InboxRow, Option<Beside>)>, Failure> {
         let said = inbound.clone();
         let shown = (said.conversation.channel == crate::channel::console::CONSOLE).then(|| {
             console::NewConsoleMessage {
@@ -363,14 +368,20 @@ impl Inner {
         });
         let rivals = self.rivals(inbound);
         let insert = move |tx: &crate::store::Tx<'_>| {
-            if inbox::is_of_another(tx, &said, &rivals)? {
-                return Ok(None);
-            }
+            let accounts: Vec<&str> = rivals.iter().map(|other| other.account_id.as_str()).collect();
+            let other = match inbox::whose(tx, &said, &accounts)? {
+                Whose::Own => None,
+                Whose::Taken => return Ok(None),
+                Whose::Other { number, has_own } => match rivals.get(number) {
+                    Some(other) if !has_own && other.deaf.is_none() => return Ok(None),
+                    other => other.cloned(),
+                },
+            };
             let row = inbox::insert(tx, &said)?;
             if let Some(shown) = &shown {
                 console::insert(tx, shown)?;
             }
-            Ok(Some(row))
+            Ok(Some((row, other)))
         };
         self.store.write("inbox_insert", insert).await.map_err(Failure::from)
     }

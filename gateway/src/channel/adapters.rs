@@ -4,6 +4,8 @@ use super::{Channel, Health};
 use crate::core::route;
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
+use crate::store::inbox::Outcome;
+use acp_shared::codes::Code;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -36,6 +38,32 @@ pub(crate) struct Served {
     /// The account.
     pub(crate) account_id: String,
 }
+
+/// Another account of a channel, beside the one that brought a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// The account.
+    pub(crate) account_id: String,
+    /// Why it cannot hear the conversation just now.
+    pub(crate) deaf: Option<String>,
+}
+
+impl Beside {
+    /// What becomes of a command in a conversation where this one works and does not hear it: it is done by nobody, and
+    /// that is said.
+    pub(crate) fn refuse(self) -> Outcome {
+        let why = self.deaf.unwrap_or_else(|| "it was not there when the message came".to_owned());
+        let text = format!(
+            "Account {:?} works in this conversation and does not hear it: {why}. Nothing was done.",
+            self.account_id
+        );
+        let failure = Failure::new(Code::ChannelUnavailable, text).origin("gateway").detail(DEAF);
+        Outcome::Refused { failure, reason: DEAF.to_owned() }
+    }
+}
+
+/// The detail of that refusal.
+const DEAF: &str = "ACCOUNT_DEAF";
 
 /// The adapters, one for each account of a channel. Cheap to clone; all clones see the same.
 #[derive(Clone)]
@@ -100,6 +128,23 @@ impl Channels {
         if added { Ok(()) } else { Err(Served { channel, account_id }) }
     }
 
+    /// From now on this adapter serves what that one served. Nothing changes where another one serves it.
+    ///
+    /// # Errors
+    /// [`Served`].
+    pub(crate) fn exchange(&self, old: &Arc<dyn Channel>, new: Arc<dyn Channel>) -> Result<(), Served> {
+        let (channel, account_id) = place_of(&new);
+        let is_exchanged = self.adapters.send_if_modified(|all| {
+            let place = (channel.clone(), account_id.clone());
+            let is_it = all.get(&place).is_none_or(|found| Arc::ptr_eq(found, old));
+            if is_it {
+                all.insert(place, new);
+            }
+            is_it
+        });
+        if is_exchanged { Ok(()) } else { Err(Served { channel, account_id }) }
+    }
+
     /// This adapter serves nothing any more; one that took its place stays. Whether it had served.
     pub(crate) fn unregister(&self, adapter: &Arc<dyn Channel>) -> bool {
         let place = place_of(adapter);
@@ -125,10 +170,16 @@ impl Channels {
     }
 
     /// The other accounts of a channel that are served beside that of a conversation.
-    pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<String> {
+    pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<Beside> {
         let all = self.adapters.borrow();
-        let accounts = all.keys().filter(|(channel, _)| *channel == at.channel).map(|(_, account)| account);
-        accounts.filter(|account| **account != at.account_id).cloned().collect()
+        let others =
+            all.iter().filter(|((channel, account), _)| *channel == at.channel && *account != at.account_id);
+        others
+            .map(|((_, account_id), adapter)| {
+                let there = ConversationRef { account_id: account_id.clone(), ..at.clone() };
+                Beside { account_id: account_id.clone(), deaf: adapter.deaf_to(&there) }
+            })
+            .collect()
     }
 
     /// How each account is that says so, by channel and account.
@@ -179,8 +230,13 @@ mod tests {
             let (channels, at) = (channels.clone(), at.clone());
             async move { channels.served(&at).await }
         });
-        channels.register(second).unwrap();
+        channels.register(Arc::clone(&second)).unwrap();
         waiting.await.unwrap();
+        // Another one takes the place of the one that is there, and of no other.
+        let third = adapter();
+        channels.exchange(&first, Arc::clone(&third)).unwrap_err();
+        channels.exchange(&second, Arc::clone(&third)).unwrap();
+        assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &third));
         // Another account is another place.
         let mut elsewhere = at;
         elsewhere.account_id = "second".to_owned();

@@ -10,7 +10,7 @@ pub(crate) mod discord;
 mod health;
 mod inbox;
 
-pub(crate) use adapters::{Channels, NoAdapter};
+pub(crate) use adapters::{Beside, Channels, NoAdapter};
 
 pub use crate::core::binding::Capabilities;
 pub use crate::core::command::gate::{Approves, Standing};
@@ -68,6 +68,13 @@ pub trait Channel: Send + Sync + 'static {
     /// message. Then a command that nobody is named in is done by one of them.
     fn shares_conversations(&self) -> bool {
         false
+    }
+
+    /// Why it does not hear what is said in one of its conversations just now, as far as it knows; `None` when it does.
+    /// Where several accounts share a conversation, another one then says so in its place.
+    fn deaf_to(&self, at: &ConversationRef) -> Option<String> {
+        let _ = at;
+        None
     }
 
     /// The most that one message may hold.

@@ -53,6 +53,11 @@ pub(crate) enum Verb {
     Check(ConfigArgs),
 }
 
+/// The configuration file: the one that was read, or else where one belongs.
+pub(crate) fn file_of(state_dir: &Path, read: Option<&Path>) -> PathBuf {
+    read.map_or_else(|| state_dir.join(FILE), Path::to_path_buf)
+}
+
 /// Reads the configuration of a state directory. A file that was named must be there.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use crate::agents::Agents;
 use crate::api::{HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::Global;
 use crate::cli::agents::exe;
-use crate::cli::config::{ConfigArgs, environment, read};
+use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::serve::{sibling, supervisor_dir};
 use crate::config::unused;
@@ -65,13 +65,15 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     match read(&state_dir, &args.config, None) {
         Err(failure) => checks.push(check("configuration", Verdict::Failed, failure.message)),
         Ok((loaded, file)) => {
-            let where_ = file.map_or("defaults".to_owned(), |file| file.display().to_string());
+            let where_ = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string());
             checks.push(check("configuration", Verdict::Ok, where_));
             let notes = unused::set(&loaded.sources).into_iter();
             checks.extend(notes.map(|note| check("configuration", Verdict::Note, note)));
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }
+            let place = file_of(&state_dir, file.as_deref());
+            checks.extend(accounts::spawning(&loaded, &place));
             config = Some(loaded.config.clone());
             checks.push(agents(&Agents::new(Live::new(loaded), environment(), &exe(), &state_dir)));
         }

@@ -21,6 +21,10 @@ fn next(failure: &Failure) -> &'static str {
 pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
     let by_detail = detail.and_then(|detail| {
         Some(match detail {
+            "ACCOUNT_DEAF" => {
+                "say it again when that is mended (`acp-gateway doctor` says how), or use the slash command of the bot that \
+                 you mean."
+            }
             "BINDING_EXPIRED" => "/focus the session named above again, or /acp spawn another one.",
             "BINDING_PENDING" | "MAILBOX_FULL" => "send it again in a moment.",
             "BOUND_BY_OTHER" => "ask who bound it to /unfocus, or use another conversation.",
@@ -90,7 +94,8 @@ mod tests {
     use super::*;
     use crate::core::command::{Command, parse};
 
-    const DETAILS: [&str; 8] = [
+    const DETAILS: [&str; 9] = [
+        "ACCOUNT_DEAF",
         "BINDING_EXPIRED",
         "BINDING_PENDING",
         "MAILBOX_FULL",

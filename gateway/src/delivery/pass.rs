@@ -14,7 +14,7 @@ use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
-use crate::store::{Store, StoreError, buttons, now_ms, said, styles};
+use crate::store::{Store, StoreError, buttons, now_ms, replies, said, styles};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -22,9 +22,6 @@ use tokio_util::sync::CancellationToken;
 /// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
 /// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
-/// How long before a part others are known from, in milliseconds: a channel may look further back than the part, by as
-/// much as clocks differ.
-const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
 /// After how many rows that are not shown the checkpoint moves all the same.
 const SILENT_ROWS_MAX: u64 = 1_000;
 
@@ -352,8 +349,9 @@ impl Pass {
     /// The message of a part; `None` when its files are not what was planned.
     async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Option<Outgoing>, StoreError> {
         // It is looked for among other messages of ours, which may say the same: those are known (H12).
-        let (id, since_ms) = (binding.binding_id, row.created_at_ms.saturating_sub(OTHERS_BEFORE_MS));
-        let others = self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?;
+        let (at, since_ms) =
+            (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
+        let others = self.store.read("delivery_others", move |db| replies::others(db, &at, since_ms)).await?;
         let part = &row.part;
         let Some(files) = self.files(binding, part).await? else { return Ok(None) };
         Ok(Some(Outgoing {

@@ -8,6 +8,7 @@ use crate::core::split::split;
 use crate::error::Failure;
 use crate::store::buttons::ButtonMessage;
 use crate::store::inbox::{Answer, Inbound, Outcome};
+use crate::store::replies::{self, Apart};
 use acp_shared::codes::Code;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ const SIGNAL_MS: u64 = 10_000;
 
 /// A message of a reply that was sent.
 pub(super) struct Reply {
+    /// Its nonce.
+    pub(super) nonce: String,
     /// The channel's id of it, and what it says.
     pub(super) message: ButtonMessage,
     /// Whether it has the buttons of the outcome.
@@ -59,25 +62,46 @@ impl Inner {
         let count = texts.len();
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);
+            let nonce = root_nonce(inbound, &format!("reply {number}"));
+            let Apart { tag, others } = self.apart(inbound, (&nonce, &text), received_at_ms).await?;
             let message = Outgoing {
                 kind,
                 text,
-                nonce: root_nonce(inbound, &format!("reply {number}")),
+                nonce,
                 session_key: session_key.clone(),
                 run_id: None,
                 actions: asks.map(|asks| asks.actions.clone()).unwrap_or_default(),
                 not_before_ms: Some(received_at_ms),
-                others: Vec::new(),
-                tag: None,
+                others,
+                tag,
                 files: Vec::new(),
             };
-            let sent = self.reply(channel.as_ref(), inbound, &message, is_unknown).await?;
-            said.extend(sent.map(|message_id| Reply {
+            let Some(message_id) = self.reply(channel.as_ref(), inbound, &message, is_unknown).await? else {
+                let nonce = message.nonce;
+                let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
+                self.store.write("reply_rejected", never).await?;
+                continue;
+            };
+            said.push(Reply {
+                nonce: message.nonce,
                 message: ButtonMessage { message_id, kind, text: message.text },
                 has_buttons: asks.is_some(),
-            }));
+            });
         }
         Ok(said)
+    }
+
+    /// What tells a reply from what else the gateway says in the conversation: known before it is sent (H12).
+    async fn apart(
+        &self,
+        inbound: &Inbound,
+        (nonce, text): (&str, &str),
+        received_at_ms: u64,
+    ) -> Result<Apart, Failure> {
+        let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
+        let since_ms = received_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS);
+        let begin = move |tx: &crate::store::Tx<'_>| replies::begin(tx, &at, (&said.0, &said.1), since_ms);
+        self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
 
     /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the answer was lost, or an earlier

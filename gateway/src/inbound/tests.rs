@@ -29,6 +29,7 @@ mod configured;
 mod diagnostics;
 mod fake;
 mod keep;
+mod several;
 
 use fake::Fake;
 

@@ -13,6 +13,7 @@ use crate::store::codec::{Int, Word, all, first, id_opt, int, int_opt, json_opt,
 use crate::store::error::StoreError;
 use crate::store::events;
 use crate::store::now_ms;
+use crate::store::replies;
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,13 +293,14 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
     Ok(())
 }
 
-/// Whether another part of the conversation says what this stands for, under whichever of its bindings.
+/// Whether another part of the conversation says what this stands for, under whichever of its bindings, or a reply that
+/// may be on its way.
 fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
     let at = &binding.conversation;
     let keys = params![print, nonce, at.channel, at.account_id, at.conversation_id];
-    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
+    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some() || replies::is_unknown(db, at, print)?)
 }
 
 /// Parts of a conversation that nothing became of yet, in their order. None of one that is parked.
@@ -310,20 +312,6 @@ pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<Pa
         created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
     all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
-}
-
-/// The channel's ids of what was sent to a conversation since then.
-///
-/// # Errors
-/// What SQLite says.
-pub(crate) fn others(
-    db: &Connection,
-    binding_id: BindingId,
-    since_ms: u64,
-) -> Result<Vec<String>, StoreError> {
-    const SQL: &str = "SELECT message_id FROM acp_delivery_part WHERE binding_key = ?1 AND state = 'sent' \
-        AND updated_at >= ?2 AND message_id IS NOT NULL";
-    all(db, SQL, params![binding_id.to_string(), Int(since_ms)], |row| Ok(row.get("message_id")?))
 }
 
 /// A part is about to be sent. False when it is not to be: a person put its conversation away meanwhile, or it was

@@ -268,25 +268,48 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
     get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
 }
 
-/// Whether a message is for one of these other accounts of its channel: that one works in the conversation and this one
-/// does not, or has taken the message already. What this one has taken stays its own.
+/// Whose a message is that several accounts of its channel may hear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// That of the account that brought it.
+    Own,
+    /// Another one works in the conversation, and this one does not.
+    Other {
+        /// Which one of the others.
+        number: usize,
+        /// Whether this one has taken the message already.
+        has_own: bool,
+    },
+    /// Another one has taken it.
+    Taken,
+}
+
+/// Whose a message is, where these other accounts of its channel may hear it too: that of the one that works in the
+/// conversation, and where none does, that of the first one that took it. What this one has taken stays its own.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
-pub(crate) fn is_of_another(db: &Connection, new: &Inbound, others: &[String]) -> Result<bool, StoreError> {
+pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<Whose, StoreError> {
     let at = &new.conversation;
-    if others.is_empty() || get(db, at, &new.message_id)?.is_some() {
-        return Ok(false);
+    if others.is_empty() {
+        return Ok(Whose::Own);
     }
-    let is_bound = bindings::of_conversation(db, at)?.is_some();
-    for other in others {
-        let there = ConversationRef { account_id: other.clone(), ..at.clone() };
-        let works = !is_bound && bindings::of_conversation(db, &there)?.is_some();
-        if works || get(db, &there, &new.message_id)?.is_some() {
-            return Ok(true);
+    let has_own = get(db, at, &new.message_id)?.is_some();
+    let there = |other: &str| ConversationRef { account_id: other.to_owned(), ..at.clone() };
+    for other in others.iter().filter(|_| !has_own) {
+        if get(db, &there(other), &new.message_id)?.is_some() {
+            return Ok(Whose::Taken);
         }
     }
-    Ok(false)
+    if bindings::of_conversation(db, at)?.is_some() {
+        return Ok(Whose::Own);
+    }
+    for (number, other) in others.iter().enumerate() {
+        if bindings::of_conversation(db, &there(other))?.is_some() {
+            return Ok(Whose::Other { number, has_own });
+        }
+    }
+    Ok(Whose::Own)
 }
 
 /// The message of a conversation that a run came from, if a person said it there and nobody else answers it.

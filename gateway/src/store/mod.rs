@@ -30,6 +30,7 @@ pub(crate) mod meta;
 pub(crate) mod outbox;
 pub(crate) mod permissions;
 pub(crate) mod readers;
+pub(crate) mod replies;
 pub(crate) mod requests;
 pub(crate) mod restore;
 pub(crate) mod runs;

@@ -32,7 +32,8 @@ pub(crate) fn is_own(db: &Connection, at: &ConversationRef, message_id: &str) ->
 }
 
 impl Store {
-    /// Forgets at most `rows_max` messages that were said before `before_ms`, the oldest first, and says how many.
+    /// Forgets at most `rows_max` messages that were said before `before_ms`, the oldest first, and as many replies, and
+    /// says how many of that of which there were more.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -40,6 +41,12 @@ impl Store {
         const SQL: &str = "DELETE FROM acp_said WHERE (channel, account_id, conversation_id, message_id) IN \
             (SELECT channel, account_id, conversation_id, message_id FROM acp_said WHERE said_at < ?1 \
             ORDER BY said_at LIMIT ?2)";
-        self.write("forget_said", move |tx| run(tx, SQL, params![Int(before_ms), Int(rows_max)])).await
+        const REPLIES: &str = "DELETE FROM acp_reply WHERE nonce IN \
+            (SELECT nonce FROM acp_reply WHERE said_at < ?1 ORDER BY said_at LIMIT ?2)";
+        let forget = move |tx: &crate::store::Tx<'_>| {
+            let said = run(tx, SQL, params![Int(before_ms), Int(rows_max)])?;
+            Ok(said.max(run(tx, REPLIES, params![Int(before_ms), Int(rows_max)])?))
+        };
+        self.write("forget_said", forget).await
     }
 }

@@ -87,6 +87,50 @@ fn d06_r_two_bots_in_one_gateway_keep_to_themselves() {
     stage.end();
 }
 
+/// A typed command in a thread of a bot that may not read there: the other one, which hears it, says so, and nothing is
+/// done by either; when it reads again, it does what is said then, and not what was refused.
+#[test]
+fn d06_r_a_command_for_a_bot_that_cannot_hear_it_is_answered() {
+    let mut other = None;
+    let mut stage = Stage::on(&[], |ground| {
+        other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
+        account(ground, "second-token", &[ground.ann])
+    });
+    let mut other = other.unwrap_or_else(|| panic!("the ground is laid"));
+    until(SOON, "the second bot is there", || {
+        let commands = stage.fake.commands();
+        stage.fake.connected(other.user)
+            && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
+    });
+    swap(&mut stage, &mut other);
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "say one");
+    stage.answers(thread, &["one"]);
+    swap(&mut stage, &mut other);
+    let doctor = |stage: &Stage| {
+        let output = stage.house.cli(&["doctor"]).stdout;
+        output.lines().find(|line| line.contains("second: ")).unwrap_or_default().to_owned()
+    };
+    stage.fake.deny(other.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(SOON, "it may not read there", || doctor(&stage).contains("cannot be read"));
+    let refused = stage.fake.post(stage.ann, thread, "/acp status");
+    let said = stage.said(thread, "does not hear it");
+    for part in ["\"second\"", "Nothing was done", "Next: "] {
+        assert!(said.content.contains(part), "{part}: {}", said.content);
+    }
+    stage.fake.allow(other.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(SOON, "it reads again", || !doctor(&stage).contains("cannot be read"));
+    stage.was_read(thread, refused);
+    stage.fake.post(stage.ann, thread, "/acp help");
+    let commands = |bot: &BotHandle| {
+        let said = texts(&said_by(&stage, bot, thread));
+        said.iter().filter(|text| text.starts_with("Commands:") || text.contains("running turn")).count()
+    };
+    until(SOON, "it does what is said now", || commands(&other) > 0);
+    assert_eq!((commands(&other), commands(&stage.bot)), (1, 0));
+    stage.end();
+}
+
 #[test]
 fn one_account_with_a_refused_token_takes_no_other_down() {
     let mut stage = Stage::on(&[], |ground| account(ground, "no-bots-token", &[ground.ann]));

@@ -17,6 +17,7 @@ mod people;
 mod questions;
 mod queue;
 mod reads;
+mod reload;
 mod restarts;
 mod rules;
 mod shards;

@@ -15,6 +15,15 @@ const MANY: usize = 200;
 /// Longer than whatever is read waits for more of its kind.
 const QUIET: Duration = Duration::from_secs(4);
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nobody else has it open, and so many bindings by hand take minutes"
+)]
+fn database(stage: &Stage) -> Connection {
+    let path = stage.house.world.path(GATEWAY).join(GATEWAY_DB);
+    Connection::open(path).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// A stage on which one session is bound in many threads of the channel: the first one is the session's own.
 fn crowded() -> (Stage, Vec<Id>) {
     let mut stage = Stage::new(&[], "");
@@ -24,10 +33,7 @@ fn crowded() -> (Stage, Vec<Id>) {
     stage.house.kill_gateway();
     let others = (1..MANY).map(|n| stage.fake.make_thread(stage.ann, stage.channel, &format!("t{n}"), None));
     let others: Vec<Id> = others.collect();
-    let path = stage.house.world.path(GATEWAY).join(GATEWAY_DB);
-    let db = Connection::open(path).unwrap_or_else(|e| panic!("{e}"));
-    bind_like(&db, first, &others).unwrap_or_else(|e| panic!("{e}"));
-    drop(db);
+    bind_like(&database(&stage), first, &others).unwrap_or_else(|e| panic!("{e}"));
     stage.house.start_gateway();
     stage.is_there();
     let threads: Vec<Id> = [vec![first], others].concat();

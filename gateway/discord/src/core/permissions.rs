@@ -33,6 +33,19 @@ pub fn invite(application: Snowflake) -> String {
 mod tests {
     use super::*;
 
+    /// Whoever reads the example of the configuration is told the same.
+    #[test]
+    fn the_example_asks_for_the_same() {
+        let example = include_str!("../../../../packaging/gateway.example.toml");
+        let words = example.replace("\n# ", " ");
+        let list = words.split("in its channels: ").nth(1).and_then(|rest| rest.split('.').next());
+        let mut named: Vec<&str> = list.unwrap_or_default().split(", ").collect();
+        named.sort_unstable();
+        let mut needed = NEEDED.map(|(name, _)| name);
+        needed.sort_unstable();
+        assert_eq!(named, needed);
+    }
+
     /// What a reader of the README copies is what the program asks for.
     #[test]
     fn the_readme_asks_for_the_same() {

@@ -39,7 +39,7 @@ use bytes::Bytes;
 use counters::Counters;
 use queue::{Held, Queue, Waiter};
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -47,6 +47,8 @@ use wire::{Exchange, Wire};
 
 /// How often a request is made that is refused for now. Each time it waits for as long as it was told.
 const REFUSALS_MAX: u32 = 5;
+/// Threads that are known to be put away.
+const AWAY_MAX: usize = 10_000;
 /// How much of a file is on its way in a second, at least.
 const UPLOAD_BYTES_PER_S: u64 = 128 * 1024;
 
@@ -83,7 +85,7 @@ struct Inner {
     /// Webhooks that are not there any more, by id and token; an id without a token stands for all of its tokens.
     dead: Mutex<HashSet<(Snowflake, Option<Secret>)>>,
     /// Threads that somebody put away: nothing new is said there.
-    away: watch::Sender<HashSet<Snowflake>>,
+    away: watch::Sender<BTreeSet<Snowflake>>,
 }
 
 impl std::fmt::Debug for Rest {
@@ -195,7 +197,17 @@ impl Rest {
     /// Somebody put a thread away, or it was taken out again. A message that waits for its turn there would take it out:
     /// it is given back as [`Meaning::Archived`], unsent.
     pub fn put_away(&self, thread: Snowflake, is_away: bool) {
-        self.0.away.send_if_modified(|away| if is_away { away.insert(thread) } else { away.remove(&thread) });
+        self.0.away.send_if_modified(|away| {
+            if !is_away {
+                return away.remove(&thread);
+            }
+            let is_new = away.insert(thread);
+            if away.len() > AWAY_MAX {
+                // The oldest one. What is said there takes it out again, which is the lesser evil.
+                away.pop_first();
+            }
+            is_new
+        });
     }
 
     /// Waits for the turn of a request.

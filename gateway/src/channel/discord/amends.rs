@@ -29,6 +29,9 @@ impl Lane {
     /// The conversation is not there any more.
     pub(super) async fn gone(&self, why: String) {
         let changed = self.changed(Change::Gone { why }).await;
+        // Nothing of it is remembered.
+        self.inner.rest.put_away(self.channel, false);
+        self.inner.known.forget(self.channel);
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
 

@@ -68,6 +68,11 @@ impl Pulse {
         matches!(self.facts().link, Link::Failed { .. })
     }
 
+    /// Whether events come in.
+    pub(super) fn is_up(&self) -> bool {
+        self.facts().link == Link::Up
+    }
+
     /// Another connection is begun.
     pub(super) fn begins(&self) {
         self.facts().link = Link::Begins;
@@ -79,6 +84,21 @@ impl Pulse {
 }
 
 impl Inner {
+    /// Why the bot does not hear what is said in a conversation.
+    pub(super) fn deaf_to(&self, at: Snowflake) -> Option<String> {
+        let guild = self.known.spot(at).and_then(|spot| spot.guild);
+        let is_there =
+            |guild| self.known.guilds().contains(&guild) && self.settings().door.serves(Some(guild));
+        if !self.pulse.is_up() {
+            return Some("its bot is not connected to Discord".to_owned());
+        }
+        if self.known.shut().contains(&at) {
+            return Some("its bot may not read there (View Channel, Read Message History)".to_owned());
+        }
+        let is_elsewhere = guild.is_some_and(|guild| !is_there(guild));
+        is_elsewhere.then(|| "its bot is not in this server, or does not serve it".to_owned())
+    }
+
     /// How it is now.
     pub(super) fn health(&self) -> Health {
         let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
@@ -87,6 +107,7 @@ impl Inner {
             words.push(format!("at {}, not Discord's own address", self.base.text()));
         }
         words.extend(shut(self.known.shut().len()));
+        words.extend(self.registered.problems());
         let held = held(&requests);
         let ok = ok && held.is_empty();
         words.extend(held);

@@ -24,6 +24,7 @@ const DENIED_MS: (u64, u64) = (2_000, 60_000);
 /// A channel of which conversations may not be written to.
 #[derive(Debug)]
 struct Denied {
+    /// The first [`DENIED_MIN`] of them: more say nothing more.
     conversations: BTreeSet<Snowflake>,
     /// When one of them is tried next, in milliseconds of the Unix epoch.
     next_ms: u64,
@@ -80,6 +81,8 @@ pub(super) enum Place {
 struct Facts {
     me: Option<Snowflake>,
     application: Option<Snowflake>,
+    /// Servers that the bot is in.
+    guilds: BTreeSet<Snowflake>,
     spots: HashMap<Snowflake, Spot>,
     /// Bound conversations that the bot was refused when it last looked.
     shut: BTreeSet<Snowflake>,
@@ -118,6 +121,44 @@ impl Known {
         let facts = self.facts();
         let (me, application) = (facts.me?, facts.application?);
         Some(Identity { me, application, webhooks: BTreeSet::new(), hear_bots: false })
+    }
+
+    /// A shard (its number, and how many there are) said in which servers the bot is, of those that are that shard's.
+    pub(super) fn is_in(&self, guilds: &[Snowflake], (shard, count): (u64, u64)) {
+        let is_its = |guild: &Snowflake| (guild.0 >> 22) % count.max(1) == shard;
+        let mut facts = self.facts();
+        facts.guilds.retain(|guild| !is_its(guild));
+        facts.guilds.extend(guilds);
+    }
+
+    /// The bot joined a server, or is there still; or it has left.
+    pub(super) fn joined(&self, guild: Snowflake, is_there: bool) {
+        let mut facts = self.facts();
+        if is_there {
+            facts.guilds.insert(guild);
+        } else {
+            facts.guilds.remove(&guild);
+        }
+    }
+
+    /// Servers that the bot is in, as far as it was told.
+    pub(super) fn guilds(&self) -> BTreeSet<Snowflake> {
+        self.facts().guilds.clone()
+    }
+
+    /// A conversation is not there any more: nothing of it is kept.
+    pub(super) fn forget(&self, at: Snowflake) {
+        let mut facts = self.facts();
+        let channel = facts.spots.remove(&at).and_then(|spot| spot.parent).unwrap_or(at);
+        if let Some(denied) = facts.denied.get_mut(&channel) {
+            denied.conversations.remove(&at);
+            if denied.conversations.is_empty() {
+                facts.denied.remove(&channel);
+            }
+        }
+        facts.shut.remove(&at);
+        facts.last.remove(&at);
+        facts.looked_at.remove(&at);
     }
 
     /// A conversation is a thread of that channel, or a channel itself, in a server. A server that is not said this
@@ -189,8 +230,14 @@ impl Known {
         let channel = self.parent(at).unwrap_or(at);
         let mut facts = self.facts();
         if is_denied {
+            if facts.denied.len() >= PLACES_MAX {
+                facts.denied.clear();
+            }
             let new = || Denied { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
-            facts.denied.entry(channel).or_insert_with(new).conversations.insert(at);
+            let denied = facts.denied.entry(channel).or_insert_with(new);
+            if denied.conversations.len() < DENIED_MIN {
+                denied.conversations.insert(at);
+            }
         } else {
             facts.denied.remove(&channel);
         }
@@ -399,6 +446,40 @@ mod tests {
         assert!(known.may_try(Snowflake(2), 15_000), "another channel");
         known.tried(threads[3], false);
         assert_eq!(tries(15_000), 4);
+    }
+
+    /// What is remembered of conversations that may not be written to is bounded, and goes with them.
+    #[test]
+    fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
+        let known = Known::default();
+        let channel = Snowflake(1);
+        let threads: Vec<Snowflake> = (10..60).map(Snowflake).collect();
+        for thread in &threads {
+            known.is_at(*thread, Some(channel), None);
+            known.tried(*thread, true);
+        }
+        let kept =
+            |known: &Known| known.facts().denied.get(&channel).map(|denied| denied.conversations.len());
+        assert_eq!(kept(&known), Some(DENIED_MIN));
+        threads.iter().for_each(|thread| known.forget(*thread));
+        assert_eq!((kept(&known), known.spot(threads[0])), (None, None));
+        for id in 0..=u64::try_from(PLACES_MAX).unwrap_or_default() {
+            known.tried(Snowflake(1_000 + id), true);
+        }
+        assert!(known.facts().denied.len() <= PLACES_MAX);
+    }
+
+    #[test]
+    fn the_servers_of_a_bot_are_those_that_its_shards_named_last() {
+        let known = Known::default();
+        let [even, odd, more] = [2_u64 << 22, 3 << 22, 4 << 22].map(Snowflake);
+        known.is_in(&[even], (0, 2));
+        known.is_in(&[odd], (1, 2));
+        known.joined(more, true);
+        assert_eq!(known.guilds(), BTreeSet::from([even, odd, more]));
+        known.is_in(&[more], (0, 2));
+        known.joined(odd, false);
+        assert_eq!(known.guilds(), BTreeSet::from([more]), "left while it did not listen");
     }
 
     #[test]

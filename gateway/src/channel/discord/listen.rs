@@ -6,28 +6,23 @@ use super::bound::Bound;
 use super::known;
 use super::known::News;
 use super::lanes::{Job, Lanes};
+use super::line::Line;
 use super::looks::Shelf;
 use super::reads::{Reads, Scope};
+use super::registration;
 use super::rounds::{Ended, Listing};
-use super::slash::specs;
 use crate::channel::Inbox;
 use crate::store::now_ms;
-use acp_discord::core::commands::registration;
 use acp_discord::core::event::{Click, Command, Event, Message, Ready};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
-use acp_discord::session::{self, Events};
-use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Events that may wait; what comes then is a gap, and is read again.
-const EVENTS_MAX: usize = 4_096;
 /// Interactions that are worked on at once.
 const INTERACTIONS_MAX: usize = 64;
 /// Messages of which it is not known yet whether they are ours.
@@ -39,42 +34,6 @@ const LOOK: Duration = Duration::from_secs(20);
 pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
     let line = Line::open(&inner);
     Ear::new(inner, inbox).hear(line).await;
-}
-
-/// A connection, which ends with this.
-struct Line {
-    events: Events,
-    /// Whether something may still come.
-    is_open: bool,
-    token: Secret,
-    /// Servers that the commands are registered in; none: everywhere.
-    guilds: BTreeSet<Snowflake>,
-    _end: DropGuard,
-}
-
-impl Line {
-    fn open(inner: &Inner) -> Self {
-        let now = inner.settings();
-        if now.door.allowed.is_empty() && now.door.approvers.is_empty() {
-            tracing::warn!(
-                account = inner.account,
-                "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
-                inner.account
-            );
-        }
-        let (token, guilds) = (now.token.clone(), now.door.guilds.clone());
-        let stop = CancellationToken::new();
-        let (sink, events) = session::pipe(EVENTS_MAX);
-        let settings = session::Settings {
-            token: token.clone(),
-            base: inner.base.clone(),
-            direct_messages: false,
-            shards: None,
-            counts: Arc::clone(&inner.counts),
-        };
-        tokio::spawn(session::run(settings, stop.clone(), sink));
-        Self { events, is_open: true, token, guilds, _end: stop.drop_guard() }
-    }
 }
 
 /// What somebody waits for an answer to.
@@ -106,7 +65,6 @@ pub(super) struct Ear {
     gone: BTreeSet<Snowflake>,
     /// The last conversation of those that are shut to the bot that was looked at.
     pub(super) looked: Snowflake,
-    is_registered: bool,
 }
 
 impl Ear {
@@ -126,13 +84,15 @@ impl Ear {
             unsure: Arc::new(Semaphore::new(UNSURE_MAX)),
             gone: BTreeSet::new(),
             looked: Snowflake(0),
-            is_registered: false,
         }
     }
 
     async fn hear(mut self, mut line: Line) {
         let inner = Arc::clone(&self.inner);
         let mut renewed = self.inner.settings.subscribe();
+        // They may have changed since the line was begun.
+        renewed.mark_changed();
+        self.tasks.spawn(registration::keep(Arc::clone(&inner)));
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -141,38 +101,40 @@ impl Ear {
             tokio::select! {
                 biased;
                 // The sender lives as long as this.
-                _ = renewed.changed() => self.renew(&mut line),
+                _ = renewed.changed() => self.renew(&mut line).await,
                 Some(Ok(listing)) = self.listings.join_next() => self.listed(listing),
                 Ok(()) = self.changes.changed() => self.list(),
                 news = inner.known.news() => self.heed(news),
-                event = line.events.next(), if line.is_open => match event {
-                    Some(event) => {
-                        self.inner.pulse.hear(&event, now_ms());
-                        self.inner.known.hear(&event);
-                        self.take(event);
-                    }
-                    // It failed for good, which is in the log: what is under way goes on.
-                    None => line.is_open = false,
-                },
+                event = line.next() => self.hear_one(event),
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.round(),
                 _ = look.tick() => self.look_again(),
             }
         }
     }
 
+    fn hear_one(&mut self, event: Event) {
+        self.inner.pulse.hear(&event, now_ms());
+        self.inner.known.hear(&event);
+        self.take(event);
+    }
+
     /// Takes up what a reload changed. Another token wants another connection, and one that failed for good is tried
-    /// again: somebody may have mended what was wrong (D7).
-    fn renew(&mut self, line: &mut Line) {
-        let now = self.inner.settings();
-        if now.token != line.token || self.inner.pulse.has_failed() {
-            tracing::info!(account = self.inner.account, "the connection to Discord is begun anew");
-            self.inner.pulse.begins();
-            self.inner.known.hears(Some(false));
-            self.is_registered = false;
-            *line = Line::open(&self.inner);
-        } else if now.door.guilds != line.guilds {
-            line.guilds.clone_from(&now.door.guilds);
-            self.register();
+    /// again: somebody may have mended what was wrong (D7). What the old one had brought is taken first: clicks, commands
+    /// and edits are told by nobody again.
+    async fn renew(&mut self, line: &mut Line) {
+        let inner = Arc::clone(&self.inner);
+        if line.is_no_use_with(&inner.settings().token) || inner.pulse.has_failed() {
+            line.end();
+            while let Some(event) = line.last().await {
+                self.hear_one(event);
+            }
+            tracing::info!(account = inner.account, "the connection to Discord is begun anew");
+            inner.pulse.begins();
+            inner.known.hears(Some(false));
+            inner.registered.begin_anew();
+            *line = Line::open(&inner);
+        } else {
+            inner.registered.look();
         }
     }
 
@@ -236,11 +198,14 @@ impl Ear {
                 self.gone.insert(id);
                 // What is out of order for a while stays (D3).
                 if !outage {
+                    self.inner.known.joined(id, false);
                     self.end(Ended::Guild(id));
                 }
             }
             // Each server comes once after a start, when everything is read anyway.
             Event::GuildBack(id) => {
+                self.inner.known.joined(id, true);
+                self.inner.registered.look();
                 if self.gone.remove(&id) {
                     self.want(Scope::Guild(id));
                 }
@@ -271,16 +236,10 @@ impl Ear {
             "Discord is there"
         );
         self.inner.known.is_me(ready.me.id, ready.application);
-        if !std::mem::replace(&mut self.is_registered, true) {
-            self.register();
-        }
+        self.inner.known.is_in(&ready.guilds, ready.shard);
+        self.inner.registered.look();
         // Everything that is bound is read from where it was read last; what comes by meanwhile waits for that (H8).
         self.want(Scope::All);
-    }
-
-    fn register(&mut self) {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.spawn(async move { register(&inner).await });
     }
 
     /// What is said in a conversation that is bound to nothing is none of ours, unless it is a command.
@@ -334,29 +293,6 @@ impl Ear {
             }
             drop(place);
         });
-    }
-}
-
-/// Tells Discord which slash commands there are.
-async fn register(inner: &Inner) {
-    let Some(application) = inner.known.identity().map(|known| known.application) else { return };
-    let commands = match registration(&specs()) {
-        Ok(serde_json::Value::Array(commands)) => commands,
-        Ok(_) => return,
-        Err(broken) => {
-            tracing::error!(?broken, "the slash commands cannot be registered");
-            return;
-        }
-    };
-    let named = inner.settings().door.guilds.clone();
-    let guilds: Vec<Option<Snowflake>> = match named.is_empty() {
-        true => vec![None],
-        false => named.iter().copied().map(Some).collect(),
-    };
-    for guild in guilds {
-        if let Err(fault) = inner.rest.put_commands(application, guild, &commands).await {
-            tracing::warn!(%fault, ?guild, "the slash commands were not registered; text commands work all the same");
-        }
     }
 }
 

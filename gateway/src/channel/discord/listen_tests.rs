@@ -11,8 +11,10 @@ use crate::channel::{
     Said, Suggest, Suggestion,
 };
 use acp_discord::core::base::Base;
+use acp_discord::core::closes;
 use acp_discord::core::event::{Gap, Given, Interaction, Member, User, Value};
-use acp_discord::session::Sink;
+use acp_discord::session::{self, Sink};
+use acp_shared::redact::Secret;
 use std::sync::Mutex;
 
 const ANN: Snowflake = Snowflake(5);
@@ -133,24 +135,24 @@ async fn quiet() -> String {
     format!("http://{address}")
 }
 
-/// Somebody who listens to events that a test puts in, from the first of a session on.
-async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
-    let settings = Settings {
-        token: Secret::new("token".to_owned()),
-        base: Base::parse(&quiet().await).unwrap(),
+fn settings(token: &str, base: &str) -> Settings {
+    Settings {
+        token: Secret::new(token.to_owned()),
+        base: Base::parse(base).unwrap(),
         door: Door { allowed: People { users: [ANN].into(), roles: BTreeSet::new() }, ..Door::default() },
         configured: BTreeSet::new(),
-    };
-    let discord = Discord::new("main".to_owned(), settings).unwrap();
-    let (sink, events) = session::pipe(EVENTS_MAX);
-    let token = discord.inner.settings().token.clone();
-    let end = CancellationToken::new().drop_guard();
-    let line = Line { events, is_open: true, token, guilds: BTreeSet::new(), _end: end };
+    }
+}
+
+/// Somebody who listens to events that a test puts in, from the first of a session on.
+async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
+    let discord = Discord::new("main".to_owned(), settings("token", &quiet().await)).unwrap();
+    let (sink, events) = session::pipe(4_096);
+    let line = Line::of(discord.inner.settings().token.clone(), events);
     let plane = Arc::new(Plane::default());
     plane.away(is_away);
     let inbox: Arc<dyn Inbox> = Arc::new(Arc::clone(&plane));
-    let mut ear = Ear::new(discord.inner, inbox);
-    ear.is_registered = true;
+    let ear = Ear::new(discord.inner, inbox);
     sink.put(ready());
     (plane, sink, tokio::spawn(ear.hear(line)))
 }
@@ -265,4 +267,36 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     plane.away(false);
     until("what waited is heard", || plane.offered() == ["one", "two"]).await;
     until("what ended is done", || plane.asked("changed 7 Gone") > 0).await;
+}
+
+/// What waits in the queue of a connection is told by nobody again, where the conversation is bound to nothing: it is
+/// taken before another connection takes its place, in its order.
+#[tokio::test]
+async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
+    for has_failed in [false, true] {
+        // Nobody is there.
+        let nobody = "http://127.0.0.1:1";
+        let discord = Discord::new("main".to_owned(), settings("old", nobody)).unwrap();
+        let inner = Arc::clone(&discord.inner);
+        inner.known.is_me(Snowflake(1), BOT);
+        inner.known.is_at(Snowflake(3), None, Some(Snowflake(9)));
+        let (sink, events) = session::pipe(8);
+        let line = Line::of(Secret::new("old".to_owned()), events);
+        let texts = ["/acp status", "/acp help", "/agents"];
+        for (id, text) in (10..).zip(texts) {
+            sink.put(said(id, 3, text));
+        }
+        if has_failed {
+            sink.put(Event::Failed(closes::failure(4004).unwrap()));
+        }
+        drop(sink);
+        discord.renew(settings("new", nobody)).unwrap();
+        let plane = Arc::new(Plane::default());
+        let inbox: Arc<dyn Inbox> = Arc::new(Arc::clone(&plane));
+        let hearing = tokio::spawn(Ear::new(Arc::clone(&inner), inbox).hear(line));
+        until("everything is taken", || plane.offered().len() >= texts.len()).await;
+        assert_eq!(plane.offered(), texts, "{has_failed}");
+        until("the next one begins", || !inner.pulse.has_failed()).await;
+        hearing.abort();
+    }
 }

@@ -13,10 +13,12 @@ mod health;
 mod interactions;
 mod known;
 mod lanes;
+mod line;
 mod listen;
 mod looks;
 mod mailbox;
 mod reads;
+mod registration;
 mod render;
 mod rounds;
 pub(crate) mod settings;
@@ -79,6 +81,7 @@ struct Inner {
     counts: Arc<session::Counts>,
     known: Known,
     pulse: health::Pulse,
+    registered: registration::Registered,
 }
 
 impl Discord {
@@ -91,7 +94,8 @@ impl Discord {
         let (known, pulse) = (Known::default(), health::Pulse::default());
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
-        let inner = Inner { account, settings, base, rest, counts: Arc::default(), known, pulse };
+        let (counts, registered) = (Arc::default(), registration::Registered::default());
+        let inner = Inner { account, settings, base, rest, counts, known, pulse, registered };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -345,6 +349,10 @@ impl Channel for Discord {
 
     fn shares_conversations(&self) -> bool {
         true
+    }
+
+    fn deaf_to(&self, at: &ConversationRef) -> Option<String> {
+        self.inner.deaf_to(id(&at.conversation_id).ok()?)
     }
 
     fn limit(&self) -> Limit {

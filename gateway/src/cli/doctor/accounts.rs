@@ -4,7 +4,10 @@
 use super::{Check, Verdict, check};
 use crate::api::AccountView;
 use crate::config::Config;
+use crate::config::load::Loaded;
+use crate::core::policy::{Bind, SPAWN_NOT_ALLOWED, Scope, effective};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// One line for each account. `served` is what a running gateway says of those that it serves; none: none runs.
 pub(super) fn look(
@@ -30,6 +33,18 @@ pub(super) fn look(
         checks.push(check("discord", verdict, format!("{id}: {text}")));
     }
     checks
+}
+
+/// One line for each account in which nobody may spawn into a conversation, with the key and the file that say so.
+pub(super) fn spawning(loaded: &Loaded, file: &Path) -> Vec<Check> {
+    let of = |id: &String| {
+        let scope = Scope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
+        let refused = effective(loaded, &scope).may_bind(Bind::Spawn).err()?;
+        let is_spawn = refused.detail_code.as_deref() == Some(SPAWN_NOT_ALLOWED);
+        let text = format!("{id}: {} The file is {}.", refused.message, file.display());
+        is_spawn.then(|| check("discord", Verdict::Note, text))
+    };
+    loaded.config.channels.discord.accounts.keys().filter_map(of).collect()
 }
 
 fn running(view: &AccountView) -> Check {
@@ -70,6 +85,25 @@ mod tests {
         let mut config = Config::default();
         config.channels.discord.accounts.insert("main".to_owned(), account);
         config
+    }
+
+    /// Whoever asks why /acp spawn is refused finds the key, and the file to set it in.
+    #[test]
+    fn where_nobody_may_spawn_the_key_and_the_file_are_named() {
+        use crate::config::load::{Inputs, load};
+        let account = "[channels.discord.accounts.main]\ntoken_env = \"T\"\n";
+        let on = "[channels.discord.thread_bindings]\nspawn_acp_sessions = true\n";
+        let of = |text: String| {
+            let loaded = load(Inputs { file: Some((Path::new("/g.toml"), &text)), ..Inputs::default() });
+            spawning(&loaded.unwrap_or_else(|error| panic!("{error}")), Path::new("/etc/g.toml"))
+        };
+        let [check] = &of(account.to_owned())[..] else { panic!() };
+        assert_eq!((check.name, check.verdict), ("discord", Verdict::Note));
+        let key = "channels.discord.thread_bindings.spawn_acp_sessions = true";
+        for part in ["main: ", key, "The file is /etc/g.toml."] {
+            assert!(check.detail.contains(part), "{part}: {check:?}");
+        }
+        assert_eq!((of(on.to_owned() + account).len(), of(on.to_owned()).len()), (0, 0));
     }
 
     #[test]

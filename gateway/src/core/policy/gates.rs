@@ -13,6 +13,9 @@ pub(crate) const SESSIONS_MAX: &str = "SESSIONS_MAX";
 /// The same, in an account.
 pub(crate) const ACCOUNT_SESSIONS_MAX: &str = "ACCOUNT_SESSIONS_MAX";
 
+/// The same: sessions may not be spawned into conversations there.
+pub(crate) const SPAWN_NOT_ALLOWED: &str = "SPAWN_NOT_ALLOWED_HERE";
+
 /// Who binds a conversation to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bind {
@@ -35,7 +38,11 @@ pub(crate) struct BindingWindows {
 }
 
 fn off(code: Code, what: &str, by: &Effective<bool>) -> Failure {
-    Failure::new(code, format!("{what} by policy: {}. {HOW}", by.said())).origin("gateway")
+    off_by(code, what, by, HOW)
+}
+
+fn off_by(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
+    Failure::new(code, format!("{what} by policy: {}. {how}", by.said())).origin("gateway")
 }
 
 impl Policy {
@@ -80,7 +87,12 @@ impl Policy {
         };
         if let Some((gate, what)) = gate.filter(|(gate, _)| !gate.value) {
             let what = format!("{what} is disabled here");
-            return Err(off(Code::Disabled, &what, gate).detail("SPAWN_NOT_ALLOWED_HERE"));
+            let how = format!(
+                "Whoever runs this gateway can set {} = true in gateway.toml (`acp-gateway doctor` names the file) and \
+                 reload it. Until then /acp spawn --thread off starts a session that is bound to nothing.",
+                gate.key
+            );
+            return Err(off_by(Code::Disabled, &what, gate, &how).detail(SPAWN_NOT_ALLOWED));
         }
         Ok(BindingWindows { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
     }

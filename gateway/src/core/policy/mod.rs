@@ -10,7 +10,7 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, SESSIONS_MAX};
+pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
 pub(crate) use resolve::LIVE_COALESCE_MS_MIN;
 
 use crate::config::load::Loaded;

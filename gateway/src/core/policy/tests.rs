@@ -89,6 +89,7 @@ fn who_may_spawn_from_a_conversation() {
         ("", ("console", ""), Bind::Spawn, Ok(())),
         ("", ("discord", "main"), Bind::Focus, Ok(())),
         ("", ("discord", "main"), Bind::Spawn, Err(format!("{key} = false (default)"))),
+        ("", ("discord", "main"), Bind::Spawn, Err(format!("can set {key} = true in gateway.toml"))),
         (channel, ("discord", "main"), Bind::Spawn, Ok(())),
         (
             both.as_str(),

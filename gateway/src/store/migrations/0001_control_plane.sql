@@ -103,6 +103,8 @@ CREATE TABLE acp_bindings (
 
 CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id, thread_id)
 WHERE status IN ('active','parked');
+CREATE INDEX acp_bindings_of_conversation ON acp_bindings (channel, account_id, thread_id);
+
 CREATE INDEX acp_bindings_of_session ON acp_bindings (session_key) WHERE status <> 'ended';
 
 CREATE TRIGGER acp_bindings_live_target_new BEFORE INSERT ON acp_bindings
@@ -260,6 +262,21 @@ CREATE TABLE acp_said (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX acp_said_old ON acp_said (said_at);
+
+CREATE TABLE acp_reply (
+  nonce TEXT PRIMARY KEY,
+  channel TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  conversation_id TEXT NOT NULL,
+  tag TEXT,
+  print TEXT NOT NULL,
+  message_id TEXT,
+  said_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX acp_reply_of_conversation ON acp_reply (channel, account_id, conversation_id, said_at);
+
+CREATE INDEX acp_reply_old ON acp_reply (said_at);
 
 CREATE TABLE acp_leases (
   lease_id TEXT PRIMARY KEY,

@@ -1,0 +1,258 @@
+//! The slash commands: that they stand where the configuration wants them, and nowhere else.
+//!
+//! Discord keeps what it was told, so that commands of an earlier configuration stay until they are taken away. What
+//! this process put somewhere it knows; what one before it may have put elsewhere it takes away once, from a bounded
+//! number of servers. All of it is one task that looks again whenever something may have changed, and that tries again
+//! what was refused, a few times.
+
+use super::Inner;
+use super::slash::specs;
+use acp_discord::core::commands::registration;
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::ids::Snowflake;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How often it is tried in a row, and the first pause between, which doubles: two minutes in all. After that it is
+/// tried with the next session of events or reload.
+const TRIES: (u32, Duration) = (8, Duration::from_secs(1));
+/// Servers from which commands are taken away that a process before this one may have put there.
+const TIDIED_MAX: usize = 100;
+/// Problems that are named.
+const NAMED_MAX: usize = 3;
+
+/// Where commands stand: in one server, or (`None`) everywhere.
+type Place = Option<Snowflake>;
+
+/// What is known of where commands stand.
+#[derive(Debug, Default)]
+pub(super) struct Registered {
+    facts: Mutex<Facts>,
+    look: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    /// The application that all of this is about.
+    application: Option<Snowflake>,
+    /// Where ours stand, as this process put them.
+    there: BTreeSet<Place>,
+    /// Where they stood, and may still.
+    stood: BTreeSet<Place>,
+    /// Where provably none stand.
+    none: BTreeSet<Place>,
+    /// What could not be done, and why.
+    problems: BTreeMap<Place, String>,
+}
+
+/// What is still to be done somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Put(Place),
+    TakeAway(Place),
+}
+
+impl Facts {
+    /// What is to be done so that commands stand in `wanted` and nowhere else, for a bot that is in the servers `joined`.
+    /// What is missing comes before what is too much.
+    fn steps(&self, wanted: &BTreeSet<Place>, joined: &BTreeSet<Snowflake>) -> Vec<Step> {
+        let before = joined.iter().copied().map(Some).take(TIDIED_MAX);
+        let known = self.there.iter().chain(&self.stood).copied();
+        let may_stand: BTreeSet<Place> = known.chain([None]).chain(before).collect();
+        let missing = wanted.difference(&self.there).copied().map(Step::Put);
+        let extra =
+            may_stand.into_iter().filter(|place| !wanted.contains(place) && !self.none.contains(place));
+        missing.chain(extra.map(Step::TakeAway)).collect()
+    }
+
+    /// What became of a step; whether it is to be tried again.
+    fn note(&mut self, step: Step, done: Result<(), (Option<Meaning>, String)>) -> bool {
+        let (Step::Put(place) | Step::TakeAway(place)) = step;
+        match (step, done) {
+            (Step::Put(_), Ok(())) => {
+                self.there.insert(place);
+                self.none.remove(&place);
+            }
+            (Step::TakeAway(_), Ok(())) => self.has_none(place),
+            // Where the bot is not there are no commands of it.
+            (
+                Step::TakeAway(Some(_)),
+                Err((Some(Meaning::LostAccess | Meaning::Forbidden | Meaning::Gone(What::Guild)), _)),
+            ) => self.has_none(place),
+            (_, Err((_, why))) => {
+                self.problems.insert(place, why);
+                return true;
+            }
+        }
+        self.problems.remove(&place);
+        false
+    }
+
+    fn has_none(&mut self, place: Place) {
+        self.there.remove(&place);
+        self.stood.remove(&place);
+        self.none.insert(place);
+    }
+}
+
+impl Registered {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something may have changed: it is looked what is to be done.
+    pub(super) fn look(&self) {
+        self.look.notify_one();
+    }
+
+    /// Everything is put anew: somebody may have mended what was wrong.
+    pub(super) fn begin_anew(&self) {
+        let mut facts = self.facts();
+        let there = std::mem::take(&mut facts.there);
+        facts.stood.extend(there);
+        facts.none.clear();
+        facts.problems.clear();
+    }
+
+    /// What of it is wrong, for people.
+    pub(super) fn problems(&self) -> Option<String> {
+        let facts = self.facts();
+        let of = |(place, why): (&Place, &String)| match place {
+            None => format!("everywhere: {why}"),
+            Some(guild) => format!("in server {guild}: {why}"),
+        };
+        let named: Vec<String> = facts.problems.iter().map(of).take(NAMED_MAX).collect();
+        (!named.is_empty()).then(|| {
+            format!(
+                "slash commands are not as configured in {} places ({}); text commands work all the same, and a reload \
+                 tries again",
+                facts.problems.len(),
+                named.join("; ")
+            )
+        })
+    }
+}
+
+/// Keeps commands where they are wanted, for as long as it is let.
+pub(super) async fn keep(inner: Arc<Inner>) {
+    let commands = match registration(&specs()) {
+        Ok(Value::Array(commands)) => commands,
+        Ok(_) => return,
+        Err(broken) => {
+            tracing::error!(?broken, "the slash commands cannot be registered");
+            return;
+        }
+    };
+    let mut tries = 0;
+    loop {
+        let look = inner.registered.look.notified();
+        if tries == 0 {
+            look.await;
+        } else {
+            let pause = TRIES.1 * 2_u32.saturating_pow(tries - 1);
+            // Somebody who changed something meanwhile does not wait.
+            if tokio::time::timeout(pause, look).await.is_ok() {
+                tries = 0;
+            }
+        }
+        let is_left = go_over(&inner, &commands).await;
+        tries = if is_left && tries + 1 < TRIES.0 { tries + 1 } else { 0 };
+    }
+}
+
+/// Does once what is to be done; whether something of it is to be tried again.
+async fn go_over(inner: &Inner, commands: &[Value]) -> bool {
+    let Some(application) = inner.known.identity().map(|known| known.application) else { return false };
+    let steps = {
+        let named = inner.settings().door.guilds.clone();
+        let wanted: BTreeSet<Place> = match named.is_empty() {
+            true => [None].into(),
+            false => named.into_iter().map(Some).collect(),
+        };
+        let mut facts = inner.registered.facts();
+        if facts.application != Some(application) {
+            *facts = Facts { application: Some(application), ..Facts::default() };
+        }
+        facts.problems.clear();
+        facts.steps(&wanted, &inner.known.guilds())
+    };
+    let mut is_left = false;
+    for step in steps {
+        let (place, list) = match step {
+            Step::Put(place) => (place, commands),
+            Step::TakeAway(place) => (place, &[][..]),
+        };
+        let done = inner.rest.put_commands(application, place, list).await;
+        if let Err(fault) = &done {
+            tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
+        }
+        let done = done.map_err(|fault| (fault.meaning(), fault.to_string()));
+        is_left |= inner.registered.facts().note(step, done);
+    }
+    is_left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set<T: Ord>(all: impl IntoIterator<Item = T>) -> BTreeSet<T> {
+        all.into_iter().collect()
+    }
+
+    #[test]
+    fn commands_stand_where_they_are_wanted_and_nowhere_else() {
+        let [one, two, three] = [1, 2, 3].map(|id| Some(Snowflake(id)));
+        let joined = set([Snowflake(1), Snowflake(3)]);
+        let mut facts = Facts::default();
+        let first = facts.steps(&set([one, two]), &joined);
+        let want = [Step::Put(one), Step::Put(two), Step::TakeAway(None), Step::TakeAway(three)];
+        assert_eq!(first, want, "also what a process before this one may have put");
+        let left: Vec<bool> = first.into_iter().map(|step| facts.note(step, Ok(()))).collect();
+        assert_eq!(left, [false; 4]);
+        assert_eq!(facts.steps(&set([one, two]), &joined), []);
+        // Another list: what was left out goes, also from a server that the bot is not in any more.
+        assert_eq!(
+            facts.steps(&set([three]), &joined),
+            [Step::Put(three), Step::TakeAway(one), Step::TakeAway(two)]
+        );
+        assert_eq!(
+            facts.steps(&set([None]), &joined),
+            [Step::Put(None), Step::TakeAway(one), Step::TakeAway(two)]
+        );
+    }
+
+    #[test]
+    fn what_was_refused_is_to_be_tried_again_unless_the_bot_has_left() {
+        let place = Some(Snowflake(1));
+        for (step, meaning, again) in [
+            (Step::Put(place), Meaning::LostAccess, true),
+            (Step::Put(place), Meaning::Temporary, true),
+            (Step::TakeAway(place), Meaning::Temporary, true),
+            (Step::TakeAway(place), Meaning::LostAccess, false),
+            (Step::TakeAway(place), Meaning::Gone(What::Guild), false),
+            (Step::TakeAway(None), Meaning::LostAccess, true),
+        ] {
+            let mut facts = Facts { there: set([place, None]), ..Facts::default() };
+            assert_eq!(
+                facts.note(step, Err((Some(meaning), "no".to_owned()))),
+                again,
+                "{step:?} {meaning:?}"
+            );
+            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {meaning:?}");
+        }
+        let mut facts = Facts { there: set([place]), application: Some(Snowflake(9)), ..Facts::default() };
+        facts.note(Step::Put(place), Err((None, "lost".to_owned())));
+        let registered = Registered { facts: Mutex::new(facts), ..Registered::default() };
+        assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
+        registered.begin_anew();
+        assert_eq!(registered.problems(), None);
+        let steps = registered.facts().steps(&set([None]), &set([]));
+        assert_eq!(steps, [Step::Put(None), Step::TakeAway(place)], "where they stood is not forgotten");
+        let many = set((0..1_000).map(Snowflake));
+        assert_eq!(Facts::default().steps(&set([None]), &many).len(), 1 + TIDIED_MAX);
+    }
+}

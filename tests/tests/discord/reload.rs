@@ -1,0 +1,117 @@
+//! What a reload changes of an account while people speak: where its commands stand, and the token that it has.
+
+use crate::stage::{Stage, texts};
+use acp_tests::fake_discord::client::BotHandle;
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::wait::{SOON, until};
+use std::collections::BTreeSet;
+
+/// Where commands of a guild are put.
+const PUT_GUILD: &str = "PUT /applications/{}/guilds/{}/commands";
+
+/// Where the commands of the bot stand, but for a guild that it is not in any more.
+fn places(stage: &Stage, left: Option<Id>) -> BTreeSet<Option<Id>> {
+    let own = stage.fake.commands().into_iter().filter(|it| it.application_id == stage.bot.application);
+    own.map(|command| command.guild_id).filter(|guild| guild.is_none() || *guild != left).collect()
+}
+
+fn stand(stage: &Stage, left: Option<Id>, want: &[Option<Id>]) {
+    let want: BTreeSet<Option<Id>> = want.iter().copied().collect();
+    let deadline = std::time::Instant::now() + SOON;
+    until(2 * SOON, "the commands stand there", || {
+        places(stage, left) == want || std::time::Instant::now() > deadline
+    });
+    assert_eq!(places(stage, left), want, "{}", stage.house.gateway_log());
+}
+
+/// Puts other guilds into the configuration.
+fn name_guilds(stage: &Stage, from: &[Id], to: &[Id]) {
+    let text = |ids: &[Id]| {
+        let ids: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
+        format!("guilds = [{}]", ids.join(", "))
+    };
+    let file = stage.house.world.path("gateway.toml");
+    let before = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
+    assert!(before.contains(&text(from)), "{before}");
+    stage.house.world.write("gateway.toml", &before.replace(&text(from), &text(to)));
+}
+
+fn doctor(stage: &Stage) -> String {
+    let output = stage.house.cli(&["doctor"]).stdout;
+    output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
+}
+
+/// Commands are put again until they stand, and taken away where they are not wanted any more: by a reload, and by a
+/// start with another list. A guild that the bot has left is no fault.
+#[test]
+fn slash_commands_stand_where_the_configuration_says() {
+    let mut other = 0;
+    let failing = RestFate::ErrorBefore { status: 500 };
+    let mut stage = Stage::on(&[], |ground| {
+        other = ground.fake.add_guild("other");
+        ground.fake.rest_fault(PUT_GUILD, When::Next(3), failing);
+        format!("guilds = [\"{}\"]", ground.guild)
+    });
+    let guild = stage.guild;
+    stand(&stage, None, &[Some(guild)]);
+    stage.fake.add_member(other, stage.bot.user);
+    // Another guild: both what is to come and what is to go are tried again.
+    stage.fake.rest_fault(PUT_GUILD, When::Next(5), failing);
+    name_guilds(&stage, &[guild], &[other]);
+    stage.reload();
+    stand(&stage, None, &[Some(other)]);
+    // It has left that one.
+    stage.fake.remove_member(other, stage.bot.user);
+    name_guilds(&stage, &[other], &[guild]);
+    stage.reload();
+    stand(&stage, Some(other), &[Some(guild)]);
+    until(SOON, "nothing is wrong", || !doctor(&stage).contains("slash commands"));
+    assert!(doctor(&stage).contains("main: connected"), "{}", doctor(&stage));
+    // A start with another list finds what the process before had put.
+    stage.house.kill_gateway();
+    name_guilds(&stage, &[guild], &[]);
+    stage.house.start_gateway();
+    stand(&stage, Some(other), &[None]);
+    stage.end();
+}
+
+/// A token is reset again and again while people write: each message is answered once, and in its order.
+#[test]
+fn d07_r_what_is_said_while_a_token_is_renewed_is_answered_once() {
+    let mut stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let mut said: Vec<String> = Vec::new();
+    for round in 0..3 {
+        let mut say = |stage: &Stage, when: &str| {
+            said.push(format!("{round} {when}"));
+            stage.fake.post(stage.ann, thread, &format!("say {round} {when}"));
+        };
+        let token = format!("token-{round}");
+        let read = |stage: &Stage| stage.house.gateway_log().matches("configuration read anew").count();
+        let before = read(&stage);
+        say(&stage, "before");
+        stage.fake.set_token(stage.bot.user, &token);
+        say(&stage, "between");
+        stage.write_token(&token);
+        say(&stage, "with the token");
+        stage.reload();
+        say(&stage, "at once after");
+        stage.bot = BotHandle { token, ..stage.bot };
+        until(SOON, "it is read anew", || read(&stage) > before);
+        say(&stage, "after");
+    }
+    let want: Vec<&str> = said.iter().map(String::as_str).collect();
+    stage.answers(thread, &want);
+    for text in &said {
+        assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
+    }
+    // And so is a command in a conversation of nobody's.
+    stage.is_there();
+    stage.fake.post(stage.ann, stage.channel, "/acp help");
+    let answered = |stage: &Stage| {
+        texts(&stage.told(stage.channel)).iter().filter(|text| text.starts_with("Commands:")).count()
+    };
+    until(SOON, "the command is answered", || answered(&stage) > 0);
+    stage.end_and_look(|_| {});
+}
