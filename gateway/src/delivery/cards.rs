@@ -131,7 +131,6 @@ impl<'a> Keeper<'a> {
             if is_more {
                 continue;
             }
-            self.show_work();
             if self.tidy(wake.clone()).await? {
                 return Ok(true);
             }
@@ -236,9 +235,10 @@ impl<'a> Keeper<'a> {
         self.pass.give(self.binding, Signal::Working);
     }
 
-    /// While a turn runs others begin to wait, start and are dropped: their messages are looked after now and then. True
-    /// when the conversation is owed something meanwhile, which waits for no button.
+    /// While a turn runs that is shown, and others begin to wait, start and are dropped: their messages are looked after
+    /// now and then. True when the conversation is owed something meanwhile, which waits for no button.
     async fn tidy(&mut self, wake: watch::Receiver<u64>) -> Result<bool, StoreError> {
+        self.show_work();
         let Some((run_id, after)) = self.kept.as_ref().map(|kept| (kept.run_id, kept.through)) else {
             return Ok(false);
         };
