@@ -3,6 +3,7 @@
 use super::{Action, ConversationRef, Inbound, Place, Reply};
 use std::any::Any;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Where channels bring what people say and do. The same message (by its id in its conversation) may be brought any
 /// number of times, and is acted on once. Whoever drops a call before its answer stops nothing.
@@ -30,6 +31,14 @@ pub trait Inbox: Send + Sync + 'static {
     /// `None`.
     fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
 
+    /// One conversation, as far as it is bound. Only its names in the channel matter.
+    fn place(&self, at: ConversationRef) -> Reply<'_, Placed>;
+
+    /// Counts up after each change of what is bound, before whoever binds learns that it is done. Taken before
+    /// [`Inbox::bound`] is asked, what that says holds as long as the number stands; a binding that is being made at
+    /// that moment counts up right after.
+    fn bindings_changed(&self) -> watch::Receiver<u64>;
+
     /// Everything of a conversation up to this message id was brought in and taken, without a gap: by a completed
     /// look through its history, or by a stream that has none (H8). Whether that is kept.
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool>;
@@ -43,6 +52,17 @@ pub trait Inbox: Send + Sync + 'static {
         author_id: String,
         prefix: String,
     ) -> Reply<'_, Vec<Suggestion>>;
+}
+
+/// Whether a conversation is bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// It is, and was read so far.
+    At(Place),
+    /// It is not.
+    Nowhere,
+    /// That cannot be read now.
+    Unknown,
 }
 
 /// What became of a message that was brought in.

@@ -23,7 +23,7 @@ pub use crate::core::split::{Limit, Unit};
 pub use crate::store::bindings::Place;
 pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
-pub use inbox::{Amended, Change, Changed, Claim, Inbox, Kept, Offered, Said, Suggest, Suggestion};
+pub use inbox::{Amended, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion};
 
 use crate::core::project::tag::tagged;
 use acp_shared::ids::{RunId, SessionKey};

@@ -2,8 +2,8 @@
 
 use super::{Inlet, Inner};
 use crate::channel::{
-    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Reply, Said, Suggest,
-    Suggestion,
+    Amended, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Placed, Reply, Said,
+    Suggest, Suggestion,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -16,6 +16,7 @@ use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The most that is suggested at once.
 const SUGGESTIONS_MAX: usize = 25;
@@ -86,6 +87,21 @@ impl Inbox for Inlet {
             let read = move |db: &_| bindings::places(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
         })
+    }
+
+    fn place(&self, at: ConversationRef) -> Reply<'_, Placed> {
+        Box::pin(async move {
+            let read = move |db: &_| bindings::place(db, &at);
+            match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
+                Ok(Some(place)) => Placed::At(place),
+                Ok(None) => Placed::Nowhere,
+                Err(_) => Placed::Unknown,
+            }
+        })
+    }
+
+    fn bindings_changed(&self) -> watch::Receiver<u64> {
+        self.inner.store.bindings_changed()
     }
 
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {

@@ -5,7 +5,7 @@ use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
-use crate::store::{delivery, sessions};
+use crate::store::{Tx, delivery, sessions};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -49,9 +49,10 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::ConversationBound`] when it is active and the conversation has an active one.
-pub(crate) fn insert(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
+pub(crate) fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
+    tx.rebinds();
     let inserted = run(
-        db,
+        tx,
         INSERT,
         named_params! {
             ":binding_key": row.binding_id.to_string(),
@@ -139,16 +140,16 @@ pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreE
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
-pub(crate) fn end_stale(db: &Connection, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
+pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
     const RUNS: &str =
         "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
-    let Some(row) = get(db, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
+    let Some(row) = get(tx, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
         return Ok(None);
     };
-    let runs = first(db, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
-    match at_start(row.status, Some(target(db, &row.session_key)?), runs.unwrap_or(0)) {
+    let runs = first(tx, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
+    match at_start(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
         AtStart::End(stale) => {
-            end(db, binding_id, &format!("stale: {}", stale.as_str()))?;
+            end(tx, binding_id, &format!("stale: {}", stale.as_str()))?;
             Ok(Some(stale))
         }
         AtStart::Keep | AtStart::Finish => Ok(None),
@@ -160,14 +161,15 @@ pub(crate) fn end_stale(db: &Connection, binding_id: BindingId) -> Result<Option
 /// # Errors
 /// [`StoreError::UsedMeanwhile`] when it is not pending any more; [`StoreError::ConversationBound`]; what SQLite says.
 pub(crate) fn activate(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     conversation_id: &str,
     now_ms: u64,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET status = 'active', thread_id = ?2, last_activity_at = max(last_activity_at, ?3) \
         WHERE binding_key = ?1 AND status = 'pending'";
-    let changed = run(db, SQL, params![binding_id.to_string(), conversation_id, Int(now_ms)]);
+    tx.rebinds();
+    let changed = run(tx, SQL, params![binding_id.to_string(), conversation_id, Int(now_ms)]);
     match changed {
         Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
         Err(error) => Err(error),
@@ -208,7 +210,7 @@ pub(crate) fn set_verbosity(
 /// further. A parked one is told nothing more: that would bring back what a person put away. What it was still to be told
 /// is settled with it: what nobody tried to send never comes, what was on its way may have come. How many ended.
 fn end_where(
-    db: &Connection,
+    tx: &Tx<'_>,
     filter: &str,
     with: &[&dyn rusqlite::ToSql],
     reason: &str,
@@ -218,7 +220,8 @@ fn end_where(
          WHERE state IN ('planned','sending') AND binding_key IN (SELECT binding_key FROM acp_bindings \
          WHERE status = 'parked' AND {filter})"
     );
-    run(db, &untold, with)?;
+    tx.rebinds();
+    run(tx, &untold, with)?;
     let end = format!(
         "UPDATE acp_bindings SET status = 'ended', end_reason = ?{}, metadata_json = json_set(metadata_json, \
          '$.end_session_seq', CASE status WHEN 'parked' THEN coalesce((SELECT last_session_seq FROM \
@@ -227,15 +230,15 @@ fn end_where(
         with.len() + 1
     );
     let with: Vec<&dyn rusqlite::ToSql> = with.iter().copied().chain([&reason as _]).collect();
-    run(db, &end, with.as_slice())
+    run(tx, &end, with.as_slice())
 }
 
 /// Ends every binding of a session that has not ended.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn end_all(db: &Connection, key: &SessionKey, reason: &str) -> Result<(), StoreError> {
-    end_where(db, "session_key = ?1", &[&key.as_str()], reason)?;
+pub(crate) fn end_all(tx: &Tx<'_>, key: &SessionKey, reason: &str) -> Result<(), StoreError> {
+    end_where(tx, "session_key = ?1", &[&key.as_str()], reason)?;
     Ok(())
 }
 
@@ -269,10 +272,10 @@ pub(crate) fn of_conversation(
 ///
 /// # Errors
 /// [`StoreError::ConversationBound`], [`StoreError::NoSession`]; what SQLite says.
-pub(crate) fn bind(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
-    let (_, end) = sessions::marks(db, &row.session_key)?;
-    insert(db, row)?;
-    delivery::advance(db, row.binding_id, end, None)
+pub(crate) fn bind(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
+    let (_, end) = sessions::marks(tx, &row.session_key)?;
+    insert(tx, row)?;
+    delivery::advance(tx, row.binding_id, end, None)
 }
 
 /// Somebody spoke through a binding.
@@ -321,10 +324,24 @@ pub struct Place {
     pub conversation: ConversationRef,
     /// When it was bound, milliseconds since the Unix epoch: nothing before that is missing.
     pub bound_at_ms: u64,
-    /// The latest message of it that was brought in, whatever came in between.
-    pub last_inbound_id: Option<String>,
     /// Everything up to this id was brought in (H8); `None` before the first time.
     pub backfilled_through: Option<String>,
+}
+
+const PLACE: &str = "SELECT channel, account_id, thread_id, channel_id, bound_at, backfilled_through \
+    FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND status IN ('active','parked')";
+
+fn place_of(row: &Row<'_>) -> Result<Place, StoreError> {
+    Ok(Place {
+        conversation: ConversationRef {
+            channel: row.get("channel")?,
+            account_id: row.get("account_id")?,
+            conversation_id: row.get("thread_id")?,
+            parent_conversation_id: row.get("channel_id")?,
+        },
+        bound_at_ms: int(row, "bound_at")?,
+        backfilled_through: row.get("backfilled_through")?,
+    })
 }
 
 /// The conversations of an account that are bound, the oldest first.
@@ -332,23 +349,16 @@ pub struct Place {
 /// # Errors
 /// What SQLite says.
 pub(crate) fn places(db: &Connection, channel: &str, account_id: &str) -> Result<Vec<Place>, StoreError> {
-    const SQL: &str = "SELECT thread_id, channel_id, bound_at, backfilled_through, (SELECT message_id FROM acp_inbox AS i \
-        WHERE i.channel = b.channel AND i.account_id = b.account_id AND i.conversation_id = b.thread_id \
-        ORDER BY length(message_id) DESC, message_id DESC LIMIT 1) AS last_inbound_id FROM acp_bindings AS b \
-        WHERE channel = ?1 AND account_id = ?2 AND status IN ('active','parked') ORDER BY b.rowid";
-    all(db, SQL, params![channel, account_id], |row| {
-        Ok(Place {
-            conversation: ConversationRef {
-                channel: channel.to_owned(),
-                account_id: account_id.to_owned(),
-                conversation_id: row.get("thread_id")?,
-                parent_conversation_id: row.get("channel_id")?,
-            },
-            bound_at_ms: int(row, "bound_at")?,
-            last_inbound_id: row.get("last_inbound_id")?,
-            backfilled_through: row.get("backfilled_through")?,
-        })
-    })
+    all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], place_of)
+}
+
+/// One of them, if it is bound.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<Place>, StoreError> {
+    let sql = format!("{PLACE} AND thread_id = ?3");
+    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], place_of)
 }
 
 /// Everything of a conversation up to a message id was brought in (H8). Ids of one channel grow: the mark never goes
@@ -369,7 +379,7 @@ pub(crate) fn caught_up(db: &Connection, at: &ConversationRef, through: &str) ->
 /// # Errors
 /// [`StoreError::UsedMeanwhile`] when it is not as it was seen; what SQLite says.
 pub(crate) fn expire(
-    db: &Connection,
+    tx: &Tx<'_>,
     key: &SessionKey,
     (binding_id, last_activity_at_ms): (BindingId, u64),
     reason: &str,
@@ -377,7 +387,7 @@ pub(crate) fn expire(
     let filter =
         "binding_key = ?1 AND session_key = ?2 AND last_activity_at = ?3 AND status IN ('active','parked')";
     let with: [&dyn rusqlite::ToSql; 3] = [&binding_id.to_string(), &key.as_str(), &Int(last_activity_at_ms)];
-    let ended = end_where(db, filter, &with, reason)?;
+    let ended = end_where(tx, filter, &with, reason)?;
     if ended == 1 { Ok(()) } else { Err(StoreError::UsedMeanwhile) }
 }
 
@@ -396,7 +406,7 @@ pub(crate) fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn end(db: &Connection, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
-    end_where(db, "binding_key = ?1", &[&binding_id.to_string()], reason)?;
+pub(crate) fn end(tx: &Tx<'_>, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
+    end_where(tx, "binding_key = ?1", &[&binding_id.to_string()], reason)?;
     Ok(())
 }

@@ -212,6 +212,13 @@ impl Store {
         self.inner.watches.commits()
     }
 
+    /// Counts up with each commit after which other conversations may be bound than before, before anybody learns that
+    /// it is one. Whoever remembers what is bound takes the number first, then reads: as long as it stands, what was
+    /// read holds, but for a commit that nobody was told of yet.
+    pub(crate) fn bindings_changed(&self) -> watch::Receiver<u64> {
+        self.inner.watches.bindings()
+    }
+
     /// Whether what is asked for can be committed. Changes when it no longer can, and when it can again: whoever
     /// gave something up for that reason takes it up then. The store finds out by itself, without traffic.
     pub(crate) fn health(&self) -> watch::Receiver<Health> {

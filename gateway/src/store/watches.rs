@@ -13,6 +13,7 @@ const SWEEP_FROM: usize = 64;
 pub(crate) struct Watches {
     sessions: Mutex<Sessions>,
     commits: watch::Sender<u64>,
+    bindings: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -26,6 +27,7 @@ impl Default for Watches {
         Self {
             sessions: Mutex::new(Sessions { by_key: HashMap::new(), sweep_at: SWEEP_FROM }),
             commits: watch::Sender::new(0),
+            bindings: watch::Sender::new(0),
         }
     }
 }
@@ -56,8 +58,13 @@ impl Watches {
         self.commits.subscribe()
     }
 
-    /// Tells everybody what was committed.
-    pub(crate) fn publish(&self, numbers: &[(SessionKey, u64)]) {
+    /// Counts groups of transactions after which other conversations may be bound than before.
+    pub(crate) fn bindings(&self) -> watch::Receiver<u64> {
+        self.bindings.subscribe()
+    }
+
+    /// Tells everybody what was committed: how journals end, and whether bindings are others.
+    pub(crate) fn publish(&self, numbers: &[(SessionKey, u64)], rebinds: bool) {
         let mut sessions = self.lock();
         for (key, number) in numbers {
             let Some(sender) = sessions.by_key.get(key) else { continue };
@@ -72,6 +79,9 @@ impl Watches {
             });
         }
         drop(sessions);
+        if rebinds {
+            self.bindings.send_modify(|count| *count += 1);
+        }
         self.commits.send_modify(|count| *count += 1);
     }
 
@@ -94,14 +104,14 @@ mod tests {
     fn the_highest_number_wins_and_unwatched_entries_go() {
         let watches = Watches::default();
         let mut seen = watches.session(&key(1));
-        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)]);
+        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], false);
         assert!(seen.has_changed().unwrap());
         assert_eq!(*seen.borrow_and_update(), 5);
-        watches.publish(&[(key(1), 4)]);
+        watches.publish(&[(key(1), 4)], false);
         assert!(!seen.has_changed().unwrap());
         assert_eq!(*watches.commits().borrow(), 2);
         drop(seen);
-        watches.publish(&[(key(1), 6)]);
+        watches.publish(&[(key(1), 6)], false);
         assert_eq!(watches.watched(), 0);
     }
 
@@ -113,7 +123,7 @@ mod tests {
             drop(watches.session(&key(n)));
         }
         assert!(watches.watched() <= SWEEP_FROM + 1, "{}", watches.watched());
-        watches.publish(&[(key(0), 7)]);
+        watches.publish(&[(key(0), 7)], false);
         assert_eq!(*kept.borrow(), 7);
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Tx<'a> {
     db: &'a Connection,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
+    /// Whether another conversation may be bound, or one not any more.
+    rebinds: Cell<bool>,
 }
 
 impl Deref for Tx<'_> {
@@ -64,9 +66,9 @@ impl Deref for Tx<'_> {
 }
 
 impl<'a> Tx<'a> {
-    /// A transaction outside of the writer, of a database that nobody else has. Nobody hears its announcements.
+    /// A transaction. Outside of the writer, of a database that nobody else has, nobody hears its announcements.
     pub(crate) const fn alone(db: &'a Connection) -> Self {
-        Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()) }
+        Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
     }
 }
 
@@ -79,6 +81,11 @@ impl Tx<'_> {
     /// After the commit, tells who watches the session that its journal now ends with `session_seq`.
     pub(crate) fn announce(&self, session_key: &SessionKey, session_seq: u64) {
         self.numbers.borrow_mut().push((session_key.clone(), session_seq));
+    }
+
+    /// After the commit, tells who remembers which conversations are bound that this may have changed.
+    pub(crate) fn rebinds(&self) {
+        self.rebinds.set(true);
     }
 }
 
@@ -223,6 +230,7 @@ struct Group {
     open: Vec<(Answer, OwnedSemaphorePermit)>,
     failed: Vec<(Answer, OwnedSemaphorePermit)>,
     numbers: Vec<(SessionKey, u64)>,
+    rebinds: bool,
     jobs: usize,
     events: u64,
     bytes: usize,
@@ -284,6 +292,7 @@ impl Writer {
             open: Vec::new(),
             failed: Vec::new(),
             numbers: Vec::new(),
+            rebinds: false,
             jobs: 0,
             events: 0,
             bytes: 0,
@@ -333,7 +342,7 @@ impl Writer {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx { db: &self.db, events: Cell::new(0), numbers: RefCell::new(Vec::new()) };
+        let tx = Tx::alone(&self.db);
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -345,6 +354,7 @@ impl Writer {
             group.lost = if is_first { None } else { self.step("RELEASE job") };
             group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
+            group.rebinds |= tx.rebinds.get();
             group.open.push((answer, place));
             return;
         };
@@ -380,7 +390,7 @@ impl Writer {
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
             self.counters.seconds.observe(started.elapsed().as_secs_f64());
             self.health.set(Health::Well);
-            self.watches.publish(&group.numbers);
+            self.watches.publish(&group.numbers, group.rebinds);
             tracing::trace!(jobs = group.jobs, took_us = micros(started.elapsed()), "committed");
         }
         for (answer, place) in group.open {

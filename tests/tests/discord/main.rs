@@ -15,6 +15,7 @@ mod numbers;
 mod once;
 mod people;
 mod queue;
+mod reads;
 mod restarts;
 mod rules;
 mod shards;

@@ -28,6 +28,8 @@ pub enum Priority {
     Reaction,
     /// A sign of work.
     Typing,
+    /// A look whether something was missed, which nobody waits for.
+    Look,
 }
 
 impl Priority {
@@ -47,6 +49,7 @@ impl Priority {
             Self::Card => "card",
             Self::Reaction => "reaction",
             Self::Typing => "typing",
+            Self::Look => "look",
         }
     }
 }

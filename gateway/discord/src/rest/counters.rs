@@ -28,6 +28,8 @@ pub struct Counts {
     pub limited: BTreeMap<Scope, u64>,
     /// How long requests waited for their turn.
     pub waits: BTreeMap<Priority, Waits>,
+    /// Messages that were read and could not be understood.
+    pub left_out: u64,
     /// Requests that wait now.
     pub waiting: usize,
     /// Requests that are under way now.
@@ -57,6 +59,10 @@ impl Counters {
 
     pub(crate) fn limited(&self, scope: Scope) {
         self.with(|counts| *counts.limited.entry(scope).or_default() += 1);
+    }
+
+    pub(crate) fn left_out(&self) {
+        self.with(|counts| counts.left_out += 1);
     }
 
     pub(crate) fn waited(&self, priority: Priority, wait: Duration) {

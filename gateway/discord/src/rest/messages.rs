@@ -7,7 +7,8 @@ use crate::core::event::Message;
 use crate::core::gate::OLD_MS;
 use crate::core::ids::Snowflake;
 use crate::core::message::{Body, NewMessage};
-use crate::core::route::{Nature, Page, Route};
+use crate::core::read;
+use crate::core::route::{Nature, PAGE_MAX, Page, Route};
 use crate::core::schedule::{Priority, Sequence};
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,6 +41,46 @@ pub(super) struct Id {
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A page of what was said, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// What could be read.
+    pub messages: Vec<Message>,
+    /// The newest message of the page, whether it could be read or not; what the page was to begin after, where there
+    /// is none.
+    pub through: Snowflake,
+    /// Whether there may be another page.
+    pub has_more: bool,
+}
+
+/// A message that cannot be read: its id, as far as that can be, and what is wrong.
+type LeftOut = (Option<Snowflake>, String);
+
+impl History {
+    /// What an answer holds. A page that leads no further is the last one, whatever is in it.
+    fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<LeftOut>) {
+        let (mut messages, mut left_out, mut through) = (Vec::new(), Vec::new(), after);
+        for one in answer {
+            let id = match read::message(one) {
+                Ok(message) => {
+                    let id = message.id;
+                    messages.push(message);
+                    Some(id)
+                }
+                Err(error) => {
+                    let id = Id::deserialize(one).ok().map(|Id { id }| id);
+                    left_out.push((id, error.0));
+                    id
+                }
+            };
+            through = id.map_or(through, |id| through.max(id));
+        }
+        messages.sort_by_key(|message| message.id);
+        let has_more = answer.len() >= usize::from(PAGE_MAX) && through > after;
+        (Self { messages, through, has_more }, left_out)
+    }
 }
 
 /// How long a sign of work may wait: it lasts for ten seconds.
@@ -133,6 +174,23 @@ impl Rest {
         answer.iter().map(|one| model::message(name, Nature::Read, one)).collect()
     }
 
+    /// Reads on from a message, the oldest first. A message that cannot be read is left out, counted and said, so that
+    /// it holds up no other.
+    ///
+    /// # Errors
+    /// What is known of it.
+    pub async fn history(&self, channel: Snowflake, after: Snowflake, turn: Turn) -> Result<History, Fault> {
+        let route = Route::get_messages(channel, Page::After(after), PAGE_MAX);
+        let name = route.name;
+        let answer: Vec<Value> = parse(name, Nature::Read, self.json(Call::new(route, turn)).await?)?;
+        let (history, left_out) = History::of(after, &answer);
+        for (id, why) in &left_out {
+            self.0.counters.left_out();
+            tracing::error!(%channel, message = ?id, why, "a message cannot be read, and is left out");
+        }
+        Ok(history)
+    }
+
     /// Adds a reaction of ours: an emoji itself, or `name:id` of a server's own.
     ///
     /// # Errors
@@ -190,5 +248,45 @@ pub(super) fn gone_is_done<T>(result: Result<T, Fault>, what: What) -> Result<()
     match result {
         Err(fault) if fault.meaning() == Some(Meaning::Gone(what)) => Ok(()),
         result => result.map(|_| ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told(id: u64) -> Value {
+        json!({"id": id.to_string(), "channel_id": "1", "author": {"id": "5", "username": "ann"}, "content": "hello",
+            "type": 0, "timestamp": "2026-11-22T00:00:00+00:00", "attachments": [], "mentions": []})
+    }
+
+    /// What cannot be read is left out and passed by, with and without an id that can be.
+    #[test]
+    fn one_message_that_cannot_be_read_holds_up_no_other() {
+        let odd = |id: Value| json!({"id": id, "author": "nobody"});
+        let full = |broken: usize| {
+            let page = (0..100).map(|n| if n < broken { odd(json!("x")) } else { told(300 - n as u64) });
+            page.collect::<Vec<Value>>()
+        };
+        for (answer, ids, left_out, through, has_more) in [
+            (vec![], vec![], vec![], 10, false),
+            (vec![told(12), told(11)], vec![11, 12], vec![], 12, false),
+            (vec![told(13), odd(json!("12")), told(11)], vec![11, 13], vec![Some(12)], 13, false),
+            (vec![odd(json!("12")), told(11)], vec![11], vec![Some(12)], 12, false),
+            (vec![odd(json!({})), told(11)], vec![11], vec![None], 11, false),
+            // What leads no further is the end, though the page is full.
+            (full(100), vec![], vec![None; 100], 10, false),
+            (full(99), vec![201], vec![None; 99], 201, true),
+        ] {
+            let (history, out) = History::of(Snowflake(10), &answer);
+            let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
+            let out: Vec<Option<u64>> = out.into_iter().map(|(id, _)| Some(id?.0)).collect();
+            assert_eq!((seen, out), (ids, left_out));
+            assert_eq!((history.through, history.has_more), (Snowflake(through), has_more));
+        }
+        // A page of what is known already leads no further.
+        let old: Vec<Value> = (0..100).map(told).collect();
+        assert!(!History::of(Snowflake(99), &old).0.has_more);
     }
 }

@@ -20,7 +20,7 @@ pub use channels::{ARCHIVE_MINUTES, Change};
 pub use counters::{Counts, Waits};
 pub use fault::{Fault, Rejection};
 pub use lookup::{Lookup, Search};
-pub use messages::{Posted, Proof};
+pub use messages::{History, Posted, Proof};
 pub use settings::Settings;
 pub use webhooks::Webhook;
 pub use wire::CannotStart;

@@ -227,6 +227,21 @@ async fn answers_are_read() {
     assert_eq!(patch, Some(json!({"archived": false})));
 }
 
+/// What cannot be read of a history is left out, and counted.
+#[tokio::test]
+async fn a_history_is_read_past_what_cannot_be_read() {
+    let server = Server::start(|_, _| {
+        let message = json!({"id": "8", "channel_id": "1", "author": {"id": "9", "username": "ann"}, "type": 0,
+            "content": "hello", "attachments": [], "mentions": []});
+        Reply::json(200, json!([{"id": "7", "author": 1}, message]))
+    })
+    .await;
+    let rest = server.rest();
+    let history = rest.history(HERE, Snowflake(6), FINAL).await;
+    assert!(history.is_ok_and(|it| it.messages.len() == 1 && it.through == Snowflake(8) && !it.has_more));
+    assert_eq!(rest.counts().left_out, 1);
+}
+
 #[tokio::test]
 async fn a_service_that_leads_elsewhere_is_not_followed() {
     let server = Server::start(|number, _| match number {

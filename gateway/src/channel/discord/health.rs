@@ -165,7 +165,7 @@ fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow
         (Figure::Sessions("resumed"), events.resumes),
         (Figure::Gaps, events.gaps),
         (Figure::EventsDropped, events.dropped),
-        (Figure::EventsStrange, events.strange.values().sum()),
+        (Figure::EventsStrange, events.strange.values().sum::<u64>() + requests.left_out),
         (Figure::RequestsWaiting, count(requests.waiting)),
         (Figure::RequestsUnderWay, count(requests.under_way)),
     ];
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_count_has_its_figure() {
-        let mut counts = Counts { waiting: 3, under_way: 2, ..Counts::default() };
+        let mut counts = Counts { waiting: 3, under_way: 2, left_out: 4, ..Counts::default() };
         counts.requests.insert(("create_message", "done"), 4);
         counts.retries.insert("create_message", 1);
         counts.limited.insert(acp_discord::core::headers::Scope::Shared, 6);
@@ -255,7 +255,7 @@ mod tests {
             (Figure::Sessions("resumed"), 7),
             (Figure::Gaps, 5),
             (Figure::EventsDropped, 11),
-            (Figure::EventsStrange, 12),
+            (Figure::EventsStrange, 16),
             (Figure::RequestsWaiting, 3),
             (Figure::RequestsUnderWay, 2),
             (Figure::Requests("create_message", "done"), 4),

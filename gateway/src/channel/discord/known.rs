@@ -1,6 +1,7 @@
 //! What is known of Discord just now: who the bot is, which conversations are threads, when somebody last spoke there.
 //! A cache: what is not in here is asked for.
 
+use super::reads::Came;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::Identity;
@@ -42,8 +43,17 @@ pub(super) enum Sign {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     facts: Mutex<Facts>,
-    /// A conversation turned out to be gone.
-    loss: Notify,
+    /// There is something to be told.
+    told: Notify,
+}
+
+/// What turned out about conversations, and nobody was told of yet.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Those that are gone.
+    pub(super) gone: Vec<Snowflake>,
+    /// What reading them came to.
+    pub(super) came: Vec<(Snowflake, Came)>,
 }
 
 /// Where a conversation is.
@@ -74,8 +84,7 @@ struct Facts {
     eras: u64,
     /// Whether that stream is there.
     is_hearing: bool,
-    /// Conversations that turned out to be gone, and that nobody was told of yet.
-    gone: Vec<Snowflake>,
+    news: News,
 }
 
 impl Known {
@@ -132,6 +141,11 @@ impl Known {
         self.facts().shut.clone()
     }
 
+    /// Whether the bot was refused there when it last looked.
+    pub(super) fn was_shut(&self, id: Snowflake) -> bool {
+        self.facts().shut.contains(&id)
+    }
+
     /// Somebody spoke.
     pub(super) fn spoke(&self, channel: Snowflake, message: Snowflake) {
         let mut facts = self.facts();
@@ -173,18 +187,24 @@ impl Known {
 
     /// A request was answered with a word that this conversation does not exist: its event may never come.
     pub(super) fn turned_out_gone(&self, at: Snowflake) {
-        self.facts().gone.push(at);
-        self.loss.notify_one();
+        self.facts().news.gone.push(at);
+        self.told.notify_one();
     }
 
-    /// Waits for conversations that turned out to be gone.
-    pub(super) async fn losses(&self) -> Vec<Snowflake> {
+    /// Reading a conversation came to something.
+    pub(super) fn came(&self, at: Snowflake, came: Came) {
+        self.facts().news.came.push((at, came));
+        self.told.notify_one();
+    }
+
+    /// Waits until something has turned out.
+    pub(super) async fn news(&self) -> News {
         loop {
-            let gone = std::mem::take(&mut self.facts().gone);
-            if !gone.is_empty() {
-                return gone;
+            let news = std::mem::take(&mut self.facts().news);
+            if news != News::default() {
+                return news;
             }
-            self.loss.notified().await;
+            self.told.notified().await;
         }
     }
 

@@ -7,32 +7,27 @@
 
 use super::Inner;
 use super::again::again;
+use super::backfill::{Behind, LOOK, MISSED};
 use super::interactions::shown;
 use super::known::Spot;
 use super::looks::Shelf;
-use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Place};
-use acp_discord::core::errors::{Meaning, What};
+use super::mailbox::{Mailbox, Next, Put};
+use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
-use acp_discord::core::route::Page;
 use acp_discord::rest::Fault;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Things that may wait in one lane. What does not fit is read again from Discord.
 const WAITING_MAX: usize = 256;
 /// How long a lane with nothing in it stays.
 const IDLE: Duration = Duration::from_secs(300);
-/// How long nothing more has come before a conversation is read after a message.
-const QUIET: Duration = Duration::from_secs(2);
-/// Messages of one page.
-const PAGE: u8 = 100;
 /// First and longest pause before what could not be read or kept is tried again.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// The longest file that is fetched, in bytes, and how long that may take.
 const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 
@@ -40,14 +35,13 @@ const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 pub(super) enum Job {
     /// Somebody wrote.
     Message(Box<Message>),
-    /// Somebody wrote where it must be asked first whether the configuration binds what the conversation hangs from.
-    Unsure(Box<Message>),
+    /// Somebody wrote where it must be asked first whether the conversation is bound, or the configuration binds what it
+    /// hangs from. With its place among those that may wait for that.
+    Unsure(Box<Message>, OwnedSemaphorePermit),
     /// Somebody changed what they wrote.
     Edited(Edit),
     /// A message is gone.
     Deleted(Snowflake),
-    /// Something may have been missed: what is there is read.
-    Missed(Place),
     /// It is a thread that is put away or not.
     Thread(Shelf),
     /// It is not there any more.
@@ -58,7 +52,7 @@ pub(super) enum Job {
 pub(super) struct Lanes {
     inner: Arc<Inner>,
     inbox: Arc<dyn Inbox>,
-    lanes: HashMap<Snowflake, (mpsc::Sender<Job>, Arc<AtomicBool>)>,
+    lanes: HashMap<Snowflake, Arc<Mailbox<Job>>>,
 }
 
 impl Lanes {
@@ -69,30 +63,35 @@ impl Lanes {
     /// Puts something into a lane. Never waits.
     pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
         let mut job = job;
-        for _ in 0..2 {
-            if let Some((lane, has_missed)) = self.lanes.get(&channel) {
-                match lane.try_send(job) {
-                    Ok(()) => return,
-                    Err(mpsc::error::TrySendError::Full(_)) => {
-                        has_missed.store(true, Ordering::SeqCst);
-                        return;
-                    }
-                    Err(mpsc::error::TrySendError::Closed(back)) => job = back,
-                }
-            }
-            let (lane, jobs) = mpsc::channel(WAITING_MAX);
-            let has_missed = Arc::new(AtomicBool::new(false));
-            let work = Lane {
-                inner: Arc::clone(&self.inner),
-                inbox: Arc::clone(&self.inbox),
-                channel,
-                has_missed: Arc::clone(&has_missed),
-                brought: BTreeSet::new(),
-            };
-            tasks.spawn(work.run(jobs));
-            self.lanes.insert(channel, (lane, has_missed));
-            self.lanes.retain(|_, (lane, _)| !lane.is_closed());
+        while let Put::Closed(back) = self.open(tasks, channel).put(job) {
+            job = back;
         }
+    }
+
+    /// Has a conversation read from its mark on, before anything else that waits there. However often that is said
+    /// until it begins, it is read once.
+    pub(super) fn read(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) {
+        while !self.open(tasks, channel).read() {}
+    }
+
+    /// The lane of a conversation; another one where it has ended.
+    fn open(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) -> &Mailbox<Job> {
+        if self.lanes.get(&channel).is_none_or(|lane| lane.is_closed()) {
+            self.lanes.retain(|_, lane| !lane.is_closed());
+        }
+        let (inner, inbox) = (&self.inner, &self.inbox);
+        self.lanes.entry(channel).or_insert_with(|| {
+            let mailbox = Arc::new(Mailbox::new(WAITING_MAX));
+            let lane = Lane {
+                inner: Arc::clone(inner),
+                inbox: Arc::clone(inbox),
+                channel,
+                mailbox: Arc::clone(&mailbox),
+                behind: Behind::default(),
+            };
+            tasks.spawn(lane.run());
+            mailbox
+        })
     }
 }
 
@@ -101,53 +100,60 @@ pub(super) struct Lane {
     pub(super) inner: Arc<Inner>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) channel: Snowflake,
-    /// Something did not fit into the lane.
-    has_missed: Arc<AtomicBool>,
+    pub(super) mailbox: Arc<Mailbox<Job>>,
     /// What was brought since the mark without being read.
-    brought: BTreeSet<Snowflake>,
+    pub(super) behind: Behind,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // However it ends: what comes next begins another one.
+        self.mailbox.abandon();
+    }
 }
 
 impl Lane {
-    async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+    async fn run(mut self) {
+        let mailbox = Arc::clone(&self.mailbox);
         loop {
-            let is_behind = !self.brought.is_empty();
-            let patience = if is_behind { QUIET } else { IDLE };
-            match tokio::time::timeout(patience, jobs.recv()).await {
-                Ok(Some(job)) => self.work(job).await,
-                Err(_) if is_behind => self.read_on().await,
-                Ok(None) | Err(_) => return,
-            }
-            if jobs.is_empty()
-                && self.has_missed.swap(false, Ordering::SeqCst)
-                && let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await
-            {
-                self.work(Job::Missed(place)).await;
+            let patience = self.behind.patience();
+            match tokio::time::timeout(patience.unwrap_or(IDLE), mailbox.next()).await {
+                Ok(Next::Job(job)) => self.work(job).await,
+                Ok(Next::Read) => self.catch_up().await,
+                // What comes meanwhile is not kept waiting by what nobody waits for.
+                Err(_) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
+                Err(_) if mailbox.close() => return,
+                Err(_) => {}
             }
         }
     }
 
     async fn work(&mut self, job: Job) {
         let job = match job {
-            Job::Unsure(message) if self.inner.turns_out_configured(self.channel).await => {
+            Job::Unsure(message, place) => {
+                let is_ours = self.turns_out_ours().await;
+                drop(place);
+                if !is_ours {
+                    return;
+                }
                 Job::Message(message)
             }
             job => job,
         };
         match job {
-            Job::Unsure(_) => {}
+            Job::Unsure(..) => {}
             Job::Message(message) => {
                 // Whoever writes takes it out.
                 self.inner.rest.put_away(self.channel, false);
                 if self.bring(&message).await {
-                    self.brought.insert(message.id);
+                    self.behind.brought(message.id);
                 }
-                if self.brought.len() >= usize::from(PAGE) {
-                    self.read_on().await;
+                if self.behind.is_long() {
+                    self.read_on(MISSED, std::future::pending()).await;
                 }
             }
             Job::Edited(edit) => self.edited(edit).await,
             Job::Deleted(id) => self.deleted(id).await,
-            Job::Missed(place) => self.catch_up(place).await,
             Job::Thread(shelf) => self.thread(&shelf).await,
             Job::Gone(why) => self.gone(why).await,
         }
@@ -158,8 +164,22 @@ impl Lane {
         self.inner.at(self.channel, self.inner.known.parent(self.channel))
     }
 
+    /// Whether what is said here is for agents after all. Waits until that is known: of what waits meanwhile there is
+    /// so much and no more, and the rest is read from Discord.
+    async fn turns_out_ours(&self) -> bool {
+        let mut pause = PAUSE.0;
+        loop {
+            match self.inbox.place(self.inner.at(self.channel, None)).await {
+                Placed::At(_) => return true,
+                Placed::Nowhere => return self.inner.turns_out_configured(self.channel).await,
+                Placed::Unknown => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
     /// Brings a message until it is kept or refused; whether it is dealt with.
-    async fn bring(&self, message: &Message) -> bool {
+    pub(super) async fn bring(&self, message: &Message) -> bool {
         let Some(identity) = self.inner.known.identity() else { return false };
         match take(&identity, message) {
             Taken::Said => {}
@@ -206,123 +226,6 @@ impl Lane {
         true
     }
 
-    /// Reads what may have been missed, and brings it. Later messages wait for that in the lane.
-    async fn catch_up(&mut self, place: Place) {
-        let mut pause = PAUSE.0;
-        let mut mark = mark_of(&place);
-        loop {
-            match self.read_and_look(&mut mark).await {
-                Ok(()) => break,
-                Err(fault) => match fault.meaning() {
-                    Some(Meaning::Gone(What::Channel)) => return self.gone(fault.to_string()).await,
-                    Some(Meaning::LostAccess | Meaning::Forbidden) => {
-                        // D3: it may be given again. The mark stays, and the next look reads from there.
-                        if self.inner.known.is_shut(self.channel, true) {
-                            tracing::warn!(
-                                thread_id = %self.channel,
-                                %fault,
-                                "the bot cannot read a bound conversation: give it View Channel and Read Message History"
-                            );
-                        }
-                        return;
-                    }
-                    _ => {
-                        tracing::warn!(thread_id = %self.channel, %fault, "what was missed is read later");
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSE.1);
-                    }
-                },
-            }
-        }
-    }
-
-    async fn read_and_look(&mut self, mark: &mut Snowflake) -> Result<(), Fault> {
-        self.read_from(mark).await?;
-        self.look_at_thread().await
-    }
-
-    /// Reads what came since the mark, for what nobody told of. What cannot be read now is read with the next message.
-    async fn read_on(&mut self) {
-        let Some(place) = self.inner.place(self.inbox.as_ref(), self.channel).await else {
-            self.brought.clear();
-            return;
-        };
-        match self.read_from(&mut mark_of(&place)).await {
-            Ok(false) => {}
-            // Whoever spoke took the thread out, and that was told by nobody either.
-            Ok(true) if self.look_at_thread().await.is_ok() => {}
-            Ok(true) => self.has_missed.store(true, Ordering::SeqCst),
-            Err(fault) => {
-                tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
-                self.brought.clear();
-            }
-        }
-    }
-
-    /// Brings everything after a mark, page by page, and moves it. What was brought before is not brought again. Whether
-    /// a person said something that nobody told of.
-    async fn read_from(&mut self, mark: &mut Snowflake) -> Result<bool, Fault> {
-        let mut is_news = false;
-        loop {
-            let mut page = self.inner.rest.messages(self.channel, Page::After(*mark), PAGE).await?;
-            page.sort_by_key(|message| message.id);
-            let (count, last) = (page.len(), page.last().map(|message| message.id));
-            page.iter().for_each(|message| self.inner.known.spoke(self.channel, message.id));
-            page.retain(|message| !self.brought.remove(&message.id));
-            self.complete(&mut page).await?;
-            for message in &page {
-                is_news |= self.inner.known.identity().is_some_and(|me| take(&me, message) == Taken::Said);
-                self.bring(message).await;
-            }
-            if let Some(last) = last {
-                *mark = last;
-                let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
-                self.inbox.caught_up(at, last.to_string()).await;
-            }
-            if count < usize::from(PAGE) {
-                if self.inner.known.is_shut(self.channel, false) {
-                    tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
-                }
-                self.brought.clear();
-                return Ok(is_news);
-            }
-        }
-    }
-
-    /// What an event says of a message and the answer to a request does not: in which server it is, and which roles
-    /// its author has there.
-    async fn complete(&self, page: &mut [Message]) -> Result<(), Fault> {
-        if page.is_empty() {
-            return Ok(());
-        }
-        let Some(guild) = self.inner.guild_of(self.channel).await? else { return Ok(()) };
-        let by_role = self.inner.settings().door.names_roles();
-        let mut known: HashMap<Snowflake, Vec<Snowflake>> = HashMap::new();
-        for message in page {
-            message.guild = message.guild.or(Some(guild));
-            let author = &mut message.author;
-            if !by_role || author.user.bot || message.webhook.is_some() || !author.roles.is_empty() {
-                continue;
-            }
-            let roles = match known.get(&author.user.id) {
-                Some(roles) => roles.clone(),
-                None => self.roles(guild, author.user.id).await?,
-            };
-            known.insert(author.user.id, roles.clone());
-            author.roles = roles;
-        }
-        Ok(())
-    }
-
-    /// The roles of somebody; none for who is not there any more.
-    async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
-        match self.inner.rest.member(guild, user).await {
-            Ok(member) => Ok(member.roles),
-            Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
-            Err(fault) => Err(fault),
-        }
-    }
-
     /// Fetches files, as far as they may be: from Discord's own hosts, or from the configured one.
     async fn files(&self, files: &[File]) -> Vec<Attachment> {
         let mut out = Vec::new();
@@ -364,12 +267,6 @@ impl Lane {
         }
         Ok(bytes)
     }
-}
-
-/// From where on a conversation is to be read.
-fn mark_of(place: &Place) -> Snowflake {
-    let since = Snowflake::from_ms(place.bound_at_ms);
-    place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
 }
 
 impl Inner {
@@ -428,7 +325,7 @@ impl Inner {
     }
 
     /// The server of a conversation; asked for once where it is not known.
-    async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
+    pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
         match self.known.spot(channel).and_then(|spot| spot.guild) {
             Some(guild) => Ok(Some(guild)),
             None => Ok(self.look_up(channel).await?.guild),
@@ -440,12 +337,5 @@ impl Inner {
         let parent = found.parent_id.filter(|_| found.is_thread());
         self.known.is_at(channel, parent, found.guild_id);
         Ok(Spot { parent, guild: found.guild_id })
-    }
-
-    /// A bound conversation.
-    pub(super) async fn place(&self, inbox: &dyn Inbox, channel: Snowflake) -> Option<Place> {
-        let places = inbox.bound(super::DISCORD.to_owned(), self.account.clone()).await?;
-        let id = channel.to_string();
-        places.into_iter().find(|place| place.conversation.conversation_id == id)
     }
 }

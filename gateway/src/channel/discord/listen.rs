@@ -1,11 +1,15 @@
-//! The loop over what happens on Discord, in its order. Nothing in here waits for anything but the next event and the
-//! list of what is bound: messages go into lanes, interactions into tasks of their own.
+//! The loop over what happens on Discord, in its order. Nothing in here waits for anything but the next event: messages
+//! go into lanes, interactions into tasks of their own, and what is bound is looked up aside ([`super::rounds`]).
 
+use super::Inner;
+use super::bound::Bound;
+use super::known::News;
 use super::lanes::{Job, Lanes};
 use super::looks::Shelf;
+use super::reads::{Reads, Scope};
+use super::rounds::{Ended, Listing};
 use super::slash::specs;
-use super::{DISCORD, Inner};
-use crate::channel::{Inbox, Place};
+use crate::channel::Inbox;
 use crate::store::now_ms;
 use acp_discord::core::commands::registration;
 use acp_discord::core::event::{Click, Command, Event, Message, Ready};
@@ -14,39 +18,26 @@ use acp_discord::core::intake::{Taken, take};
 use acp_discord::session::{self, Events};
 use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Events that may wait; what comes then is a gap, and is read again.
 const EVENTS_MAX: usize = 4_096;
 /// Interactions that are worked on at once.
 const INTERACTIONS_MAX: usize = 64;
-/// Pause before the list of what is bound is read again.
-const AGAIN: Duration = Duration::from_millis(500);
-
-/// How often it is looked whether the bot is let in again where it was refused, and at how many conversations: each
-/// look counts among the refusals that Discord forgives, and not everybody who lets it in again is told of.
-const LOOK: (Duration, usize) = (Duration::from_secs(20), 4);
+/// Messages of which it is not known yet whether they are ours.
+const UNSURE_MAX: usize = 4_096;
+/// How often it is looked whether the bot is let in again where it was refused.
+const LOOK: Duration = Duration::from_secs(20);
 
 /// Listens until it is dropped.
 pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
-    let lanes = Lanes::new(Arc::clone(&inner), Arc::clone(&inbox));
-    let ear = Ear {
-        inner,
-        inbox,
-        lanes,
-        tasks: JoinSet::new(),
-        places: Arc::new(Semaphore::new(INTERACTIONS_MAX)),
-        bound: BTreeSet::new(),
-        gone: BTreeSet::new(),
-        looked: Snowflake(0),
-        is_registered: false,
-    };
-    ear.hear().await;
+    let line = Line::open(&inner);
+    Ear::new(inner, inbox).hear(line).await;
 }
 
 /// A connection, which ends with this.
@@ -92,49 +83,78 @@ enum Asked {
     Suggestions(Box<Command>),
 }
 
-struct Ear {
-    inner: Arc<Inner>,
-    inbox: Arc<dyn Inbox>,
-    lanes: Lanes,
-    tasks: JoinSet<()>,
+/// Who listens.
+pub(super) struct Ear {
+    pub(super) inner: Arc<Inner>,
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) lanes: Lanes,
+    pub(super) tasks: JoinSet<()>,
     places: Arc<Semaphore>,
-    /// Conversations that were bound when that was last looked at.
-    bound: BTreeSet<Snowflake>,
+    /// What is bound, as far as it is remembered, and how often that has changed.
+    pub(super) bound: Bound,
+    pub(super) changes: watch::Receiver<u64>,
+    /// At most one look at what is bound now.
+    pub(super) listings: JoinSet<Listing>,
+    /// What ended, to be done once it is known what is bound now.
+    pub(super) ended: Vec<Ended>,
+    /// What is to be read again.
+    pub(super) reads: Reads,
+    pub(super) started: Instant,
+    unsure: Arc<Semaphore>,
     /// Servers that are out of reach.
     gone: BTreeSet<Snowflake>,
     /// The last conversation of those that are shut to the bot that was looked at.
-    looked: Snowflake,
+    pub(super) looked: Snowflake,
     is_registered: bool,
 }
 
 impl Ear {
-    async fn hear(mut self) {
+    fn new(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) -> Self {
+        Self {
+            lanes: Lanes::new(Arc::clone(&inner), Arc::clone(&inbox)),
+            changes: inbox.bindings_changed(),
+            inner,
+            inbox,
+            tasks: JoinSet::new(),
+            places: Arc::new(Semaphore::new(INTERACTIONS_MAX)),
+            bound: Bound::default(),
+            listings: JoinSet::new(),
+            ended: Vec::new(),
+            reads: Reads::default(),
+            started: Instant::now(),
+            unsure: Arc::new(Semaphore::new(UNSURE_MAX)),
+            gone: BTreeSet::new(),
+            looked: Snowflake(0),
+            is_registered: false,
+        }
+    }
+
+    async fn hear(mut self, mut line: Line) {
         let inner = Arc::clone(&self.inner);
         let mut renewed = self.inner.settings.subscribe();
-        let mut line = Line::open(&self.inner);
-        let mut look = tokio::time::interval(LOOK.0);
+        let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             while self.tasks.try_join_next().is_some() {}
+            let due = self.due();
             tokio::select! {
                 biased;
                 // The sender lives as long as this.
                 _ = renewed.changed() => self.renew(&mut line),
+                Some(Ok(listing)) = self.listings.join_next() => self.listed(listing),
+                Ok(()) = self.changes.changed() => self.list(),
+                news = inner.known.news() => self.heed(news),
                 event = line.events.next(), if line.is_open => match event {
                     Some(event) => {
                         self.inner.pulse.hear(&event, now_ms());
                         self.inner.known.hear(&event);
-                        self.take(event).await;
+                        self.take(event);
                     }
                     // It failed for good, which is in the log: what is under way goes on.
                     None => line.is_open = false,
                 },
-                _ = look.tick() => self.look_again().await,
-                losses = inner.known.losses() => {
-                    for channel in losses {
-                        self.gone(channel, "Discord does not know it any more").await;
-                    }
-                }
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.round(),
+                _ = look.tick() => self.look_again(),
             }
         }
     }
@@ -155,37 +175,32 @@ impl Ear {
         }
     }
 
-    /// Looks again at some of those conversations that the bot was refused.
-    async fn look_again(&mut self) {
-        let shut = self.inner.known.shut();
-        if shut.is_empty() {
-            return;
+    /// What turned out while something was done.
+    fn heed(&mut self, news: News) {
+        for channel in news.gone {
+            self.gone(channel, "Discord does not know it any more");
         }
-        let places = self.places_of().await;
-        for id in shut.difference(&self.bound) {
-            self.inner.known.is_shut(*id, false);
+        for (channel, came) in news.came {
+            let todo = self.reads.came(self.now(), channel, came);
+            self.act(todo);
         }
-        let after = shut.range((Bound::Excluded(self.looked), Bound::Unbounded));
-        let next: Vec<Snowflake> = after.chain(shut.range(..=self.looked)).copied().take(LOOK.1).collect();
-        self.looked = next.last().copied().unwrap_or(Snowflake(0));
-        self.read(places, |id| next.contains(&id));
     }
 
-    async fn take(&mut self, event: Event) {
+    fn take(&mut self, event: Event) {
         match event {
-            Event::Ready(ready) => self.ready(ready).await,
+            Event::Ready(ready) => self.ready(ready),
             Event::Gap { why, lost } => {
                 tracing::warn!(?why, lost, "events of Discord were missed");
-                self.read_again().await;
+                self.want(Scope::All);
             }
-            Event::Message(message) => self.message(message).await,
+            Event::Message(message) => self.message(message),
             Event::MessageEdited(edit) => {
-                if self.is_bound(edit.channel).await {
+                if self.is_bound(edit.channel) != Some(false) {
                     self.put(edit.channel, Job::Edited(edit));
                 }
             }
             Event::MessagesDeleted { channel, ids } => {
-                if self.is_bound(channel).await {
+                if self.is_bound(channel) != Some(false) {
                     ids.into_iter().for_each(|id| self.put(channel, Job::Deleted(id)));
                 }
             }
@@ -195,16 +210,15 @@ impl Ear {
             Event::ThreadCreated(thread) => self.inner.known.is_at(thread.id, thread.parent, thread.guild),
             Event::ThreadChanged(thread) => {
                 self.inner.known.is_at(thread.id, thread.parent, thread.guild);
-                if self.is_bound(thread.id).await {
-                    if self.inner.known.shut().contains(&thread.id) {
-                        let places = self.places_of().await;
-                        self.read(places, |id| id == thread.id);
+                if self.is_bound(thread.id) != Some(false) {
+                    if self.inner.known.was_shut(thread.id) {
+                        self.lanes.read(&mut self.tasks, thread.id);
                     }
                     self.put(thread.id, Job::Thread(Shelf::from(&thread)));
                 }
             }
-            Event::ThreadDeleted { id, .. } => self.gone(id, "the thread was deleted").await,
-            Event::ChannelDeleted(id) => self.channel_gone(id).await,
+            Event::ThreadDeleted { id, .. } => self.gone(id, "the thread was deleted"),
+            Event::ChannelDeleted(id) => self.end(Ended::Channel(id)),
             Event::Disconnected { why } => tracing::warn!(why, "the connection to Discord was lost"),
             Event::Alarm(text) => tracing::error!("Discord: {text}"),
             Event::Unknown { kind } => tracing::info!(kind, "an event of Discord that nobody here knows"),
@@ -212,68 +226,37 @@ impl Ear {
                 tracing::error!(account = self.inner.account, "Discord is not served any more: {failure}");
             }
             // That the bot sees its threads no more, or again, is told in no other way.
-            Event::ChannelChanged(id) => {
-                let (places, inner) = (self.places_of().await, Arc::clone(&self.inner));
-                self.read(places, |at| at == id || inner.known.parent(at) == Some(id));
+            Event::ChannelChanged(id) => self.want(Scope::Channel(id)),
+            Event::GuildGone { id, outage } => {
+                tracing::warn!(guild = %id, outage, "a server of Discord is out of reach");
+                self.gone.insert(id);
+                // What is out of order for a while stays (D3).
+                if !outage {
+                    self.end(Ended::Guild(id));
+                }
             }
-            Event::GuildGone { id, outage } => self.guild_gone(id, outage).await,
             // Each server comes once after a start, when everything is read anyway.
             Event::GuildBack(id) => {
                 if self.gone.remove(&id) {
-                    self.read_guild(id).await;
+                    self.want(Scope::Guild(id));
                 }
             }
-            Event::RightsChanged(id) => self.read_guild(id).await,
+            Event::RightsChanged(id) => self.want(Scope::Guild(id)),
             Event::Resumed | Event::ModalSubmit(_) => {}
         }
     }
 
-    async fn read_guild(&mut self, guild: Snowflake) {
-        let (places, inner) = (self.places_of().await, Arc::clone(&self.inner));
-        self.read(places, |at| inner.known.spot(at).and_then(|spot| spot.guild) == Some(guild));
-    }
-
-    async fn channel_gone(&mut self, id: Snowflake) {
-        let places = self.places_of().await;
-        let parent = id.to_string();
-        for place in places {
-            let at = &place.conversation;
-            if at.parent_conversation_id.as_deref() == Some(&parent)
-                && let Ok(thread) = at.conversation_id.parse()
-            {
-                self.gone(thread, "its channel was deleted").await;
-            }
-        }
-        self.gone(id, "the channel was deleted").await;
-    }
-
-    /// What is bound in a server that the bot was thrown out of ends; what is out of order for a while stays (D3).
-    async fn guild_gone(&mut self, guild: Snowflake, outage: bool) {
-        tracing::warn!(%guild, outage, "a server of Discord is out of reach");
-        self.gone.insert(guild);
-        if outage {
-            return;
-        }
-        for place in self.places_of().await {
-            if let Ok(id) = place.conversation.conversation_id.parse::<Snowflake>()
-                && self.inner.known.spot(id).and_then(|spot| spot.guild) == Some(guild)
-            {
-                self.gone(id, "the bot was taken out of the server").await;
-            }
-        }
-    }
-
-    fn put(&mut self, channel: Snowflake, job: Job) {
+    pub(super) fn put(&mut self, channel: Snowflake, job: Job) {
         self.lanes.put(&mut self.tasks, channel, job);
     }
 
-    async fn gone(&mut self, channel: Snowflake, why: &str) {
-        if self.is_bound(channel).await {
+    fn gone(&mut self, channel: Snowflake, why: &str) {
+        if self.is_bound(channel) != Some(false) {
             self.put(channel, Job::Gone(why.to_owned()));
         }
     }
 
-    async fn ready(&mut self, ready: Ready) {
+    fn ready(&mut self, ready: Ready) {
         tracing::info!(
             account = self.inner.account,
             bot = ready.me.name,
@@ -284,7 +267,8 @@ impl Ear {
         if !std::mem::replace(&mut self.is_registered, true) {
             self.register();
         }
-        self.read_again().await;
+        // Everything that is bound is read from where it was read last; what comes by meanwhile waits for that (H8).
+        self.want(Scope::All);
     }
 
     fn register(&mut self) {
@@ -292,61 +276,8 @@ impl Ear {
         self.tasks.spawn(async move { register(&inner).await });
     }
 
-    /// Everything that is bound is read from where it was read last; what comes by meanwhile waits for that (H8).
-    async fn read_again(&mut self) {
-        let places = self.listed().await;
-        self.read(places, |_| true);
-    }
-
-    /// Reads those of these conversations that are meant.
-    fn read(&mut self, places: Vec<Place>, is_meant: impl Fn(Snowflake) -> bool) {
-        for place in places {
-            if let Ok(channel) = place.conversation.conversation_id.parse()
-                && is_meant(channel)
-            {
-                self.put(channel, Job::Missed(place));
-            }
-        }
-    }
-
-    /// The bound conversations. One that was bound since is read once from its beginning on: after that each message
-    /// moves its mark, and what was refused is not judged anew after a start (H8).
-    async fn places_of(&mut self) -> Vec<Place> {
-        let before = std::mem::take(&mut self.bound);
-        let places = self.listed().await;
-        self.read(places.clone(), |at| !before.contains(&at));
-        places
-    }
-
-    /// The bound conversations. Without them nothing can be told apart: they are asked for until they are known.
-    async fn listed(&mut self) -> Vec<Place> {
-        loop {
-            match self.inbox.bound(DISCORD.to_owned(), self.inner.account.clone()).await {
-                Some(places) => {
-                    self.bound = places
-                        .iter()
-                        .filter_map(|place| place.conversation.conversation_id.parse().ok())
-                        .collect();
-                    return places;
-                }
-                None => tokio::time::sleep(AGAIN).await,
-            }
-        }
-    }
-
-    async fn is_bound(&mut self, channel: Snowflake) -> bool {
-        if self.inner.is_configured(channel) == Some(true) {
-            return true;
-        }
-        if !self.bound.contains(&channel) {
-            // It may have been bound since.
-            self.places_of().await;
-        }
-        self.bound.contains(&channel)
-    }
-
     /// What is said in a conversation that is bound to nothing is none of ours, unless it is a command.
-    async fn message(&mut self, message: Box<Message>) {
+    fn message(&mut self, message: Box<Message>) {
         let channel = message.channel;
         self.inner.known.spoke(channel, message.id);
         let Some(identity) = self.inner.known.identity() else { return };
@@ -357,12 +288,25 @@ impl Ear {
                 }
             }
             Taken::System | Taken::Bot => {}
-            Taken::Said => {
-                let is_command = crate::core::command::parse(&message.text).is_some();
-                if is_command || self.is_bound(channel).await {
-                    self.put(channel, Job::Message(message));
-                } else if self.inner.is_configured(channel).is_none() {
-                    self.put(channel, Job::Unsure(message));
+            Taken::Said => self.said(message),
+        }
+    }
+
+    fn said(&mut self, message: Box<Message>) {
+        let channel = message.channel;
+        let bound = self.is_bound(channel);
+        if bound != Some(false) && self.speaks(channel) {
+            self.lanes.read(&mut self.tasks, channel);
+        }
+        let is_command = crate::core::command::parse(&message.text).is_some();
+        if is_command || bound == Some(true) {
+            self.put(channel, Job::Message(message));
+        } else if bound.is_none() || self.inner.is_configured(channel).is_none() {
+            match Arc::clone(&self.unsure).try_acquire_owned() {
+                Ok(place) => self.put(channel, Job::Unsure(message, place)),
+                Err(_) => {
+                    tracing::warn!(thread_id = %channel, "too much waits to be told apart: what is bound is read later");
+                    self.lanes.read(&mut self.tasks, channel);
                 }
             }
         }
@@ -408,3 +352,7 @@ async fn register(inner: &Inner) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "listen_tests.rs"]
+mod tests;

@@ -6,6 +6,8 @@
 
 mod again;
 mod amends;
+mod backfill;
+mod bound;
 mod door;
 mod health;
 mod interactions;
@@ -13,7 +15,10 @@ mod known;
 mod lanes;
 mod listen;
 mod looks;
+mod mailbox;
+mod reads;
 mod render;
+mod rounds;
 pub(crate) mod settings;
 mod slash;
 

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::channel::{
-    Amended, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place, Said, Suggest,
+    Amended, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place, Placed, Said,
+    Suggest,
 };
 use crate::core::files;
 use crate::core::project::actions::of_queued;
+use crate::core::rows::BindingStatus;
 use crate::store::{bindings, buttons, codec};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -261,25 +263,56 @@ async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
 async fn how_far_a_conversation_was_read_moves_forward_only() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let places = async || inlet.bound("console".to_owned(), "default".to_owned()).await.unwrap();
-    let place = |last: Option<&str>, through: Option<&str>| Place {
+    let place = |through: Option<&str>| Place {
         conversation: conversation("c"),
         bound_at_ms: 1,
-        last_inbound_id: last.map(str::to_owned),
         backfilled_through: through.map(str::to_owned),
     };
-    assert_eq!(places().await, [place(None, None)]);
+    assert_eq!(places().await, [place(None)]);
     inlet.accept(message("99", "hello")).await.unwrap();
     inlet.accept(message("100", "more")).await.unwrap();
-    assert_eq!(places().await, [place(Some("100"), None)]);
+    assert_eq!(places().await, [place(None)]);
     for (through, want) in [("98", "98"), ("100", "100"), ("99", "100"), ("101", "101")] {
         assert!(inlet.caught_up(conversation("c"), through.to_owned()).await);
-        assert_eq!(places().await, [place(Some("100"), Some(want))]);
+        assert_eq!(places().await, [place(Some(want))]);
     }
     inlet.changed(conversation("c"), Change::Archived { by_person: true }).await;
     assert_eq!(places().await.len(), 1, "one that is put away can be spoken in");
     assert_eq!(inlet.bound("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
     store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
     assert_eq!(places().await, []);
+}
+
+/// Whoever remembers what is bound is told of each change before whoever made it goes on, and of nothing else.
+#[tokio::test]
+async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let mut changes = inlet.bindings_changed();
+    let mut told = || {
+        let is_told = changes.has_changed().unwrap();
+        changes.mark_unchanged();
+        is_told
+    };
+    assert!(!told(), "nothing changed");
+    inlet.accept(message("99", "hello")).await.unwrap();
+    inlet.changed(conversation("c"), Change::Archived { by_person: true }).await;
+    assert!(inlet.caught_up(conversation("c"), "99".to_owned()).await);
+    assert!(!told(), "one that is put away, spoken in or read is bound as before");
+    let other = binding_row(&key(), &conversation("d"));
+    let again = other.clone();
+    store.write("bind", move |tx| bindings::bind(tx, &other)).await.unwrap();
+    assert!(told() && matches!(inlet.place(conversation("d")).await, Placed::At(_)));
+    store.write("bind", move |tx| bindings::bind(tx, &again)).await.unwrap_err();
+    assert!(!told(), "it was not bound again");
+    let mut pending = binding_row(&key(), &conversation("e"));
+    pending.status = BindingStatus::Pending;
+    let id = pending.binding_id;
+    store.write("bind", move |tx| bindings::bind(tx, &pending)).await.unwrap();
+    assert!(told() && inlet.place(conversation("e")).await == Placed::Nowhere);
+    store.write("activate", move |tx| bindings::activate(tx, id, "f", 5)).await.unwrap();
+    assert!(told() && matches!(inlet.place(conversation("f")).await, Placed::At(_)));
+    store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
+    assert!(told() && inlet.place(conversation("f")).await == Placed::Nowhere);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use Priority::{Card, Final, Notice, Permission, Reaction, Typing};
+use Priority::{Card, Final, Look, Notice, Permission, Reaction, Typing};
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -47,6 +47,26 @@ fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
     }
     // Permission, both finals as they came, notice; then what is best effort.
     assert_eq!(order, [4, 2, 5, 3, 1, 0]);
+}
+
+/// Where there is room for one request at a time, a look whether something was missed is the last.
+#[test]
+fn a_look_goes_when_nothing_else_does() {
+    let mut schedule = Schedule::new(100);
+    let look = add(&mut schedule, Job { lane: None, ..job(1, Look, None) }).0;
+    let tickets = [Typing, Card, Notice].map(|priority| add(&mut schedule, job(2, priority, None)).0);
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let mut has_room = true;
+        let ask = |_: &u8| if std::mem::take(&mut has_room) { Turn::Go(()) } else { Turn::Wait(None) };
+        let fates = schedule.step(ms(0), ask).fates;
+        for (ticket, _) in fates {
+            order.push(ticket);
+            schedule.done(ticket);
+        }
+    }
+    let [typing, card, notice] = tickets;
+    assert_eq!(order, [notice, card, typing, look]);
 }
 
 #[test]
@@ -165,8 +185,15 @@ enum Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let priority =
-        prop_oneof![Just(Permission), Just(Final), Just(Notice), Just(Card), Just(Reaction), Just(Typing)];
+    let priority = prop_oneof![
+        Just(Permission),
+        Just(Final),
+        Just(Notice),
+        Just(Card),
+        Just(Reaction),
+        Just(Typing),
+        Just(Look)
+    ];
     let add = (0..3_u64, priority, prop::option::of(0..3_u64), 0..4_u8);
     let act = prop_oneof![
         5 => add.prop_map(|(channel, priority, message, bucket)| Act::Add { channel, priority, message, bucket }),

@@ -1,0 +1,308 @@
+//! Reading a conversation from its mark on: what may have been missed, before anything else; and, after what was
+//! brought as it happened, whether that was all.
+
+use super::Inner;
+use super::lanes::{Lane, PAUSE};
+use super::reads::Came;
+use crate::channel::{Place, Placed};
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::event::Message;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::intake::{Taken, take};
+use acp_discord::core::schedule::Priority;
+use acp_discord::rest::{Fault, History, Turn};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+/// Messages wait for this, so it goes like a word about a change.
+pub(super) const MISSED: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
+/// Nobody waits for this: it goes when nothing else does.
+pub(super) const LOOK: Turn = Turn::new(Priority::Look, Duration::from_secs(60));
+
+/// How long nothing more has come before a conversation is read after a message.
+const QUIET: Duration = Duration::from_secs(2);
+/// So many messages are brought before it is read although more come all the time.
+const LONG: usize = 100;
+/// So many messages are remembered as brought. Those beyond are brought again, which changes nothing.
+const BROUGHT_MAX: usize = 10_000;
+
+/// What was brought since the mark without being read, and when it is read: pure.
+#[derive(Debug, Default)]
+pub(super) struct Behind {
+    brought: BTreeSet<Snowflake>,
+    /// How often reading failed since it worked.
+    failures: u32,
+}
+
+impl Behind {
+    /// A message was brought as it happened.
+    pub(super) fn brought(&mut self, id: Snowflake) {
+        self.brought.insert(id);
+        if self.brought.len() > BROUGHT_MAX {
+            self.brought.pop_first();
+        }
+    }
+
+    /// How long to wait for more before it is read; none: there is nothing to read for.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let pause = QUIET.saturating_mul(2_u32.saturating_pow(self.failures));
+        (!self.brought.is_empty()).then_some(pause.min(PAUSE.1))
+    }
+
+    /// Whether it is read now, although more may come. Less and less often while that fails.
+    pub(super) fn is_long(&self) -> bool {
+        let long = LONG.saturating_mul(2_usize.saturating_pow(self.failures));
+        let count = self.brought.len();
+        count > 0 && count % long.min(BROUGHT_MAX / 2) == 0
+    }
+
+    fn has(&self, id: Snowflake) -> bool {
+        self.brought.contains(&id)
+    }
+
+    fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Everything up to here was read.
+    fn read_through(&mut self, mark: Snowflake) {
+        self.brought.retain(|id| *id > mark);
+    }
+
+    /// There is nothing to read for any more.
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// From where on a conversation is to be read.
+fn mark_of(place: &Place) -> Snowflake {
+    let since = Snowflake::from_ms(place.bound_at_ms);
+    place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
+}
+
+impl Lane {
+    /// Reads what may have been missed, and brings it. Later messages wait for that in the lane: until it worked, or
+    /// turns out to be of no use.
+    pub(super) async fn catch_up(&mut self) {
+        let mut pause = PAUSE.0;
+        let came = loop {
+            match self.inbox.place(self.inner.at(self.channel, None)).await {
+                Placed::Nowhere => break Came::Nothing,
+                Placed::Unknown => {}
+                Placed::At(place) => match self.read_all(mark_of(&place)).await {
+                    Ok(()) => break Came::Read,
+                    Err(fault) => match self.refused(&fault).await {
+                        Some(came) => break came,
+                        None => {
+                            tracing::warn!(thread_id = %self.channel, %fault, "what was missed is read later");
+                        }
+                    },
+                },
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        };
+        self.behind.clear();
+        self.inner.known.came(self.channel, came);
+    }
+
+    /// Reads what came since the mark, for what nobody told of; not any more as soon as something else is to be done.
+    /// What cannot be read now is read later.
+    pub(super) async fn read_on(&mut self, turn: Turn, something: impl Future<Output = ()>) {
+        let place = match self.inbox.place(self.inner.at(self.channel, None)).await {
+            Placed::At(place) => place,
+            Placed::Nowhere => return self.behind.clear(),
+            Placed::Unknown => return self.behind.failed(),
+        };
+        let mark = mark_of(&place);
+        let first = tokio::select! {
+            biased;
+            page = self.page(mark, turn) => page,
+            () = something => return,
+        };
+        let read = match first {
+            Ok(page) => self.read_from(mark, page, turn).await,
+            Err(fault) => Err(fault),
+        };
+        let fault = match read {
+            Ok(false) => return,
+            // Whoever spoke took the thread out, and that was told by nobody either.
+            Ok(true) => {
+                self.look_until().await;
+                return;
+            }
+            Err(fault) => fault,
+        };
+        if self.refused(&fault).await.is_some() {
+            self.behind.clear();
+        } else {
+            tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
+            self.behind.failed();
+        }
+    }
+
+    /// What a fault says for good about reading here.
+    async fn refused(&self, fault: &Fault) -> Option<Came> {
+        match fault.meaning() {
+            Some(Meaning::Gone(What::Channel)) => {
+                self.gone(fault.to_string()).await;
+                Some(Came::Nothing)
+            }
+            Some(Meaning::LostAccess | Meaning::Forbidden) => {
+                // D3: it may be given again. The mark stays, and the next look reads from there.
+                if self.inner.known.is_shut(self.channel, true) {
+                    tracing::warn!(
+                        thread_id = %self.channel,
+                        %fault,
+                        "the bot cannot read a bound conversation: give it View Channel and Read Message History"
+                    );
+                }
+                Some(Came::Refused)
+            }
+            _ => None,
+        }
+    }
+
+    async fn read_all(&mut self, mark: Snowflake) -> Result<(), Fault> {
+        let page = self.page(mark, MISSED).await?;
+        self.read_from(mark, page, MISSED).await?;
+        self.look_at_thread().await
+    }
+
+    /// Brings everything from a page on, page by page, and moves the mark with each. What was brought before is not
+    /// brought again. Whether a person said something that nobody told of.
+    async fn read_from(&mut self, mark: Snowflake, first: History, turn: Turn) -> Result<bool, Fault> {
+        let (mut mark, mut page, mut is_news) = (mark, first, false);
+        loop {
+            for message in page.messages.iter().filter(|message| !self.behind.has(message.id)) {
+                if !self.bring(message).await {
+                    let why = "it is not known yet who the bot is".to_owned();
+                    return Err(Fault::Uncertain { why });
+                }
+                is_news |= self.inner.known.identity().is_some_and(|me| take(&me, message) == Taken::Said);
+            }
+            if page.through > mark {
+                mark = page.through;
+                let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
+                // A mark that is not kept is one that is behind: the same is read again, and brought to no effect.
+                self.inbox.caught_up(at, mark.to_string()).await;
+                self.behind.read_through(mark);
+            }
+            if !page.has_more {
+                break;
+            }
+            page = self.page(mark, turn).await?;
+        }
+        if self.inner.known.is_shut(self.channel, false) {
+            tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
+        }
+        self.behind.clear();
+        Ok(is_news)
+    }
+
+    /// A page after a mark, with what is to be known of its authors.
+    async fn page(&self, mark: Snowflake, turn: Turn) -> Result<History, Fault> {
+        let mut page = self.inner.rest.history(self.channel, mark, turn).await?;
+        page.messages.iter().for_each(|message| self.inner.known.spoke(self.channel, message.id));
+        let is_new = |message: &&mut Message| !self.behind.has(message.id);
+        self.inner.complete(self.channel, page.messages.iter_mut().filter(is_new)).await?;
+        Ok(page)
+    }
+}
+
+impl Inner {
+    /// What an event says of a message and the answer to a request does not: in which server it is, and which roles
+    /// its author has there.
+    async fn complete<'a>(
+        &self,
+        channel: Snowflake,
+        messages: impl Iterator<Item = &'a mut Message>,
+    ) -> Result<(), Fault> {
+        let mut messages = messages.peekable();
+        if messages.peek().is_none() {
+            return Ok(());
+        }
+        let Some(guild) = self.guild_of(channel).await? else { return Ok(()) };
+        let by_role = self.settings().door.names_roles();
+        let mut known: HashMap<Snowflake, Vec<Snowflake>> = HashMap::new();
+        for message in messages {
+            message.guild = message.guild.or(Some(guild));
+            let author = &mut message.author;
+            if !by_role || author.user.bot || message.webhook.is_some() || !author.roles.is_empty() {
+                continue;
+            }
+            let roles = match known.get(&author.user.id) {
+                Some(roles) => roles.clone(),
+                None => self.roles(guild, author.user.id).await?,
+            };
+            known.insert(author.user.id, roles.clone());
+            author.roles = roles;
+        }
+        Ok(())
+    }
+
+    /// The roles of somebody; none for who is not there any more.
+    async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
+        match self.rest.member(guild, user).await {
+            Ok(member) => Ok(member.roles),
+            Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn behind(count: u64, failures: u32) -> Behind {
+        Behind { brought: (1..=count).map(Snowflake).collect(), failures }
+    }
+
+    #[test]
+    fn what_was_brought_is_read_after_a_moment_and_later_each_time_that_fails() {
+        for (count, failures, seconds) in [
+            (0, 0, None),
+            (0, 5, None),
+            (1, 0, Some(2)),
+            (1, 1, Some(4)),
+            (9, 3, Some(16)),
+            (9, 40, Some(30)),
+        ] {
+            assert_eq!(
+                behind(count, failures).patience(),
+                seconds.map(Duration::from_secs),
+                "{count} {failures}"
+            );
+        }
+        for (count, failures, is_long) in [
+            (0, 0, false),
+            (99, 0, false),
+            (100, 0, true),
+            (101, 0, false),
+            (100, 1, false),
+            (200, 1, true),
+            (5_000, 60, true),
+        ] {
+            assert_eq!(behind(count, failures).is_long(), is_long, "{count} {failures}");
+        }
+    }
+
+    /// A failed look forgets nothing of what was brought: the next one is made, and brings none of it again.
+    #[test]
+    fn what_was_brought_is_remembered_until_it_was_read() {
+        let mut behind = behind(3, 0);
+        behind.failed();
+        behind.brought(Snowflake(7));
+        assert!(behind.has(Snowflake(1)) && behind.patience() == Some(Duration::from_secs(4)));
+        behind.read_through(Snowflake(3));
+        assert!(!behind.has(Snowflake(3)) && behind.has(Snowflake(7)) && behind.patience().is_some());
+        behind.clear();
+        assert_eq!((behind.patience(), behind.failures), (None, 0));
+        for id in 0..=u64::try_from(BROUGHT_MAX).unwrap_or(0) {
+            behind.brought(Snowflake(id));
+        }
+        assert_eq!((behind.brought.len(), behind.has(Snowflake(0))), (BROUGHT_MAX, false), "the oldest goes");
+    }
+}

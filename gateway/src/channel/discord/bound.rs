@@ -1,0 +1,101 @@
+//! What is remembered of which conversations are bound: pure. What is said elsewhere costs no look into the database.
+
+use crate::channel::Place;
+use acp_discord::core::ids::Snowflake;
+use std::collections::BTreeMap;
+
+/// The bound conversations, as they were when somebody looked.
+#[derive(Debug, Default)]
+pub(super) struct Bound {
+    /// With the channels that they are threads of.
+    places: BTreeMap<Snowflake, Option<Snowflake>>,
+    /// How often bindings had changed before that look; none: nobody has looked yet.
+    as_of: Option<u64>,
+}
+
+impl Bound {
+    /// What a look came to that began when bindings had changed so often.
+    pub(super) fn new(as_of: u64, places: &[Place]) -> Self {
+        let id = |text: &String| text.parse::<Snowflake>().ok();
+        let entry = |place: &Place| {
+            let at = &place.conversation;
+            Some((id(&at.conversation_id)?, at.parent_conversation_id.as_ref().and_then(id)))
+        };
+        Self { places: places.iter().filter_map(entry).collect(), as_of: Some(as_of) }
+    }
+
+    /// Whether anybody has looked.
+    pub(super) const fn is_known(&self) -> bool {
+        self.as_of.is_some()
+    }
+
+    /// Whether it is as it is now that bindings have changed so often.
+    pub(super) fn is_fresh(&self, changes: u64) -> bool {
+        self.as_of == Some(changes)
+    }
+
+    /// Whether a conversation is bound; none when that may have changed since. One that was bound may be none any more:
+    /// whoever brings in what is said there is told so.
+    pub(super) fn has(&self, at: Snowflake, changes: u64) -> Option<bool> {
+        match self.places.contains_key(&at) {
+            true => Some(true),
+            false => self.is_fresh(changes).then_some(false),
+        }
+    }
+
+    /// All of them, with the channels that they are threads of.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Snowflake, Option<Snowflake>)> + '_ {
+        self.places.iter().map(|(id, parent)| (*id, *parent))
+    }
+
+    /// Those that were not bound at an earlier look; none where that was the first.
+    pub(super) fn since(&self, before: &Self) -> Vec<Snowflake> {
+        let is_new = |id: &&Snowflake| before.is_known() && !before.places.contains_key(id);
+        self.places.keys().filter(is_new).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::ConversationRef;
+
+    fn place(id: &str, parent: Option<&str>) -> Place {
+        let conversation = ConversationRef {
+            channel: "discord".to_owned(),
+            account_id: "main".to_owned(),
+            conversation_id: id.to_owned(),
+            parent_conversation_id: parent.map(str::to_owned),
+        };
+        Place { conversation, bound_at_ms: 1, backfilled_through: None }
+    }
+
+    /// That something is not bound is only said for as long as nothing was bound since.
+    #[test]
+    fn what_is_not_bound_is_known_until_bindings_change() {
+        let none = Bound::default();
+        let some = Bound::new(3, &[place("7", Some("1")), place("8", None), place("not an id", None)]);
+        for (bound, at, changes, want) in [
+            (&none, 7, 0, None),
+            (&some, 7, 3, Some(true)),
+            (&some, 7, 4, Some(true)),
+            (&some, 9, 3, Some(false)),
+            (&some, 9, 4, None),
+            (&some, 9, 2, None),
+        ] {
+            assert_eq!(bound.has(Snowflake(at), changes), want, "{at} {changes}");
+        }
+        assert_eq!((none.is_known(), some.is_known(), some.is_fresh(3)), (false, true, true));
+        let all: Vec<_> = some.all().collect();
+        assert_eq!(all, [(Snowflake(7), Some(Snowflake(1))), (Snowflake(8), None)]);
+    }
+
+    #[test]
+    fn what_was_bound_since_is_told_from_what_was_there() {
+        let first = Bound::new(0, &[place("7", None)]);
+        let second = Bound::new(1, &[place("7", None), place("9", None)]);
+        assert_eq!(first.since(&Bound::default()), [], "a start reads everything anyway");
+        assert_eq!(second.since(&first), [Snowflake(9)]);
+        assert_eq!(first.since(&second), []);
+    }
+}

@@ -1,0 +1,224 @@
+//! What is read after events that come in every way, in a time of its own.
+
+use super::*;
+use proptest::prelude::*;
+
+const GUILD: Snowflake = Snowflake(9);
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn ids(ids: &[u64]) -> Vec<Snowflake> {
+    ids.iter().copied().map(Snowflake).collect()
+}
+
+/// A thread of a channel.
+fn thread(id: u64, channel: u64, is_shut: bool) -> Spot {
+    Spot { id: Snowflake(id), parent: Some(Snowflake(channel)), guild: Some(GUILD), is_shut }
+}
+
+/// Threads of one channel.
+fn threads(count: u64, is_shut: bool) -> Vec<Spot> {
+    (100..100 + count).map(|id| thread(id, 1, is_shut)).collect()
+}
+
+/// A world in which some conversations can be read: what reading came to, by what was asked for.
+struct World {
+    reads: Reads,
+    bound: Vec<Spot>,
+    asked: Vec<Snowflake>,
+    refused: usize,
+}
+
+impl World {
+    fn new(bound: Vec<Spot>) -> Self {
+        Self { reads: Reads::default(), bound, asked: Vec::new(), refused: 0 }
+    }
+
+    fn apply(&mut self, now: Duration, todo: Todo, may: &dyn Fn(Snowflake) -> bool) {
+        let mut next = vec![todo];
+        while let Some(Todo { read, shut }) = next.pop() {
+            for spot in &mut self.bound {
+                spot.is_shut |= shut.contains(&spot.id);
+            }
+            for id in read {
+                self.asked.push(id);
+                let came = if may(id) { Came::Read } else { Came::Refused };
+                self.refused += usize::from(came == Came::Refused);
+                for spot in self.bound.iter_mut().filter(|spot| spot.id == id) {
+                    spot.is_shut = came == Came::Refused;
+                }
+                next.push(self.reads.came(now, id, came));
+            }
+        }
+    }
+
+    /// Lets time pass until then.
+    fn until(&mut self, end: Duration, may: &dyn Fn(Snowflake) -> bool) {
+        while let Some(due) = self.reads.due().filter(|due| *due <= end) {
+            let todo = self.reads.round(due, &self.bound.clone());
+            self.apply(due, todo, may);
+        }
+    }
+}
+
+#[test]
+fn events_that_come_close_together_are_one_reason_to_read() {
+    let mut world = World::new(threads(200, false));
+    for number in 0..30 {
+        let now = Duration::from_millis(number * 50);
+        world.until(now, &|_| true);
+        world.reads.want(Scope::Guild(GUILD), now);
+    }
+    assert_eq!((world.asked.len(), world.reads.due()), (0, Some(Duration::from_millis(3_450))));
+    world.until(s(60), &|_| true);
+    assert_eq!(world.asked.len(), 200, "each is read once");
+    assert_eq!(world.reads.due(), None);
+}
+
+/// Whoever goes on and on is read after a while all the same, and less and less often.
+#[test]
+fn events_without_an_end_are_read_at_a_pace() {
+    let mut world = World::new(threads(10, false));
+    for second in 0..600 {
+        world.until(s(second), &|_| true);
+        world.reads.want(Scope::Guild(GUILD), s(second));
+    }
+    let rounds = world.asked.len() / 10;
+    assert!((8..=16).contains(&rounds), "{rounds}");
+}
+
+/// 200 conversations that nobody may read, and events for ten minutes: far below what stops all requests.
+#[test]
+fn d03_what_is_shut_costs_few_refusals() {
+    for scope in [Scope::Guild(GUILD), Scope::Channel(Snowflake(1)), Scope::All] {
+        let mut world = World::new(threads(200, false));
+        for second in 0..600 {
+            world.until(s(second), &|_| false);
+            world.reads.want(scope, s(second));
+        }
+        assert!(world.refused <= 40, "{scope:?}: {}", world.refused);
+        assert!(world.bound.iter().all(|spot| spot.is_shut));
+        // It is given again: one shows it, and all are read.
+        world.asked.clear();
+        world.reads.want(scope, s(700));
+        world.until(s(900), &|_| true);
+        let read: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
+        assert_eq!(read.len(), 200, "{scope:?}");
+        assert!(world.bound.iter().all(|spot| !spot.is_shut));
+    }
+}
+
+#[test]
+fn many_channels_that_are_shut_are_tried_a_few_at_a_time() {
+    let bound: Vec<Spot> = (0..50).map(|n| thread(100 + n, 1_000 + n, true)).collect();
+    let mut world = World::new(bound);
+    for round in 0..20 {
+        world.reads.want(Scope::Guild(GUILD), s(round * 1_000));
+        world.until(s(round * 1_000 + 500), &|_| false);
+    }
+    assert_eq!(world.asked.len(), 20 * SHUT_MAX);
+    let tried: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
+    assert!(tried.len() >= 20, "others each time: {}", tried.len());
+}
+
+#[test]
+fn one_of_a_channel_is_read_before_the_others() {
+    let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true), thread(21, 2, false)];
+    let round = |read: &[u64]| Todo { read: ids(read), shut: vec![] };
+    let shut = |shut: &[u64]| Todo { read: vec![], shut: ids(shut) };
+    // What came of the first, then of the second: what follows from each.
+    for (steps, name) in [
+        (vec![(11, Came::Read, round(&[12, 13]))], "it may be read"),
+        (vec![(11, Came::Refused, round(&[12])), (12, Came::Refused, shut(&[]))], "two are refused"),
+        (vec![(11, Came::Refused, round(&[12])), (12, Came::Read, round(&[13]))], "it was the thread"),
+        (
+            vec![(11, Came::Nothing, round(&[12])), (12, Came::Nothing, round(&[13]))],
+            "what is gone says nothing of the others",
+        ),
+        (vec![(21, Came::Read, round(&[])), (99, Came::Refused, round(&[]))], "alone, and unasked"),
+    ] {
+        let mut reads = Reads::default();
+        reads.want(Scope::All, s(0));
+        assert_eq!(reads.round(s(0), &bound), round(&[11, 21]), "{name}");
+        for (id, came, want) in steps {
+            assert_eq!(reads.came(s(1), Snowflake(id), came), want, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_answered_holds_up_no_other() {
+    let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true)];
+    let mut reads = Reads::default();
+    reads.want(Scope::All, s(0));
+    assert_eq!(reads.round(s(0), &bound).read, ids(&[11]));
+    assert_eq!(reads.due(), Some(PATIENCE));
+    assert_eq!(reads.round(PATIENCE, &bound).read, ids(&[12]), "what is shut stays with the slow look");
+    assert_eq!((reads.due(), reads.came(s(11), Snowflake(11), Came::Read)), (None, Todo::default()));
+}
+
+/// H8: what was missed comes before what is said now, however long the reading of all the others waits.
+#[test]
+fn h08_where_somebody_speaks_is_read_first_and_once() {
+    let mut reads = Reads::default();
+    let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
+    assert!(!reads.speaks(&one), "nothing was missed");
+    assert!(reads.speaks(&thread(13, 1, true)), "it was shut, and is heard");
+    reads.want(Scope::Channel(Snowflake(1)), s(0));
+    let spoke = |reads: &mut Reads| [&one, &one, &elsewhere].map(|spot| reads.speaks(spot));
+    assert_eq!(spoke(&mut reads), [true, false, false]);
+    reads.want(Scope::Channel(Snowflake(1)), s(1));
+    assert_eq!(spoke(&mut reads), [true, false, false], "it may have been missed again");
+    let bound = [one, two, elsewhere];
+    assert_eq!(reads.round(s(3), &bound).read, ids(&[11]));
+    assert!(reads.speaks(&two) && !reads.speaks(&two), "while another one of its channel is tried");
+    assert_eq!(reads.came(s(4), Snowflake(11), Came::Read), Todo::default());
+}
+
+#[test]
+fn a_scope_holds_what_may_be_in_it() {
+    let unknown = Spot { guild: None, ..thread(11, 1, false) };
+    let channel = Spot { id: Snowflake(1), parent: None, guild: Some(GUILD), is_shut: false };
+    for (scope, spot, want) in [
+        (Scope::All, unknown, true),
+        (Scope::Guild(GUILD), thread(11, 1, false), true),
+        (Scope::Guild(GUILD), unknown, true),
+        (Scope::Guild(Snowflake(8)), thread(11, 1, false), false),
+        (Scope::Channel(Snowflake(1)), thread(11, 1, false), true),
+        (Scope::Channel(Snowflake(1)), channel, true),
+        (Scope::Channel(Snowflake(2)), thread(11, 1, false), false),
+        (Scope::Channel(Snowflake(11)), thread(11, 1, false), true),
+    ] {
+        assert_eq!(scope.holds(&spot), want, "{scope:?} {spot:?}");
+    }
+}
+
+proptest! {
+    /// Whatever happens: what is readable is read after the last event, or somebody spoke there and it was read for that;
+    /// and it comes to an end.
+    #[test]
+    fn what_may_be_read_is_read_after_the_last_event(
+        shut in proptest::collection::vec(any::<bool>(), 12),
+        denied in proptest::collection::vec(proptest::bool::weighted(0.2), 4),
+        events in proptest::collection::vec((0_u64..20_000, 0_usize..3), 1..40),
+    ) {
+        let bound: Vec<Spot> = (0..12).zip(&shut).map(|(n, shut)| thread(100 + n, n % 4, *shut && n % 3 > 0)).collect();
+        let may = |id: Snowflake| !denied[usize::try_from((id.0 - 100) % 4).unwrap_or(0)];
+        let mut world = World::new(bound);
+        let mut now = 0;
+        for (after, what) in events {
+            now += after;
+            world.until(Duration::from_millis(now), &may);
+            let scope = [Scope::All, Scope::Guild(GUILD), Scope::Guild(GUILD)][what];
+            world.reads.want(scope, Duration::from_millis(now));
+            world.asked.clear();
+        }
+        world.until(Duration::from_millis(now + 600_000), &may);
+        prop_assert_eq!(world.reads.due(), None);
+        for spot in &world.bound {
+            prop_assert!(!may(spot.id) || world.asked.contains(&spot.id), "{:?}", spot);
+        }
+    }
+}

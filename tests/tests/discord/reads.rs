@@ -1,0 +1,124 @@
+//! What is read again, and how often: many conversations, many events that say that something may have been missed.
+
+use crate::stage::Stage;
+use acp_shared::ids::BindingId;
+use acp_tests::fake_discord::core::model::Id;
+use acp_tests::house::GATEWAY;
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::GATEWAY_DB;
+use rusqlite::Connection;
+use std::time::{Duration, Instant};
+
+const HISTORY: &str = "GET /channels/{}/messages";
+/// Conversations of these tests: so many refusals three times over would stop every request of the bot.
+const MANY: usize = 200;
+/// Longer than whatever is read waits for more of its kind.
+const QUIET: Duration = Duration::from_secs(4);
+
+/// A stage on which one session is bound in many threads of the channel: the first one is the session's own.
+fn crowded() -> (Stage, Vec<Id>) {
+    let mut stage = Stage::new(&[], "");
+    let first = stage.spawn();
+    stage.fake.post(stage.ann, first, "say one");
+    stage.answers(first, &["one"]);
+    stage.house.kill_gateway();
+    let others = (1..MANY).map(|n| stage.fake.make_thread(stage.ann, stage.channel, &format!("t{n}"), None));
+    let others: Vec<Id> = others.collect();
+    let path = stage.house.world.path(GATEWAY).join(GATEWAY_DB);
+    let db = Connection::open(path).unwrap_or_else(|e| panic!("{e}"));
+    bind_like(&db, first, &others).unwrap_or_else(|e| panic!("{e}"));
+    drop(db);
+    stage.house.start_gateway();
+    stage.is_there();
+    let threads: Vec<Id> = [vec![first], others].concat();
+    until(LONG, "they are read after the start", || reads(&stage) >= MANY as u64);
+    settles(&stage);
+    (stage, threads)
+}
+
+/// Binds threads to the session of another one, as if each had been bound by hand.
+fn bind_like(db: &Connection, first: Id, others: &[Id]) -> rusqlite::Result<()> {
+    const COLUMNS: &str = "channel, account_id, channel_id, session_key, target_kind, status, bound_by, bound_at, \
+        last_activity_at, idle_ms, max_age_ms, metadata_json";
+    let bind = format!(
+        "INSERT INTO acp_bindings (binding_key, thread_id, {COLUMNS}) SELECT ?1, ?2, {COLUMNS} FROM acp_bindings \
+         WHERE thread_id = ?3"
+    );
+    let told = "INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, updated_at) SELECT ?1, \
+        last_session_seq, updated_at FROM acp_sessions";
+    for other in others {
+        let key = BindingId::mint().to_string();
+        db.execute(&bind, [&key, &other.to_string(), &first.to_string()])?;
+        db.execute(told, [&key])?;
+    }
+    Ok(())
+}
+
+/// How often a conversation was read.
+fn reads(stage: &Stage) -> u64 {
+    stage.fake.tally().requests_to(HISTORY)
+}
+
+/// Waits until nothing was read for a while.
+fn settles(stage: &Stage) {
+    let all = || reads(stage) + stage.fake.tally().requests_to("GET /channels/{}");
+    let mut last = (all(), Instant::now());
+    until(LONG, "nothing is read any more", || {
+        if all() != last.0 {
+            last = (all(), Instant::now());
+        }
+        last.1.elapsed() > QUIET
+    });
+}
+
+/// A role changes, in what has nothing to do with reading.
+fn change_roles(stage: &Stage, times: usize) {
+    for number in 0..times {
+        let change = if number % 2 == 0 { "deny" } else { "allow" };
+        match change {
+            "deny" => stage.fake.deny(stage.bot.user, stage.guild, &["MANAGE_WEBHOOKS"]),
+            _ => stage.fake.allow(stage.bot.user, stage.guild, &["MANAGE_WEBHOOKS"]),
+        }
+    }
+}
+
+/// Each role that changes may mean that something was missed: many changes at once are one reason to read, not many.
+#[test]
+fn many_changes_of_roles_are_one_reason_to_read() {
+    let (stage, threads) = crowded();
+    let before = reads(&stage);
+    change_roles(&stage, 30);
+    until(LONG, "they are read", || reads(&stage) >= before + MANY as u64);
+    // Whoever speaks is answered at once, behind no queue of reads.
+    stage.fake.post(stage.ann, threads[0], "say two");
+    stage.answers(threads[0], &["one", "two"]);
+    settles(&stage);
+    let read = reads(&stage) - before;
+    assert!(read <= 2 * MANY as u64 + 20, "{read}");
+    stage.end();
+}
+
+/// Where access is lost, one thread is asked for all of its channel, and what is known to be shut is looked at now and
+/// then: the refusals do not stop what has nothing to do with it. What was said there is read when it is given again.
+#[test]
+fn d03_r_many_threads_that_nobody_may_read_stop_no_other_request() {
+    let (stage, threads) = crowded();
+    stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    change_roles(&stage, 4);
+    until(SOON, "doctor says it", || {
+        stage.house.cli(&["doctor"]).stdout.contains(&format!("{MANY} bound conversations cannot be read"))
+    });
+    change_roles(&stage, 4);
+    settles(&stage);
+    let last = threads[MANY - 1];
+    stage.fake.post(stage.ann, last, "say hidden");
+    let said = stage.house.cli(&["doctor"]).stdout;
+    assert!(!said.contains("no request is made"), "{said}");
+    let tally = stage.fake.tally();
+    // Those of the slow look, and one or two of each round.
+    assert!(tally.invalid <= 40, "{}: {:?}", tally.invalid, tally.refusals);
+    stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    until(LONG, "it is read", || stage.finals(last).contains(&"hidden".to_owned()));
+    until(LONG, "all of them are read", || !stage.house.cli(&["doctor"]).stdout.contains("cannot be read"));
+    stage.end();
+}
