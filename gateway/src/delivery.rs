@@ -8,13 +8,14 @@ mod attached;
 mod beside;
 mod cards;
 mod pass;
+mod tries;
 
 use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Due};
-use crate::store::{Store, cards as card_rows, now_ms};
+use crate::store::{Store, buttons, cards as card_rows, now_ms};
 use acp_shared::ids::BindingId;
 use pass::Pass;
 use std::collections::{BTreeMap, HashMap};
@@ -36,6 +37,8 @@ const REST_MS_MAX: u64 = 500;
 const SWEEP_MS: u64 = 60_000;
 /// How often cards are looked for that could not be folded.
 const TIDY_MS: u64 = 2_000;
+/// At how many of these looks one is for messages that could not be amended.
+const TIDY_TIMES: u32 = 5;
 /// First pause after a part was not taken; doubled each time.
 const RETRY_FIRST_MS: u64 = 250;
 /// How long a binding rests whose task ended out of order, in milliseconds.
@@ -77,13 +80,14 @@ pub(crate) async fn run(
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
     let mut tidy = tokio::time::interval(Duration::from_millis(TIDY_MS));
     tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tidied = 0;
     let mut gather = Duration::from_millis(GATHER_MS);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_owing(&store, &mut marks).await,
-            _ = tidy.tick() => look_again(&store, &mut marks).await,
+            _ = tidy.tick() => look_again(&store, &mut marks, &mut tidied).await,
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
         }
@@ -148,11 +152,20 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
     }
 }
 
-/// Where a card could not be folded that is tried again, also where nothing is journaled any more.
-async fn look_again(store: &Store, marks: &mut Marks) {
-    let found = store.read("delivery_open", |db| card_rows::left_open(db, now_ms())).await;
-    for id in found.unwrap_or_else(|error| {
-        tracing::warn!(%error, "delivery cannot look for open cards");
+/// Where a card could not be folded, or a message could not be amended, that is tried again, also where nothing is
+/// journaled any more. Cards each time; messages at some of the `times`, since they may be waiting for somebody for hours.
+async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) {
+    let is_more = times.is_multiple_of(TIDY_TIMES);
+    *times = times.wrapping_add(1);
+    let read = move |db: &_| {
+        let mut found = card_rows::left_open(db, now_ms())?;
+        if is_more {
+            found.extend(buttons::bindings(db)?);
+        }
+        Ok(found)
+    };
+    for id in store.read("delivery_open", read).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "delivery cannot look for open cards and messages with buttons");
         Vec::new()
     }) {
         let mark = marks.entry(id).or_default();

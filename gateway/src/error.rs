@@ -48,6 +48,11 @@ impl Failure {
         self
     }
 
+    /// Whether trying again changes nothing until somebody repairs the database.
+    pub(crate) fn is_for_repair(&self) -> bool {
+        matches!(self.detail_code.as_deref(), Some("STORE_DAMAGED" | "STORE_UNREADABLE"))
+    }
+
     /// The same, worth another try.
     pub(crate) fn retryable(mut self) -> Self {
         self.retryable = true;

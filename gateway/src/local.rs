@@ -244,6 +244,7 @@ impl Local {
             stale_bindings: levels.stale_bindings,
             stale,
             actors_stuck: self.metrics.actors().stuck(STUCK) as u64,
+            still: self.metrics.troubles().listed(),
         })
     }
 

@@ -95,9 +95,13 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
     let mut pause_ms = RELOAD_MS;
     let (actor, fence) = loop {
         match load(&deps, &key).await {
-            Ok(loaded) => break loaded,
-            Err(failure) if patience == Patience::Once || failure.code != Code::StoreUnavailable => {
+            Ok(loaded) => {
+                deps.metrics.troubles().clear(&trouble(&key));
+                break loaded;
+            }
+            Err(failure) if !is_worth_waiting(&failure, patience) => {
                 tracing::error!(session_key = %key, %failure, "the actor cannot be made");
+                note_trouble(&deps, &key, &failure);
                 refuse_all(&deps, &key, lanes, &failure).await;
                 return;
             }
@@ -134,6 +138,23 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         unopened: None,
     };
     task.serve_on().await;
+}
+
+/// Whether an actor that cannot be made may be made later without anybody's doing. What the database holds and this
+/// program cannot read stays as it is: whoever asks is told, and each new question and each start looks anew.
+fn is_worth_waiting(failure: &Failure, patience: Patience) -> bool {
+    patience == Patience::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
+}
+
+/// What `doctor` calls a session that stands still.
+fn trouble(key: &SessionKey) -> String {
+    format!("session {key}")
+}
+
+fn note_trouble(deps: &Deps, key: &SessionKey, failure: &Failure) {
+    if failure.is_for_repair() {
+        deps.metrics.troubles().note(trouble(key), failure.message.clone());
+    }
 }
 
 async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &Failure) {

@@ -393,3 +393,29 @@ async fn b20_a_quiet_actor_that_is_dropped_is_counted() {
     .await;
     world.end().await;
 }
+
+/// What cannot be read does not get better by trying: whoever asks is told so, the session is named, and nobody goes on
+/// trying until somebody asks again.
+#[tokio::test]
+async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
+    let world = world().await;
+    let set = async |text: &'static str| {
+        let sql = "UPDATE acp_leases SET spawn_json = CASE ?1 WHEN '' THEN substr(spawn_json, 2) ELSE ?1 || spawn_json END";
+        world.store.write("set", move |tx| Ok(tx.execute(sql, [text]).map(drop)?)).await.unwrap();
+    };
+    // Its JSON begins with one letter too many.
+    set("x").await;
+    let failure = world.prompt().await.unwrap_err();
+    assert_eq!(failure.detail_code.as_deref(), Some("STORE_UNREADABLE"), "{failure:?}");
+    crate::tests::eventually("nobody tries on", || async {
+        (world.metrics.actors().count() == 0).then_some(())
+    })
+    .await;
+    let named = world.metrics.troubles().listed();
+    assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
+    set("").await;
+    let asked = world.prompt().await;
+    assert!(asked.as_ref().err().is_none_or(|it| it.code != Code::StoreUnavailable), "{asked:?}");
+    assert_eq!(world.metrics.troubles().listed(), Vec::<String>::new());
+    world.end().await;
+}

@@ -39,7 +39,7 @@ fn c07_c09_r_a_card_is_gone_on_with_after_a_kill_and_the_answer_comes_once() {
     house.start_gateway();
     until(LONG, "the card to go on", || {
         let told = told(&house);
-        told.len() == 2 && told[0].1.starts_with("Waiting for an answer") && told[0].1.ends_with("Two.")
+        told.len() == 2 && told[0].1.starts_with("Waiting for a permission") && told[0].1.ends_with("Two.")
     });
     house.kill_gateway();
     house.start_gateway();

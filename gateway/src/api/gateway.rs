@@ -66,6 +66,9 @@ pub(crate) struct StoreView {
     pub(crate) stale: Vec<String>,
     /// Actors that have been at one thing for too long.
     pub(crate) actors_stuck: u64,
+    /// Sessions and conversations that stand still until the database is repaired, at most 20, each with its reason.
+    #[serde(default)]
+    pub(crate) still: Vec<String>,
 }
 
 /// A runtime backend as the gateway sees it.

@@ -18,6 +18,10 @@ pub trait Inbox: Send + Sync + 'static {
     /// Takes back what was just kept and was never called taken: nothing is done about it. Whether it is so.
     fn withdraw(&self, message: Inbound) -> Reply<'_, bool>;
 
+    /// What was said to whoever brought a message with buttons stands in the conversation as a message of this id: it
+    /// loses them once they mean nothing any more.
+    fn answered(&self, at: ConversationRef, message_id: String, answer: AnswerShown) -> Reply<'_, ()>;
+
     /// A person gave a message another text: while its prompt waits, the prompt changes with it.
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended>;
 
@@ -126,6 +130,17 @@ pub struct Said {
     pub private: bool,
     /// Its buttons.
     pub actions: Vec<Action>,
+    /// Whether the conversation shows the same by itself, in the message that was answered.
+    pub shown: bool,
+}
+
+/// A message with buttons that answers another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerShown {
+    /// The channel's id of it.
+    pub message_id: String,
+    /// What it says.
+    pub text: String,
 }
 
 /// What became of a change to a message.

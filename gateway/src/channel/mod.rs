@@ -23,7 +23,9 @@ pub use crate::core::split::{Limit, Unit};
 pub use crate::store::bindings::Place;
 pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
-pub use inbox::{Amended, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion};
+pub use inbox::{
+    Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
+};
 
 use crate::core::project::tag::tagged;
 use acp_shared::ids::{RunId, SessionKey};
@@ -114,6 +116,21 @@ pub trait Channel: Send + Sync + 'static {
         None
     }
 
+    /// How many buttons a message has at most. 0: there are none, and what they would say is said in words.
+    fn buttons_max(&self) -> usize {
+        0
+    }
+
+    /// Whether texts are read as Markdown, with fences around code and `-# ` before a line in small letters.
+    fn reads_markdown(&self) -> bool {
+        false
+    }
+
+    /// Who may answer what agents ask, as its people read it: at most 200 characters. `None` where nobody is named.
+    fn approvers(&self) -> Option<String> {
+        None
+    }
+
     /// Whether the answer of a turn ends with a line about it: agent, time, tools, context, cost.
     fn shows_footer(&self) -> bool {
         false
@@ -192,7 +209,8 @@ pub struct Outgoing {
     pub not_before_ms: Option<u64>,
     /// Messages of this conversation that are known to be others: none of them is looked for.
     pub others: Vec<String>,
-    /// Its buttons, in order; a channel without buttons shows the text alone, which says the same.
+    /// Its buttons, in order, as many as the channel has at most ([`Channel::buttons_max`]). Where there are none, the text
+    /// says the same.
     pub actions: Vec<Action>,
     /// A few letters that tell it from another message of ours that says the same: shown with the text where a look for
     /// it compares texts ([`Outgoing::tagged`]); no affair of a channel that knows its messages by their nonces (H12).
@@ -274,10 +292,14 @@ pub enum SendOutcome {
         /// Whether the same message may be taken later.
         again: bool,
     },
-    /// It is provably not in the conversation, and it is not taken with its files: it is told in another way.
+    /// It is provably not in the conversation, and it is not taken with its files. Of a message without files it is a
+    /// plain refusal.
     FilesRefused {
         /// Why, for the log.
         why: String,
+        /// Whether the same message may be taken in a moment, with its files. After a few times of that, and at once
+        /// where this is false, it is told in another way.
+        again: bool,
     },
     /// It is provably not in the conversation: the channel takes no more for now.
     Limited {
@@ -292,6 +314,14 @@ pub enum SendOutcome {
 }
 
 impl SendOutcome {
+    /// The same, of a message that has files or has none: where there are none, none were refused.
+    pub(crate) fn of(self, message: &Outgoing) -> Self {
+        match self {
+            Self::FilesRefused { why, again } if message.files.is_empty() => Self::Rejected { why, again },
+            outcome => outcome,
+        }
+    }
+
     /// The word in metrics.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {

@@ -241,6 +241,14 @@ fn stored(store: &StoreView) -> Vec<Check> {
         let text = format!("{} sessions are stuck; the log names them", store.actors_stuck);
         checks.push(check("actors", Verdict::Failed, text));
     }
+    if !store.still.is_empty() {
+        let text = format!(
+            "what stands in the database about these cannot be read, and they stand still: {}. `acp-gateway store check` \
+             says more; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back",
+            store.still.join("; ")
+        );
+        checks.push(check("records", Verdict::Failed, text));
+    }
     checks
 }
 
@@ -317,7 +325,7 @@ mod tests {
             "backends": [{ "id": "direct", "ok": true, "details": "ready" }],
             "store": {
                 "health": "well", "bytes": 1, "log_bytes": 0, "sessions_open": 1, "runs_queued": 0,
-                "inbox_waiting": 0, "stale_bindings": 0, "actors_stuck": 0,
+                "inbox_waiting": 0, "stale_bindings": 0, "actors_stuck": 0, "still": [],
             },
         })
     }
@@ -346,6 +354,7 @@ mod tests {
             ("/store/health", json!("full"), vec![("store", Failed)]),
             ("/store/stale_bindings", json!(2), vec![("bindings", Failed)]),
             ("/store/actors_stuck", json!(1), vec![("actors", Failed)]),
+            ("/store/still", json!(["session k: no"]), vec![("records", Failed)]),
         ] {
             assert_eq!(complaints(path, value.clone()), want, "{path} {value}");
         }

@@ -89,12 +89,13 @@ impl Commands {
             let text = "This conversation is bound to nothing, so nothing is told here. /acp spawn starts a session.";
             return Err(Failure::new(Code::NotBound, text).origin("gateway"));
         };
-        let Some(to) = change else { return Ok(verbosity_text(binding.verbosity)) };
-        asked.by.may(Who::Binder, &Belongs { session: Vec::new(), bindings: vec![binding.bound_by] })?;
+        let Some(to) = change else { return Ok(verbosity_text(binding.verbosity, "")) };
+        let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
+        asked.by.may(Who::Binder, &belongs)?;
         let done = self.store.write("verbosity_set", move |tx| {
             commands::once(tx, DONE, &root, || {
-                bindings::set_verbosity(tx, binding.binding_id, to)?;
-                Ok(verbosity_text(to))
+                bindings::set_verbosity(tx, &binding, to)?;
+                Ok(verbosity_text(to, " from now on"))
             })
         });
         Ok(done.await?)
@@ -155,8 +156,8 @@ impl Commands {
     }
 }
 
-/// How much a conversation is told.
-fn verbosity_text(verbosity: Option<Verbosity>) -> String {
+/// How much a conversation is told, and since when.
+fn verbosity_text(verbosity: Option<Verbosity>, since: &str) -> String {
     let told = match verbosity {
         Some(Verbosity::Full) => {
             "a card that follows each turn, with a line for every tool call, and the answers"
@@ -166,7 +167,9 @@ fn verbosity_text(verbosity: Option<Verbosity>) -> String {
         None => "what the configuration says",
     };
     let name = verbosity.map_or("default", Verbosity::as_str);
-    format!("/acp verbosity is {name}: {told}. This holds for this conversation, also after a restart.")
+    format!(
+        "/acp verbosity is {name}: {told}. This holds for this conversation{since}, also after a restart."
+    )
 }
 
 fn unbound(session: &SessionKey) -> Failure {

@@ -280,6 +280,11 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
             let stuck = store.actors_stuck;
             let text = if stuck == 0 { "no session is".to_owned() } else { format!("{stuck} sessions are") };
             check(stuck == 0, text + " stuck", "ask for a look at the log, which names them");
+            let still = store.still.len();
+            if still > 0 {
+                let text = format!("{still} sessions or conversations cannot be read");
+                check(false, text, "ask for a look at `acp-gateway doctor`, which names them");
+            }
         }
     }
     let healthy = if checks.iter().all(|(ok, _)| *ok) { "healthy" } else { "not healthy" };

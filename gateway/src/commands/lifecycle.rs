@@ -52,7 +52,7 @@ impl Commands {
         // Not bound yet to a client that follows it: what it was bound to by this very command.
         let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);
         let session_key = if here.is_some() { here } else { self.here(asked.inbound).await? };
-        Ok(Outcome::Command { session_key, run_id: None, text })
+        Ok(Outcome::Command { session_key, run_id: None, text, is_shown: false })
     }
 
     /// What is said of a session that was spawned, once the conversation of its binding is there.
@@ -149,7 +149,7 @@ impl Commands {
             Outcome::Prompted { run_id, text, .. } if meant.elsewhere => {
                 let text = format!("{text} The answer goes to the conversations of {session}.");
                 let session_key = self.here(asked.inbound).await?;
-                Outcome::Command { session_key, run_id: Some(run_id), text }
+                Outcome::Command { session_key, run_id: Some(run_id), text, is_shown: false }
             }
             other => other,
         })

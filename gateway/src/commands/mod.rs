@@ -120,7 +120,7 @@ impl Commands {
         let decide = async {
             let session_key = self.named(asked, target, who).await?;
             let answer = match args {
-                Some(args) => Some(self.choose(&session_key, args).await?),
+                Some(args) => Some(self.choose(asked, &session_key, args).await?),
                 None => None,
             };
             let elsewhere =
@@ -140,7 +140,7 @@ impl Commands {
             Act::Set(setting) => self.set(asked, session, setting).await?,
             Act::Status => self.status(session).await?,
             Act::Permissions => self.pending(session).await?,
-            Act::Answer(_) => self.answer(asked, &meant).await?,
+            Act::Answer(_) => return self.answer(asked, &meant).await,
         };
         self.said(asked, text).await
     }
@@ -211,7 +211,8 @@ impl Commands {
 
     /// The outcome of a command that is answered with a text.
     async fn said(&self, asked: Asked<'_>, text: String) -> Result<Outcome, Failure> {
-        Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text })
+        let session_key = self.here(asked.inbound).await?;
+        Ok(Outcome::Command { session_key, run_id: None, text, is_shown: false })
     }
 }
 

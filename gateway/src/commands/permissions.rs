@@ -3,12 +3,13 @@
 use super::{Asked, Commands, Meant, usage};
 use crate::core::command::{AnswerArgs, Verdict};
 use crate::core::link::{PermissionOption, Wanted};
-use crate::core::permission::named;
-use crate::core::project::actions::settled_line;
+use crate::core::permission::{named, short_id};
+use crate::core::project::actions::{About, settled_line};
 use crate::core::rows::{PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::root_key;
-use crate::store::permissions;
+use crate::store::inbox::Outcome;
+use crate::store::{buttons, permissions};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ pub(super) struct Choice {
     option_id: String,
     /// What people read of the option.
     name: String,
+    /// Whether the question stands where it is answered, and says itself what becomes of it.
+    #[serde(default)]
+    is_shown: bool,
 }
 
 impl Commands {
@@ -30,7 +34,12 @@ impl Commands {
     }
 
     /// Which question `/acp allow`, `deny` or `answer` means, and which option of it.
-    pub(super) async fn choose(&self, session: &SessionKey, args: &AnswerArgs) -> Result<Choice, Failure> {
+    pub(super) async fn choose(
+        &self,
+        asked: Asked<'_>,
+        session: &SessionKey,
+        args: &AnswerArgs,
+    ) -> Result<Choice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
         let row = match pick_permission(&pending, args.permission.as_deref()) {
             Ok(row) => row,
@@ -40,10 +49,13 @@ impl Commands {
             }
         };
         let option = pick_option(options_of(row), &args.verdict).map_err(usage)?;
+        let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
+        let is_shown = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
         Ok(Choice {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
             name: option.name.clone(),
+            is_shown,
         })
     }
 
@@ -58,12 +70,13 @@ impl Commands {
     }
 
     /// `/acp allow`, `deny`, `answer`
-    pub(super) async fn answer(&self, asked: Asked<'_>, meant: &Meant) -> Result<String, Failure> {
+    pub(super) async fn answer(&self, asked: Asked<'_>, meant: &Meant) -> Result<Outcome, Failure> {
         let choice = meant.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
         let key = root_key(asked.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
         self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        Ok(format!("Answered: {}.", choice.name))
+        let (text, is_shown) = (format!("Answered: {}.", choice.name), choice.is_shown);
+        Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
     }
 }
 
@@ -91,7 +104,7 @@ pub(super) fn pending_text(pending: &[PermissionRow]) -> String {
     });
     for row in pending {
         // Writing into a String cannot fail.
-        let _ = write!(text, "\n- {} (id {})", title_of(row), row.permission_id());
+        let _ = write!(text, "\n- {} (id {})", title_of(row), short_id(&row.permission_id()));
         for (number, option) in (1..).zip(options_of(row)) {
             let _ = write!(text, "\n  {number}. {}", option.name);
         }
@@ -99,7 +112,7 @@ pub(super) fn pending_text(pending: &[PermissionRow]) -> String {
     text
 }
 
-/// The permission that is meant: the only one, or the one whose id is or starts like `wanted`.
+/// The permission that is meant: the only one, or the one whose id is or starts like `wanted`, or which is called so.
 fn pick_permission<'a>(
     pending: &'a [PermissionRow],
     wanted: Option<&str>,
@@ -109,7 +122,8 @@ fn pick_permission<'a>(
     let fits = |row: &&PermissionRow| {
         !is_whole && wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted))
     };
-    let exact = pending.iter().find(|row| wanted == Some(row.permission_id().as_str()));
+    let is_called = |id: &str, wanted: &str| id == wanted || short_id(id) == wanted;
+    let exact = pending.iter().find(|row| wanted.is_some_and(|it| is_called(&row.permission_id(), it)));
     let mut found = pending.iter().filter(fits);
     match (exact, found.next(), found.next()) {
         (Some(row), _, _) | (None, Some(row), None) => Ok(row),

@@ -65,6 +65,9 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
     assert_eq!(pick(&rows, Some(&id(1))), Ok(1));
     assert_eq!(pick(&rows, Some(&id(12))), Ok(12));
     assert_eq!(pick(&rows[1..], Some("01890a5d")), Ok(12));
+    // By what people read of it, which is another one for each.
+    assert_eq!(pick(&rows, Some(&short_id(&id(12)))), Ok(12));
+    assert!(pick(&rows[..1], Some(&short_id(&id(12)))).unwrap_err().starts_with("No pending"), "H4");
     assert_eq!(pick(&[], None), Err("The agent waits for nothing.".to_owned()));
     assert!(pick(&rows, None).unwrap_err().starts_with("Several permissions fit."));
     assert!(pick(&rows, Some("x")).unwrap_err().starts_with("No pending permission has that id."));
@@ -82,7 +85,8 @@ fn a_whole_id_never_means_another_permission() {
 
 #[test]
 fn lists_say_the_numbers_to_answer_with() {
-    let want = "The agent waits for:\n- Write (id 01890a5d-ac96-774b-bcce-b302099a8057:1)\n  1. Name of y\n  2. Name of n";
+    let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
+    let want = format!("The agent waits for:\n- Write (id {id})\n  1. Name of y\n  2. Name of n");
     assert_eq!(pending_text(&[pending(1)]), want);
     assert_eq!(pending_text(&[]), "The agent waits for nothing.");
 }

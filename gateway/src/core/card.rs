@@ -403,7 +403,7 @@ impl Card {
     }
 
     fn status(&self) -> String {
-        self.with_tools(if self.asking.is_empty() { "Working" } else { "Waiting for an answer" })
+        self.with_tools(if self.asking.is_empty() { "Working" } else { "Waiting for a permission" })
     }
 
     fn with_tools(&self, word: &str) -> String {

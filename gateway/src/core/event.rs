@@ -47,9 +47,9 @@ kinds! {
     Extension = "extension",
     /// An update that repeats old conversation while it is loaded (H10): never shown. Payload: the `update`.
     Replay = "replay",
-    /// The agent asks for a permission. Payload: `{"permission_id", "params": <as received>}`.
+    /// The agent asks for a permission. Payload: `{"permission_id", "params": <as received>, "deadline_at_ms"?}`.
     Permission = "permission",
-    /// A permission was settled. Payload: `{"permission_id", "outcome", "option_id"?, "by"?, "why"?}`.
+    /// A permission was settled. Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "why"?}`.
     PermissionSettled = "permission_settled",
     /// Something happened to the session or its agent. Payload: `{"status", "text", …}`.
     Status = "status",

@@ -5,8 +5,12 @@
 //! asked, except by the two modes that say so.
 
 use crate::core::link::PermissionOption;
+use crate::core::project::nonce_of;
 use crate::core::rows::{NonInteractive, PermissionMode};
 use acp_shared::ids::LeaseId;
+
+/// How many letters and digits a permission's short name has.
+const SHORT_ID_CHARS: usize = 4;
 
 /// What to do about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +34,14 @@ pub(crate) fn named(permission_id: &str) -> Option<(LeaseId, u64)> {
     let lease_id = LeaseId::parse(lease_id).ok()?;
     let is_plain = !at.is_empty() && at.bytes().all(|byte| byte.is_ascii_digit());
     Some((lease_id, at.parse().ok().filter(|_| is_plain)?))
+}
+
+/// What people call a permission of this whole name: a few letters. Not its beginning or its end, which the questions of
+/// one agent, or of the same agent started again, may share (H4).
+pub(crate) fn short_id(permission_id: &str) -> String {
+    let mut id = nonce_of(&["permission", permission_id]);
+    id.truncate(SHORT_ID_CHARS);
+    id
 }
 
 /// Decides. `interactive` says whether somebody can be asked; `tool_kind` is ACP's, when given.

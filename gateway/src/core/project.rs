@@ -8,9 +8,11 @@ pub(crate) mod actions;
 mod body;
 mod changes;
 mod digest;
+mod excerpt;
 mod files;
 mod footer;
 mod lines;
+pub(crate) mod question;
 mod style;
 pub(crate) mod tag;
 
@@ -18,7 +20,7 @@ pub(crate) use actions::Asks;
 pub(crate) use body::Body;
 pub(crate) use digest::RunDigest;
 pub(crate) use files::{File, FileRef};
-pub(crate) use style::{Style, Styles};
+pub(crate) use style::{Shows, Style, Styles};
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::rows::RunMode;
@@ -37,8 +39,6 @@ const TITLE_CHARS_MAX: usize = 300;
 const OPTIONS_MAX: usize = 25;
 /// The parts of one row, at most: a limit that makes more of them is too small for conversations.
 const PARTS_MAX: u32 = 100_000;
-/// Who settles a permission without anybody being asked.
-const BY_POLICY: &str = "policy";
 /// States that are seen by what follows them, and not said.
 const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// States of the agent, and of the binding, that are said also where hardly anything is.
@@ -150,6 +150,11 @@ pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
     missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
 }
 
+/// The same when its files cannot be made any more.
+pub(crate) fn lost(binding_id: BindingId, part: &Part) -> Option<Part> {
+    missing(binding_id, part, "A message is not shown here, since its file cannot be made any more", "The")
+}
+
 /// A notice about a part that is missing, or may be.
 fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
     if part.part_no >= PARTS_MAX {
@@ -213,8 +218,11 @@ pub(crate) fn project(
     digest: Digest<'_>,
 ) -> Vec<Part> {
     let Some((kind, pieces)) = laid_out(binding_id, style, event, digest) else { return Vec::new() };
-    let asks =
-        if kind == PartKind::Permission { actions::of_permission(&parse(&event.payload)) } else { None };
+    let asks = if kind == PartKind::Permission {
+        actions::of_permission(&parse(&event.payload), style.shows.buttons)
+    } else {
+        None
+    };
     let count = pieces.len();
     let part = |(part_no, piece): (u32, Piece)| Part {
         session_seq: event.session_seq,
@@ -296,34 +304,38 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
             (PartKind::Final, run.map(RunDigest::told).unwrap_or_default(), Some(failed(&payload)))
         }
         _ => {
-            let (kind, text) = aside(event, &payload, digest)?;
+            let (kind, text) = aside(style, event, &payload, digest)?;
             (kind, text, None)
         }
     };
-    let is_left_out = style.quiet && kind == PartKind::Notice && !is_owed(event.kind, &payload);
+    let is_left_out = style.is_quiet() && kind == PartKind::Notice && !is_owed(event.kind, &payload);
     let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
-    let end = ending.into_iter().chain(footer).collect::<Vec<_>>().join("\n\n");
+    let small = if style.shows.markdown { question::SMALL } else { "" };
+    let end = joined(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));
     (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
 }
 
 /// Whether a notice about such a row is said wherever the conversation is told anything: what became of a message that
-/// a person sent, what holds it up, and that nobody listens any more.
+/// a person sent, what holds it up, what became of a question, and that nobody listens any more.
 fn is_owed(kind: EventKind, payload: &Value) -> bool {
     match kind {
-        EventKind::Done | EventKind::Closed => true,
+        EventKind::Done | EventKind::Closed | EventKind::PermissionSettled => true,
         EventKind::Status => payload["status"].as_str().is_some_and(|status| OWED.contains(&status)),
         _ => false,
     }
 }
 
 /// What is said about a row that ends no run.
-fn aside(event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
+fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
     match event.kind {
         EventKind::Permission => {
-            let by_policy = matches!(digest, Digest::Next(next) if settles_by_policy(payload, next));
-            (!by_policy).then(|| (PartKind::Permission, permission(payload)))
+            let by_policy =
+                matches!(digest, Digest::Next(next) if question::settles_by_policy(payload, next));
+            (!by_policy).then(|| (PartKind::Permission, question::asked(style, event, payload)))
         }
-        EventKind::PermissionSettled => settled(payload).map(|text| (PartKind::Notice, text)),
+        EventKind::PermissionSettled => {
+            question::settled(style, payload).map(|text| (PartKind::Notice, text))
+        }
         EventKind::Status => {
             let quiet = payload["status"].as_str().is_some_and(|status| QUIET.contains(&status));
             let text = payload["text"].as_str().unwrap_or_default();
@@ -410,46 +422,11 @@ fn failed(payload: &Value) -> String {
     text
 }
 
-fn permission(payload: &Value) -> String {
-    let params = &payload["params"];
-    let call = &params["toolCall"];
-    let title = ["title", "kind", "toolCallId"]
-        .iter()
-        .find_map(|key| call[*key].as_str().filter(|text| !text.trim().is_empty()))
-        .unwrap_or("something");
-    let mut text = format!("The agent asks for a permission: {}\n", short(title));
-    let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for (number, option) in (1..).zip(options.iter().take(OPTIONS_MAX)) {
-        let name = option["name"].as_str().or_else(|| option["optionId"].as_str()).unwrap_or_default();
-        text.push_str(&format!("{number}. {}\n", short(name)));
-    }
-    let id = payload["permission_id"].as_str().unwrap_or_default();
-    text.push_str(&format!("{}, /acp deny or /acp answer NUMBER. (id {})", actions::BY_TYPING, short(id)));
-    text
-}
-
-fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
-    let settled = parse(&next.payload);
-    next.kind == EventKind::PermissionSettled
-        && settled["permission_id"] == asked["permission_id"]
-        && settled["by"].as_str() == Some(BY_POLICY)
-}
-
-fn settled(payload: &Value) -> Option<String> {
-    let by = payload["by"].as_str().unwrap_or_default();
-    if by == BY_POLICY {
-        return None;
-    }
-    let who = if by.is_empty() { "nobody named".to_owned() } else { short(by) };
-    Some(match payload["option_id"].as_str() {
-        Some(option) => format!("The permission is answered: {} ({who}).", short(option)),
-        None => format!("The permission request is over without an answer ({who})."),
-    })
-}
-
 fn joined(body: String, ending: Option<String>) -> String {
     match ending {
         Some(ending) if body.is_empty() => ending,
+        // What is small is apart as it is.
+        Some(ending) if ending.starts_with(question::SMALL) => format!("{body}\n{ending}"),
         Some(ending) => format!("{body}\n\n{ending}"),
         None => body,
     }

@@ -44,6 +44,12 @@ impl Limit {
         Self { chars_max: if chars_max < MAX_FLOOR { MAX_FLOOR } else { chars_max }, ..self }
     }
 
+    /// The same, of `max` units at most, at least 32.
+    pub(crate) const fn within(self, max: usize) -> Self {
+        let max = if max < MAX_FLOOR { MAX_FLOOR } else { max };
+        Self { max: if max < self.max { max } else { self.max }, ..self }
+    }
+
     /// How much `text` counts.
     fn measure(self, text: &str) -> Size {
         let units = match self.unit {
@@ -187,6 +193,19 @@ pub(crate) fn head_bytes(text: &str, bytes_max: usize) -> &str {
     let mut end = 0;
     for atom in atoms(text) {
         if end + atom.len() > bytes_max {
+            break;
+        }
+        end += atom.len();
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// The longest start of `text` that is within `limit`, cut between what people see as characters. No fence is closed.
+pub(crate) fn head_within(text: &str, limit: Limit) -> &str {
+    let (mut end, mut size) = (0, Size::default());
+    for atom in atoms(text) {
+        size = size + limit.measure(atom);
+        if !size.is_within(limit.whole()) {
             break;
         }
         end += atom.len();

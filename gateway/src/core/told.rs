@@ -32,6 +32,9 @@ pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
             }
             "PERMISSION_NOT_PENDING" => "/acp permissions lists what waits.",
             "SANDBOXED" => "ask a person to start it.",
+            "STORE_DAMAGED" | "STORE_UNREADABLE" => {
+                "ask whoever runs this gateway to repair the database; `acp-gateway doctor` names what stands still."
+            }
             "TURN_RUNS" => "/acp cancel stops the turn; or wait for its end.",
             _ => return None,
         })

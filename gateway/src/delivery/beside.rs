@@ -15,13 +15,21 @@ use std::time::Duration;
 const BESIDE_MS: u64 = 5_000;
 
 impl Pass {
-    /// Takes the buttons from messages that are over, and says in them what became of it.
+    /// Looks which messages are over, and amends them: see [`Pass::amend`].
+    pub(super) async fn tidy(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
+        let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
+        let over = self.store.read("delivery_over", move |db| buttons::over(db, &at, &key)).await?;
+        self.amend(binding, channel, over).await
+    }
+
+    /// Takes the buttons from messages that are over, and says in them what became of it. Whether all of them say it now.
     pub(super) async fn amend(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
         over: Vec<ButtonMessage>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        let mut is_done = true;
         for message in over {
             let ButtonMessage { message_id, kind, text } = message;
             // What became of it stands at its end.
@@ -52,14 +60,15 @@ impl Pass {
             };
             let done = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Ok(()),
+                () = self.stop.cancelled() => return Ok(false),
                 done = edit => done,
             };
+            is_done &= done;
             let (at, id) = (at.clone(), message_id.clone());
             let tried = move |tx: &crate::store::Tx<'_>| buttons::tried(tx, &at, &id, done);
             self.store.write("delivery_buttons", tried).await?;
         }
-        Ok(())
+        Ok(is_done)
     }
 
     /// The answer of a run stands in the conversation: the message that asked for it shows that.

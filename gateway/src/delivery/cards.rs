@@ -19,6 +19,8 @@ use tokio::time::Instant;
 
 /// How often a card is looked after when nothing wakes it: its binding may have ended, or the configuration changed.
 const LOOK_MS: u64 = 1_000;
+/// The longest pause before messages that could not be amended are tried again, in milliseconds.
+const TIDY_MS_MAX: u64 = 30_000;
 /// Longest wait for a change of a card; whether it was made is not known then.
 const ACT_MS: u64 = 15_000;
 /// The same for the last one, when the run is over.
@@ -42,6 +44,8 @@ pub(super) struct Keeper<'a> {
     since: Instant,
     /// When it was last shown that the agent works.
     work_shown: Option<Instant>,
+    /// When it is looked next whether a message is over, and the pause before that, in milliseconds.
+    tidied: (Instant, u64),
 }
 
 impl<'a> Keeper<'a> {
@@ -52,7 +56,9 @@ impl<'a> Keeper<'a> {
         channel: &'a dyn Channel,
         is_first: bool,
     ) -> Self {
-        Self { pass, binding, channel, is_first, kept: None, since: Instant::now(), work_shown: None }
+        let now = Instant::now();
+        let tidied = (now + Duration::from_millis(LOOK_MS), LOOK_MS);
+        Self { pass, binding, channel, is_first, kept: None, since: now, work_shown: None, tidied }
     }
 
     fn now(&self) -> u64 {
@@ -126,6 +132,9 @@ impl<'a> Keeper<'a> {
                 continue;
             }
             self.show_work();
+            if self.tidy(wake.clone()).await? {
+                return Ok(true);
+            }
             if is_live {
                 self.rotate().await?;
             }
@@ -227,6 +236,25 @@ impl<'a> Keeper<'a> {
         self.pass.give(self.binding, Signal::Working);
     }
 
+    /// While a turn runs others begin to wait, start and are dropped: their messages are looked after now and then. True
+    /// when the conversation is owed something meanwhile, which waits for no button.
+    async fn tidy(&mut self, wake: watch::Receiver<u64>) -> Result<bool, StoreError> {
+        let Some((run_id, after)) = self.kept.as_ref().map(|kept| (kept.run_id, kept.through)) else {
+            return Ok(false);
+        };
+        if Instant::now() < self.tidied.0 {
+            return Ok(false);
+        }
+        let is_done = tokio::select! {
+            biased;
+            done = self.pass.tidy(self.binding, self.channel) => done?,
+            owed = self.owed(wake, run_id, after) => { owed?; return Ok(true) }
+        };
+        let pause_ms = if is_done { LOOK_MS } else { (self.tidied.1 * 2).min(TIDY_MS_MAX) };
+        self.tidied = (Instant::now() + Duration::from_millis(pause_ms), pause_ms);
+        Ok(false)
+    }
+
     /// A card that cannot be changed freely any more goes on in another message; the old one is folded as well as it
     /// can be.
     async fn rotate(&mut self) -> Result<(), StoreError> {
@@ -268,15 +296,17 @@ impl<'a> Keeper<'a> {
         let at = &self.binding.conversation;
         match act {
             Act::Post { number, text } => {
-                match self.channel.send(at, &self.message(run_id, *number, text, actions)).await {
+                let message = self.message(run_id, *number, text, actions);
+                match self.channel.send(at, &message).await {
                     SendOutcome::Sent { message_id } => Came::Shown { message_id },
-                    SendOutcome::Rejected { again: false, why } | SendOutcome::FilesRefused { why } => {
+                    SendOutcome::Rejected { again: false, why }
+                    | SendOutcome::FilesRefused { again: false, why } => {
                         tracing::warn!(%run_id, why, "a card was rejected");
                         Came::Never
                     }
-                    SendOutcome::Rejected { again: true, .. } | SendOutcome::Uncertain { .. } => {
-                        Came::Later { after_ms: None }
-                    }
+                    SendOutcome::Rejected { again: true, .. }
+                    | SendOutcome::FilesRefused { again: true, .. }
+                    | SendOutcome::Uncertain { .. } => Came::Later { after_ms: None },
                     SendOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
                 }
             }

@@ -1,13 +1,15 @@
 //! One go at one binding: what its journal owes the conversation is planned, sent and settled, in order.
 
 use super::Left;
+use super::attached;
 use super::cards::Keeper;
+use super::tries::Tries;
 use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
 use crate::core::card::Pace;
 use crate::core::event::EventKind;
 use crate::core::policy::Scope;
-use crate::core::project::{self, Part, Style, Styles};
+use crate::core::project::{self, Part, Shows, Style, Styles};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -17,8 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Longest pause after a part was not taken.
-const RETRY_LAST_MS: u64 = 30_000;
 /// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
 /// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
@@ -27,6 +27,9 @@ const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
 const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
 /// After how many rows that are not shown the checkpoint moves all the same.
 const SILENT_ROWS_MAX: u64 = 1_000;
+
+/// Pause before delivery looks again at what only a repair of the database helps with, in milliseconds.
+const UNREADABLE_MS: u64 = 60_000;
 
 /// How sending goes on after a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,14 +83,32 @@ impl Pass {
         let mut keeper = Keeper::new(self, &binding, channel.as_ref(), cursor.is_none());
         loop {
             match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
-                Ok((Left::At(at), true)) => cursor = Some(at),
-                Ok((left, _)) => return left,
+                Ok((left, goes_on)) => {
+                    self.metrics.troubles().clear(&trouble(&binding));
+                    match left {
+                        Left::At(at) if goes_on => cursor = Some(at),
+                        left => return left,
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(session_key = %binding.session_key, %error, "delivery could not go on");
-                    self.pause(self.retry_first_ms * 4).await;
+                    self.stands_still(&binding, &error).await;
                     return Left::Unknown;
                 }
             }
+        }
+    }
+
+    /// Says that delivery to a conversation cannot go on, and rests before it is tried again: for long where only a repair
+    /// of the database helps, of which `doctor` names the conversation then.
+    async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
+        let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
+        if error.is_for_repair() {
+            tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
+            self.metrics.troubles().note(trouble(binding), error.to_string());
+            self.pause(UNREADABLE_MS).await;
+        } else {
+            tracing::warn!(%session_key, conversation, %error, "delivery could not go on");
+            self.pause(self.retry_first_ms * 4).await;
         }
     }
 
@@ -115,6 +136,12 @@ impl Pass {
     pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
+            .in_channel(Shows {
+                buttons: channel.buttons_max(),
+                markdown: channel.reads_markdown(),
+                changes: channel.can_edit(),
+                approvers: channel.approvers(),
+            })
             .with_footer(channel.shows_footer())
             .with_files(channel.file_bytes_max(), &stream.files)
             .told(binding.verbosity);
@@ -140,7 +167,12 @@ impl Pass {
             return Ok(known);
         }
         let (id, key) = (binding.binding_id, binding.session_key.clone());
-        self.store.write("delivery_style", move |tx| styles::record(tx, id, &key, &style)).await
+        let record = move |tx: &crate::store::Tx<'_>| {
+            // What somebody chose a moment ago is recorded already, and is not taken back.
+            let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
+            styles::record(tx, id, &key, &style.told(chosen))
+        };
+        self.store.write("delivery_style", record).await
     }
 
     async fn deliver(
@@ -149,11 +181,11 @@ impl Pass {
         channel: &dyn Channel,
         cursor: Option<u64>,
     ) -> Result<Left, StoreError> {
-        let id = binding.binding_id;
+        let (id, verbosity) = (binding.binding_id, binding.verbosity);
         let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // Somebody wants it told in another way: the next task knows.
-        if now.is_some_and(|now| now.binding.verbosity != binding.verbosity) {
+        if now.is_some_and(|now| now.binding.verbosity != verbosity) {
             return Ok(Left::Unknown);
         }
         let styles = Arc::new(self.recorded(binding, channel, known).await?);
@@ -166,14 +198,15 @@ impl Pass {
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
                 let Some(due) = rows::one(db, id)? else { return Ok(None) };
-                if due.binding.status == BindingStatus::Parked {
+                // It was put away, or it is told in another way from some row on that this task does not know of.
+                if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
                 }
                 let batch = rows::batch(db, &due.binding.session_key, &told, cursor, due.end)?;
                 Ok(Some((due, Some(batch))))
             });
             let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
-            // It is taken up where it was left, once somebody takes the conversation out again.
+            // It is taken up where it was left: at once, or when somebody takes the conversation out again.
             let Some(batch) = batch else { return Ok(Left::Unknown) };
             let owed = owed(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
@@ -236,78 +269,94 @@ impl Pass {
         channel: &dyn Channel,
         row: PartRow,
     ) -> Result<After, StoreError> {
-        let message = self.message(binding, &row).await?;
+        let Some(message) = self.message(binding, &row).await? else {
+            self.tell_without_lost_files(binding, row, channel).await?;
+            return Ok(After::Look);
+        };
         let part = row.part;
-        let mut is_unknown = row.state == PartState::Sending;
-        let mut attempts = row.attempts;
-        let mut unknown_in_a_row = 0;
-        let mut pause_ms = self.retry_first_ms;
+        let mut tries = Tries::of(row.state, row.attempts, self.retry_first_ms);
         loop {
             if self.stop.is_cancelled() {
                 return Ok(After::Stop);
             }
-            if attempts > 0 {
+            if tries.attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let Some(outcome) = self.attempt(binding, channel, &message, is_unknown).await? else {
+            let Some(outcome) = self.attempt(binding, channel, &message, tries.is_unknown).await? else {
                 return Ok(After::Stop);
             };
-            attempts += 1;
+            let outcome = outcome.of(&message);
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
-            unknown_in_a_row =
-                if matches!(outcome, SendOutcome::Uncertain { .. }) { unknown_in_a_row + 1 } else { 0 };
-            match outcome {
-                SendOutcome::Sent { message_id } => {
-                    let journaled_at_ms =
-                        self.settle(binding, &part, PartState::Sent, Some(message_id), channel).await?;
-                    self.show_end(binding, &part).await?;
-                    if let Some(at_ms) = journaled_at_ms {
-                        self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
-                    }
-                    return Ok(After::Next);
-                }
-                SendOutcome::FilesRefused { why } => {
-                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken with its files");
-                    self.tell_without_files(binding, &part).await?;
-                    return Ok(After::Look);
-                }
-                SendOutcome::Rejected { why, again: false } => {
-                    tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was rejected");
-                    self.settle(binding, &part, PartState::Rejected, None, channel).await?;
-                    return Ok(After::Look);
-                }
-                SendOutcome::Rejected { why, again: true } => {
-                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part was not taken");
-                    self.put_back(binding, &part, is_unknown, channel).await?;
-                }
-                SendOutcome::Limited { retry_after_ms } => {
-                    tracing::info!(session_key = %binding.session_key, nonce = part.nonce, retry_after_ms, "a part waits for the channel");
-                    self.put_back(binding, &part, is_unknown, channel).await?;
-                    self.pause(retry_after_ms).await;
-                    continue;
-                }
-                SendOutcome::Uncertain { why } if unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
-                    tracing::error!(session_key = %binding.session_key, nonce = part.nonce, why, "a part stays uncertain");
-                    self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
-                    return Ok(After::Look);
-                }
-                SendOutcome::Uncertain { why } => {
-                    tracing::warn!(session_key = %binding.session_key, nonce = part.nonce, why, "a part is uncertain");
-                    is_unknown = true;
-                }
+            tries.note(&outcome);
+            if let Some(after) = self.became(binding, channel, &part, &tries, outcome).await? {
+                return Ok(after);
             }
-            self.pause(pause_ms).await;
-            pause_ms = (pause_ms * 2).min(RETRY_LAST_MS);
+            self.pause(tries.pause()).await;
         }
     }
 
-    /// The message of a part.
-    async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Outgoing, StoreError> {
+    /// Commits what an attempt came to; `None` when the part is to be tried again.
+    async fn became(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        part: &Part,
+        tries: &Tries,
+        outcome: SendOutcome,
+    ) -> Result<Option<After>, StoreError> {
+        let (session_key, nonce) = (&binding.session_key, &part.nonce);
+        match outcome {
+            SendOutcome::Sent { message_id } => {
+                let journaled_at_ms =
+                    self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
+                self.show_end(binding, part).await?;
+                if let Some(at_ms) = journaled_at_ms {
+                    self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                }
+                return Ok(Some(After::Next));
+            }
+            SendOutcome::FilesRefused { why, again } if attached::is_enough(tries.files_refused, again) => {
+                tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
+                self.tell_without_files(binding, part).await?;
+                return Ok(Some(After::Look));
+            }
+            SendOutcome::FilesRefused { why, .. } => {
+                tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
+                self.put_back(binding, part, tries.is_unknown, channel).await?;
+            }
+            SendOutcome::Rejected { why, again: false } => {
+                tracing::error!(%session_key, nonce, why, "a part was rejected");
+                self.settle(binding, part, PartState::Rejected, None, channel).await?;
+                return Ok(Some(After::Look));
+            }
+            SendOutcome::Rejected { why, again: true } => {
+                tracing::warn!(%session_key, nonce, why, "a part was not taken");
+                self.put_back(binding, part, tries.is_unknown, channel).await?;
+            }
+            SendOutcome::Limited { retry_after_ms } => {
+                tracing::info!(%session_key, nonce, retry_after_ms, "a part waits for the channel");
+                self.put_back(binding, part, tries.is_unknown, channel).await?;
+            }
+            SendOutcome::Uncertain { why } if tries.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
+                tracing::error!(%session_key, nonce, why, "a part stays uncertain");
+                self.settle(binding, part, PartState::Uncertain, None, channel).await?;
+                return Ok(Some(After::Look));
+            }
+            SendOutcome::Uncertain { why } => {
+                tracing::warn!(%session_key, nonce, why, "a part is uncertain");
+            }
+        }
+        Ok(None)
+    }
+
+    /// The message of a part; `None` when its files are not what was planned.
+    async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Option<Outgoing>, StoreError> {
         // It is looked for among other messages of ours, which may say the same: those are known (H12).
         let (id, since_ms) = (binding.binding_id, row.created_at_ms.saturating_sub(OTHERS_BEFORE_MS));
         let others = self.store.read("delivery_others", move |db| rows::others(db, id, since_ms)).await?;
         let part = &row.part;
-        Ok(Outgoing {
+        let Some(files) = self.files(binding, part).await? else { return Ok(None) };
+        Ok(Some(Outgoing {
             kind: part.kind,
             text: part.text.clone(),
             nonce: part.nonce.clone(),
@@ -317,8 +366,8 @@ impl Pass {
             others,
             actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
             tag: row.tag.clone(),
-            files: self.files(binding, part).await?,
-        })
+            files,
+        }))
     }
 
     /// Commits that this attempt was not taken. After one whose fate is unknown that says nothing about the part: what
@@ -364,7 +413,7 @@ impl Pass {
     }
 
     /// Commits what became of a part. When the row that it shows was journaled.
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         binding: &BindingRow,
         part: &Part,
@@ -399,6 +448,12 @@ impl Pass {
             () = tokio::time::sleep(Duration::from_millis(ms)) => {}
         }
     }
+}
+
+/// What `doctor` calls a conversation that nothing is delivered to.
+fn trouble(binding: &BindingRow) -> String {
+    let at = &binding.conversation;
+    format!("conversation {}/{}/{} of {}", at.channel, at.account_id, at.conversation_id, binding.session_key)
 }
 
 /// How far a conversation is told.

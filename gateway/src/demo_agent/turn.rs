@@ -7,7 +7,7 @@ use super::wire::Wire;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where a turn is after a burst of steps.
@@ -250,9 +250,19 @@ impl Turn {
         }
         let request = *next_request;
         *next_request += 1;
+        // Whoever is asked sees what would be changed.
+        let content: Vec<Value> = match &then {
+            Some(Step::Write { file, text }) => {
+                change(&session.cwd, file, text).map(|(_, diff)| diff).into_iter().collect()
+            }
+            _ => Vec::new(),
+        };
         let params = json!({
             "sessionId": self.session,
-            "toolCall": {"toolCallId": tool, "title": title, "kind": "edit", "status": "pending", "rawInput": input},
+            "toolCall": {
+                "toolCallId": tool, "title": title, "kind": "edit", "status": "pending", "rawInput": input,
+                "content": content,
+            },
             "options": [
                 {"optionId": "allow-once", "name": "Allow", "kind": "allow_once"},
                 {"optionId": "allow-always", "name": "Allow from now on", "kind": "allow_always"},
@@ -314,12 +324,19 @@ impl Turn {
 
 /// Writes a file in the working directory, and nowhere else. What that changed, as ACP has it.
 fn write(cwd: &Path, file: &str, text: &str) -> io::Result<Value> {
+    let (path, diff) = change(cwd, file, text)?;
+    std::fs::write(&path, text)?;
+    Ok(diff)
+}
+
+/// Which file that would be, and what it would change.
+fn change(cwd: &Path, file: &str, text: &str) -> io::Result<(PathBuf, Value)> {
     let path = Path::new(file);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must lie in the working directory"));
     }
     let path = cwd.join(path);
     let old = std::fs::read_to_string(&path).ok();
-    std::fs::write(&path, text)?;
-    Ok(json!({"type": "diff", "path": path, "oldText": old, "newText": text}))
+    let diff = json!({"type": "diff", "path": path, "oldText": old, "newText": text});
+    Ok((path, diff))
 }

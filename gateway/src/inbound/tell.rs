@@ -37,7 +37,7 @@ impl Inner {
         is_unknown: bool,
     ) -> Result<Vec<Reply>, Failure> {
         let mut said = Vec::new();
-        if self.is_told_by_caller(inbound) {
+        if self.is_told_by_caller(inbound) || outcome.is_shown() {
             return Ok(said);
         }
         let text = match inbound.answer {
@@ -99,7 +99,7 @@ impl Inner {
                 Lookup::Found { message_id } => return Ok(Some(message_id)),
                 Lookup::Unknown { why } => SendOutcome::Uncertain { why },
                 Lookup::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
-                Lookup::Absent => channel.send(&inbound.conversation, message).await,
+                Lookup::Absent => channel.send(&inbound.conversation, message).await.of(message),
             };
             is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
             match outcome {

@@ -6,9 +6,11 @@
 mod actors;
 mod channels;
 mod figure;
+mod troubles;
 
 pub(crate) use actors::{ActorWatch, Pulse};
 pub use figure::Figure;
+pub(crate) use troubles::Troubles;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -75,6 +77,7 @@ struct Inner {
     levels: Now,
     channels: channels::OfChannels,
     actors: ActorWatch,
+    troubles: Troubles,
 }
 
 /// What is read when somebody asks.
@@ -147,6 +150,7 @@ impl Metrics {
             levels: Now::default(),
             channels: channels::OfChannels::default(),
             actors: ActorWatch::default(),
+            troubles: Troubles::default(),
         };
         inner.register_events();
         inner.register_levels();
@@ -171,6 +175,11 @@ impl Metrics {
     /// The actors that live, and what they are at.
     pub(crate) fn actors(&self) -> &ActorWatch {
         &self.inner.actors
+    }
+
+    /// What cannot go on until somebody repairs the database.
+    pub(crate) fn troubles(&self) -> &Troubles {
+        &self.inner.troubles
     }
 
     /// A session came to life with its agent ([`OK`]), or did not, with the code that says why.

@@ -66,7 +66,8 @@ pub(crate) struct Envelope {
 pub(crate) enum Patience {
     /// It is made when somebody asks for it: it was wanted early, and owes nothing.
     Once,
-    /// It is tried until it can be made or the gateway stops, since it may owe something. Whoever asks meanwhile is told.
+    /// It is tried until it can be made or the gateway stops, since it may owe something; but not where only a repair of
+    /// the database helps. Whoever asks meanwhile is told.
     UntilStop,
 }
 

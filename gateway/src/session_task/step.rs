@@ -1,7 +1,7 @@
 //! One step: the actor decides, the store commits, and only then is anything done. Also the way back when a commit
 //! fails.
 
-use super::{Ended, Envelope, Task, refuse_waiting};
+use super::{Ended, Envelope, Task, note_trouble, refuse_waiting, trouble};
 use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
 use crate::core::effect::Write;
 use crate::core::rows::LeaseUse;
@@ -160,6 +160,7 @@ impl Task {
             };
             match made {
                 Ok(actor) => {
+                    self.deps.metrics.troubles().clear(&trouble(&self.key));
                     self.actor = actor;
                     self.calls = FuturesUnordered::new();
                     self.performer = Performer::new(self.deps.supervisor.clone());
@@ -172,6 +173,11 @@ impl Task {
                         && let Some(lease_id) = lease_id.take()
                     {
                         stop_lease(&self.deps, lease_id).await;
+                    }
+                    if failure.is_for_repair() {
+                        tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
+                        note_trouble(&self.deps, &self.key, &failure);
+                        return Ended::Yes;
                     }
                 }
             }

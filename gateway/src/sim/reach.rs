@@ -127,7 +127,7 @@ pub(super) fn seldom(names: &str) -> Option<usize> {
 }
 
 /// Transactions of the gateway that no seed comes to, and why.
-const BEYOND: [(&str, &str); 11] = [
+const BEYOND: [(&str, &str); 15] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is ever taken away from under its binding"),
@@ -136,8 +136,12 @@ const BEYOND: [(&str, &str); 11] = [
     ("console_edit", "as before"),
     ("console_send", "as before"),
     ("delivery_card", "the room cannot change what it shows"),
+    ("delivery_fold", "as before"),
     ("delivery_without_files", "the room carries no files"),
     ("forget_said", "of what is older than thirty days"),
+    ("inbox_answered", "nobody in the room uses a slash command or a button"),
+    ("inbox_keep", "as before"),
+    ("inbox_withdraw", "as before"),
     ("verbosity_set", "nobody in the room says how much they want to be told"),
 ];
 

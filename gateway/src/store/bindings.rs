@@ -5,7 +5,7 @@ use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
-use crate::store::{Tx, delivery, sessions};
+use crate::store::{Tx, delivery, sessions, styles};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -192,18 +192,20 @@ pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), Store
     Ok(())
 }
 
-/// Sets how much the conversation of a binding is told beside answers; `None` is what the configuration says.
+/// Sets how much the conversation of a binding is told beside answers; `None` is what the configuration says. It holds
+/// for all that is journaled after this, whatever delivery is busy with.
 ///
 /// # Errors
-/// What SQLite says.
+/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn set_verbosity(
     db: &Connection,
-    binding_id: BindingId,
+    binding: &BindingRow,
     verbosity: Option<Verbosity>,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
+    let BindingRow { binding_id, session_key, .. } = binding;
     run(db, SQL, params![binding_id.to_string(), verbosity.map(Word::word)])?;
-    Ok(())
+    styles::choose(db, *binding_id, session_key, verbosity)
 }
 
 /// Ends the bindings that `filter` means, and remembers how far each conversation is still to be told: up to now, and no

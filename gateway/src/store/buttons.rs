@@ -1,18 +1,20 @@
-//! `acp_button_message`: messages that have buttons, until what those are about is over.
+//! `acp_button_message`: messages that have buttons, or ask something, until what they are about is over.
 
 use crate::core::project::PartKind;
 use crate::core::project::actions::{About, Fate, amended};
 use crate::core::rows::ConversationRef;
-use crate::store::codec::{Word as _, all, first, json, run, to_json, word};
+use crate::store::codec::{Word as _, all, first, id, json, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::permissions;
-use acp_shared::ids::SessionKey;
+use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, params};
 
 /// How often a message is changed at most, when nobody knows whether it was.
-const TRIES_MAX: u32 = 3;
+const TRIES_MAX: u32 = 100;
 /// The most messages that are looked at in one go.
 const ROWS_MAX: u32 = 64;
+/// The most conversations that are looked after in one go.
+const BINDINGS_MAX: u32 = 1_000;
 
 /// A message with buttons.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +48,17 @@ pub(crate) fn keep(
         params![keys.0, keys.1, keys.2, message_id, session.as_str(), to_json(about)?, kind.word(), text],
     )?;
     Ok(())
+}
+
+/// Whether a conversation has a message about this that will say what becomes of it.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT 1 FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
+        AND conversation_id = ?3 AND about_json = ?4";
+    let keys = params![at.channel, at.account_id, at.conversation_id, to_json(about)?];
+    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
 }
 
 /// The messages of a conversation whose buttons mean nothing any more, with what they are to say from now on.
@@ -86,6 +99,19 @@ pub(crate) fn over(
         out.extend(text.map(|text| ButtonMessage { text, ..message }));
     }
     Ok(out)
+}
+
+/// The bindings whose conversations have such messages: of several the latest, and none that is parked.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn bindings(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
+    const SQL: &str = "SELECT b.binding_key AS binding_key, max(b.bound_at) FROM acp_button_message AS m \
+        JOIN acp_bindings AS b ON b.session_key = m.session_key AND b.channel = m.channel \
+        AND b.account_id = m.account_id AND b.thread_id = m.conversation_id \
+        GROUP BY m.session_key, m.channel, m.account_id, m.conversation_id \
+        HAVING b.status IN ('active','ending','ended') LIMIT ?1";
+    all(db, SQL, [BINDINGS_MAX], |row| id(row, "binding_key"))
 }
 
 /// A message has no buttons any more, or nobody knows: then it is tried again, a few times.

@@ -253,6 +253,7 @@ impl StoreError {
         match self {
             Self::Full => Some("DISK_FULL"),
             Self::Damaged { .. } => Some("STORE_DAMAGED"),
+            Self::Unreadable { .. } => Some("STORE_UNREADABLE"),
             Self::Missing { .. } => Some("STORE_MISSING"),
             Self::Gone { .. } => Some("STORE_GONE"),
             Self::ReadOnly => Some("STORE_READ_ONLY"),
@@ -263,6 +264,11 @@ impl StoreError {
             Self::Locked { .. } => Some("STORE_LOCKED"),
             _ => None,
         }
+    }
+
+    /// Whether trying again changes nothing until somebody repairs the database.
+    pub(crate) const fn is_for_repair(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Unreadable { .. })
     }
 
     /// The same as one line with its causes, for the person at the command line.

@@ -74,8 +74,8 @@ pub enum Answer {
     /// The gateway, with a message in the conversation.
     #[default]
     ByMessage,
-    /// Whoever brings it, by [`crate::channel::Offered::Taken`]: slash commands and clicks, which have a way of their
-    /// own to be answered.
+    /// Whoever brings it, by [`crate::channel::Offered::Taken`], as long as they hold a [`crate::channel::Claim`] to it:
+    /// slash commands and clicks, which have a way of their own to be answered. Without one, the gateway.
     ByCaller,
 }
 
@@ -117,6 +117,9 @@ pub(crate) enum Outcome {
         run_id: Option<RunId>,
         /// What the person is told.
         text: String,
+        /// Whether the conversation shows that by itself: then nothing more is said there.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_shown: bool,
     },
     /// It went nowhere.
     Refused {
@@ -139,6 +142,11 @@ impl Outcome {
             Self::Prompted { asks, .. } => asks.as_ref(),
             Self::Command { .. } | Self::Refused { .. } | Self::Ignored { .. } => None,
         }
+    }
+
+    /// Whether the conversation shows what they are told by itself.
+    pub(crate) const fn is_shown(&self) -> bool {
+        matches!(self, Self::Command { is_shown: true, .. })
     }
 
     /// The session that a prompt went to.

@@ -1,6 +1,7 @@
 //! `acp_binding_style`: how a conversation is told, each from a journal row on.
 
 use crate::core::project::{Style, Styles};
+use crate::core::rows::Verbosity;
 use crate::store::codec::{Int, all, int, json, run, to_json};
 use crate::store::error::StoreError;
 use crate::store::{now_ms, sessions};
@@ -42,6 +43,23 @@ pub(crate) fn record_row(
     run(db, AFTER, params![id, Int(session_seq + 1), to_json(&before)?, Int(now_ms())])?;
     run(db, RECORD, params![id, Int(session_seq), to_json(&how(before))?, Int(now_ms())])?;
     of(db, binding_id)
+}
+
+/// Somebody wants a conversation to be told so much from now on: from the first row that its session's journal does not
+/// hold yet. Where nothing was recorded nothing was told, and whoever delivers begins with what is chosen then.
+///
+/// # Errors
+/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn choose(
+    db: &Connection,
+    binding_id: BindingId,
+    key: &SessionKey,
+    verbosity: Option<Verbosity>,
+) -> Result<(), StoreError> {
+    if let Some(last) = of(db, binding_id)?.last().cloned() {
+        record(db, binding_id, key, &last.told(verbosity))?;
+    }
+    Ok(())
 }
 
 /// From now on a conversation is told in this way: from the first row that its session's journal does not hold yet,

@@ -1,5 +1,5 @@
 //! What Discord makes of the text of a message, as far as agents use it: fences, code, bold and italic words, quotes,
-//! headings, lists, small print, links.
+//! headings, lists, small print, links, names.
 
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Face {
     pub code: bool,
     /// A link.
     pub link: bool,
+    /// The id of somebody who is named: Discord shows the name.
+    pub mention: bool,
 }
 
 /// Text of one face.
@@ -43,6 +45,8 @@ pub enum Block {
     Line(Kind, Vec<Run>),
     /// Code, line by line.
     Code(Vec<String>),
+    /// The same of what changed, which has colours.
+    Diff(Vec<String>),
 }
 
 const FENCE: &str = "```";
@@ -52,26 +56,29 @@ const FENCE: &str = "```";
 pub fn blocks(text: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut rest = text;
-    while let Some((before, code, after)) = fenced(rest) {
+    while let Some((before, (language, code), after)) = fenced(rest) {
         found.extend(before.lines().map(line));
-        found.push(Block::Code(code.lines().map(str::to_owned).collect()));
+        let lines = code.lines().map(str::to_owned).collect();
+        found.push(if language == "diff" { Block::Diff(lines) } else { Block::Code(lines) });
         rest = after.strip_prefix('\n').unwrap_or(after);
     }
     found.extend(rest.lines().map(line));
     found
 }
 
-/// The first fence that is closed: what stands before it, in it and behind it. A fence that is not closed is text.
-fn fenced(text: &str) -> Option<(&str, &str, &str)> {
+/// The first fence that is closed: what stands before it, its language with what is in it, and what stands behind it. A
+/// fence that is not closed is text.
+fn fenced(text: &str) -> Option<(&str, (&str, &str), &str)> {
     let (before, rest) = text.split_once(FENCE)?;
     let (inside, after) = rest.split_once(FENCE)?;
     // The first line names the language, if it is one word with more below it.
     let is_name = |line: &str| line.chars().all(|c| c.is_alphanumeric() || "+-_.#".contains(c));
     let code = match inside.split_once('\n') {
-        Some((first, more)) if is_name(first) => more,
-        _ => inside,
+        Some((first, more)) if is_name(first) => (first, more),
+        _ => ("", inside),
     };
-    Some((before.strip_suffix('\n').unwrap_or(before), code.trim_end_matches('\n'), after))
+    let code = (code.0, code.1.trim_end_matches('\n'));
+    Some((before.strip_suffix('\n').unwrap_or(before), code, after))
 }
 
 fn line(text: &str) -> Block {
@@ -132,6 +139,10 @@ fn spans(text: &str, face: Face, found: &mut Vec<Run>) {
             push(std::mem::take(&mut plain), face, found);
             push(link.to_owned(), Face { link: true, ..face }, found);
             at += link.len();
+        } else if let Some(id) = mention(rest) {
+            push(std::mem::take(&mut plain), face, found);
+            push(id.to_owned(), Face { mention: true, ..face }, found);
+            at += id.len() + "<@>".len();
         } else {
             let (c, taken) = escaped(rest);
             plain.push(c);
@@ -164,6 +175,12 @@ fn link(text: &str) -> Option<&str> {
     }
     let end = text.find(|c: char| c.is_whitespace() || "<>\"'`)".contains(c)).unwrap_or(text.len());
     text.get(..end).map(|link| link.trim_end_matches(['.', ',', ';', ':']))
+}
+
+/// The id of whoever is named at the start of a text.
+fn mention(text: &str) -> Option<&str> {
+    let (id, _) = text.strip_prefix("<@")?.split_once('>')?;
+    (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then_some(id)
 }
 
 /// The first character, without the backslash that kept it from being a mark; and how much that takes.
@@ -218,6 +235,16 @@ mod tests {
                 vec![plain("see "), run("https://x.y/z", |face| face.link = true), plain(".")],
             ),
             ("`open", vec![plain("`open")]),
+            (r"of <@7>, \<@8>, `<@9>` <@x>", {
+                let named = run("7", |face| face.mention = true);
+                vec![
+                    plain("of "),
+                    named,
+                    plain(", <@8>, "),
+                    run("<@9>", |face| face.code = true),
+                    plain(" <@x>"),
+                ]
+            }),
         ] {
             assert_eq!(runs(text), want, "{text}");
         }
@@ -237,6 +264,7 @@ mod tests {
             ("a\n```rust\nfn f() {}\n\n}\n```\nb", {
                 vec![line(Kind::Plain, "a"), code(&["fn f() {}", "", "}"]), line(Kind::Plain, "b")]
             }),
+            ("```diff\n-a\n+b\n```", vec![Block::Diff(vec!["-a".to_owned(), "+b".to_owned()])]),
             ("```one line```", vec![code(&["one line"])]),
             ("```\n**x**\n```", vec![code(&["**x**"])]),
             ("```\nopen", vec![line(Kind::Plain, "```"), line(Kind::Plain, "open")]),

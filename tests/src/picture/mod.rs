@@ -33,7 +33,7 @@ pub struct Transcript {
     pub channel: String,
     /// Its own name.
     pub thread: String,
-    /// Who wrote, used a command or reacted.
+    /// Who wrote, used a command, reacted or is named.
     pub users: Vec<User>,
     /// What is seen, oldest first.
     pub messages: Vec<Message>,
@@ -72,6 +72,7 @@ fn is_seen(message: &Message) -> bool {
 }
 
 fn concerns(message: &Message, user: Id) -> bool {
+    let named = message.content.contains(&format!("<@{user}>"));
     let acted = message.origin.as_ref().is_some_and(|origin| origin.user_id == user);
-    message.author_id == user || acted || message.reactions.values().any(|who| who.contains(&user))
+    message.author_id == user || named || acted || message.reactions.values().any(|who| who.contains(&user))
 }

@@ -48,6 +48,15 @@ fn clock(at: Ms) -> String {
     format!("{:02}:{:02}", at % DAY_MS / HOUR_MS, at % HOUR_MS / MINUTE_MS)
 }
 
+/// How a line of a diff looks.
+fn in_diff(line: &str) -> &'static str {
+    match line.as_bytes() {
+        [b'+', ..] => "mono more",
+        [b'-', ..] => "mono less",
+        _ => "mono",
+    }
+}
+
 const fn is_notice(message: &Message) -> bool {
     matches!(message.kind, RECIPIENT_ADD | CHANNEL_NAME_CHANGE | THREAD_CREATED)
 }
@@ -146,7 +155,8 @@ impl Page<'_> {
         for block in blocks(&message.content) {
             match block {
                 Block::Line(kind, runs) => self.line(kind, &runs),
-                Block::Code(lines) => self.code(&lines),
+                Block::Code(lines) => self.code(&lines, |_| "mono"),
+                Block::Diff(lines) => self.code(&lines, in_diff),
             }
         }
         if message.edited_ms.is_some() {
@@ -165,7 +175,10 @@ impl Page<'_> {
         let is_heading = matches!(kind, Kind::Heading(_));
         let runs: Vec<Run> = runs
             .iter()
-            .map(|run| Run { face: Face { bold: run.face.bold || is_heading, ..run.face }, ..run.clone() })
+            .map(|run| Run {
+                face: Face { bold: run.face.bold || is_heading, ..run.face },
+                text: self.named(run),
+            })
             .collect();
         if runs.is_empty() {
             self.y += LINE / 2.0;
@@ -180,12 +193,26 @@ impl Page<'_> {
         }
     }
 
+    /// The text of a run; of one that names somebody, their name.
+    fn named(&self, run: &Run) -> String {
+        match run.text.parse() {
+            Ok(id) if run.face.mention => format!("@{}", self.transcript.name(id)),
+            _ => run.text.clone(),
+        }
+    }
+
     fn runs(&mut self, runs: &[Run], (mut x, size): (f64, f64), class: &str) {
         for run in runs {
             let wide = width(&run.text, run.face, size);
             let mut class = class.to_owned();
-            let faces = [(run.face.bold, " bold"), (run.face.italic, " italic"), (run.face.link, " link")];
+            let is_link = run.face.link || run.face.mention;
+            let faces = [(run.face.bold, " bold"), (run.face.italic, " italic"), (is_link, " link")];
             faces.iter().filter(|(is, _)| *is).for_each(|(_, name)| class.push_str(name));
+            // Not every reader of such files keeps the space that a text begins with.
+            let text = if run.face.code { run.text.as_str() } else { run.text.trim_start() };
+            let lead = wide - width(text, run.face, size);
+            x += lead;
+            let wide = wide - lead;
             let (mut at, mut font) = (x, size);
             if run.face.code {
                 let area = Area { x: x + 1.0, y: self.y - size + 1.0, width: wide + 6.0, height: size + 4.0 };
@@ -194,25 +221,27 @@ impl Page<'_> {
                 (at, font, x) = (x + 4.0, size * CODE_SIZE, x + 8.0);
             }
             if runs.len() > 1 {
-                self.canvas.fitted(class.trim(), (at, self.y), font, (&run.text, wide));
+                self.canvas.fitted(class.trim(), (at, self.y), font, (text, wide));
             } else {
-                self.canvas.text(class.trim(), (at, self.y), font, &run.text);
+                self.canvas.text(class.trim(), (at, self.y), font, text);
             }
             x += wide;
         }
     }
 
-    fn code(&mut self, lines: &[String]) {
+    fn code(&mut self, lines: &[String], class: fn(&str) -> &'static str) {
         let columns = columns_in(ROOM - 24.0, CODE);
-        let lines: Vec<String> = lines.iter().flat_map(|line| wrapped_code(line, columns)).collect();
+        let wrapped =
+            |line: &String| wrapped_code(line, columns).into_iter().map(|it| (class(line), it)).collect();
+        let lines: Vec<(&str, String)> = lines.iter().flat_map::<Vec<_>, _>(wrapped).collect();
         let height = lines.iter().map(|_| CODE_LINE).sum::<f64>() + 18.0;
         let area = Area { x: LEFT, y: self.y + 8.0, width: ROOM, height };
         self.canvas.area("f-code", area, 6.0);
         self.canvas.area("s-edge", area, 6.0);
         self.y += 14.0;
-        for line in lines {
+        for (class, line) in lines {
             self.y += CODE_LINE;
-            self.canvas.text("mono", (LEFT + 12.0, self.y), CODE, &line);
+            self.canvas.text(class, (LEFT + 12.0, self.y), CODE, &line);
         }
         self.y += 14.0;
     }

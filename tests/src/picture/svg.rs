@@ -7,11 +7,11 @@ const STYLE: &str = "
 text{font-family:'Helvetica Neue',Helvetica,Arial,'Liberation Sans',sans-serif;white-space:pre;fill:#2e3338}
 .mono{font-family:ui-monospace,'SF Mono',Menlo,'Liberation Mono','DejaVu Sans Mono',Consolas,monospace}
 .bold{font-weight:600}.italic{font-style:italic}.mid{text-anchor:middle}.white{fill:#fff}
-.strong{fill:#060607}.muted{fill:#68717b}.link{fill:#0066d6}
+.more{fill:#1a7f37}.less{fill:#c5303f}.strong{fill:#060607}.muted{fill:#68717b}.link{fill:#0066d6}
 .f-page{fill:#fff}.f-code{fill:#f4f5f7}.f-chip{fill:#e8eaed}.f-bar{fill:#c8ccd1}.s-edge{fill:none;stroke:#dfe2e6}
 .f-b1{fill:#5865f2}.f-b2{fill:#dfe1e5}.f-b3{fill:#248046}.f-b4{fill:#da373c}.on-b2{fill:#2e3338}
 @media (prefers-color-scheme:dark){
-text{fill:#dbdee1}.strong{fill:#f2f3f5}.muted{fill:#a3a9b1}.link{fill:#3ea6ff}.white{fill:#fff}
+text{fill:#dbdee1}.more{fill:#57c776}.less{fill:#ff7b80}.strong{fill:#f2f3f5}.muted{fill:#a3a9b1}.link{fill:#3ea6ff}.white{fill:#fff}
 .f-page{fill:#313338}.f-code{fill:#282a2e}.f-chip{fill:#404249}.f-bar{fill:#5c6068}.s-edge{stroke:#43464d}
 .f-b2{fill:#4e5058}.on-b2{fill:#fff}}
 ";

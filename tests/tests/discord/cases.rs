@@ -120,9 +120,9 @@ fn d03_r_a_thread_that_is_deleted_out_of_sight_ends_its_session() {
     stage.answers(thread, &["one"]);
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     until(SOON, "it is noticed", || stage.house.gateway_log().contains("cannot read a bound conversation"));
-    stage.fake.delete_channel(thread);
     let state = || stage.house.verb(&["sessions", "show", &key])["state"].clone();
     assert_ne!(state(), "closed", "a refusal ends nothing");
+    stage.fake.delete_channel(thread);
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     until(LONG, "the session ends", || state() == "closed");
     stage.end();

@@ -76,7 +76,7 @@ fn asks_and_waits(talk: &mut Talk<'_>) {
     let card = stage.said(thread, "I have looked around");
     let waiting = talk.say("And then say good bye.", "And then say good bye.");
     stage.said(thread, "Write notes.md");
-    stage.shows(&card, "Waiting for an answer: 2 tool calls (1 edit, 1 search)");
+    stage.shows(&card, "Waiting for a permission: 2 tool calls (1 edit, 1 search)");
     stage.reacted(asking, thread, "👀");
     stage.reacted(waiting, thread, "⏳");
     until(SOON, "it is said that it waits", || {

@@ -71,12 +71,40 @@ fn c01_c09_r_a_long_answer_is_a_file_once_whatever_dies() {
     stage.house.start_gateway();
     stage.is_there();
     stage.fake.post(stage.ann, thread, "over");
-    stage.said(thread, "over\n\ndemo");
+    stage.said(thread, "over\n-# demo");
     let all = with_files(&stage, thread);
     assert_eq!(all.len(), 3, "{all:#?}");
     is_whole(&stage, &all[2]);
     let changed = &contents(&stage, &all[1])[1].1;
     assert!(changed.contains("\n-Something new\n") && changed.contains("\n+Something else\n"), "{changed}");
+    stage.end();
+}
+
+/// That files may not be attached is asked for once, and not with each answer, until rights change; and that nothing may
+/// be written is waited for, with the file.
+#[test]
+fn c01_r_which_right_is_missing_decides_how_an_answer_comes() {
+    let stage = Stage::new(&[], "");
+    let thread = spawn(&stage);
+    let bot = stage.bot.user;
+    let last = |thread| stage.told(thread).iter().flat_map(|it| numbers(&it.content)).last();
+    let refused = || stage.fake.tally().refusals.get(&format!("{CREATE} 50013")).copied().unwrap_or_default();
+    stage.fake.deny(bot, stage.channel, &["ATTACH_FILES"]);
+    for count in [300, 310] {
+        stage.fake.post(stage.ann, thread, &format!("stream {count} size 60"));
+        until(2 * SOON, "all of it", || last(thread) == Some(count));
+    }
+    assert_eq!((refused(), with_files(&stage, thread).len()), (1, 0), "{:?}", stage.fake.tally());
+    // Files may be attached again, and nothing may be written.
+    stage.fake.deny(bot, stage.channel, &["SEND_MESSAGES_IN_THREADS"]);
+    stage.fake.allow(bot, stage.channel, &["ATTACH_FILES"]);
+    let before = stage.told(thread).len();
+    stage.fake.post(stage.ann, thread, LONG);
+    until(2 * SOON, "it is refused", || refused() > 1);
+    stage.fake.allow(bot, stage.channel, &["SEND_MESSAGES_IN_THREADS"]);
+    let message = eventually(3 * SOON, "the file", || with_files(&stage, thread).pop());
+    is_whole(&stage, &message);
+    assert_eq!(stage.told(thread).len(), before + 1, "in one message, as if nothing had been");
     stage.end();
 }
 

@@ -215,10 +215,9 @@ impl Stage {
         all.into_iter().filter(|it| it.author_id == self.bot.user && it.deleted_ms.is_none()).collect()
     }
 
-    /// The answers of turns in a thread: what ends with a footer, without it.
+    /// The answers of turns in a thread: what ends with the small line about a turn, without it.
     pub fn finals(&self, thread: Id) -> Vec<String> {
-        let footer = format!("\n\n{} · ", self.agent);
-        let of = |message: Message| Some(message.content.rsplit_once(&footer)?.0.to_owned());
+        let of = |message: Message| Some(without_footer(&message.content, self.agent)?.to_owned());
         self.told(thread).into_iter().filter_map(of).collect()
     }
 
@@ -300,6 +299,13 @@ impl Stage {
         self.house.end();
         look(&mut self.fake);
     }
+}
+
+/// A message without the small line about its turn, and what stands below that; `None` where there is none. The line
+/// names the agent, and so it is no small word of [`untagged`].
+pub fn without_footer<'a>(content: &'a str, agent: &str) -> Option<&'a str> {
+    let (text, line) = untagged(content).rsplit_once("\n-# ")?;
+    (line.strip_prefix(agent)?.starts_with(" · ")).then_some(text)
 }
 
 /// A message without the small word that tells it from another one of the same text.

@@ -28,7 +28,7 @@ impl Rest {
         self.call(Call::new(route, turn).payload(payload)).await.map(|_| ())
     }
 
-    /// Changes the first answer.
+    /// Changes the first answer, and says which message that is.
     ///
     /// # Errors
     /// What is known of it.
@@ -37,10 +37,10 @@ impl Rest {
         application: Snowflake,
         token: &Secret,
         body: &Body,
-    ) -> Result<(), Fault> {
+    ) -> Result<Posted, Fault> {
         let route = Route::edit_original(application, token);
         let payload = body.edit().map_err(|refused| Fault::invalid(route.name, &refused))?;
-        self.call(Call::new(route, LATER).payload(payload)).await.map(|_| ())
+        self.post(Call::new(route, LATER).payload(payload)).await
     }
 
     /// Takes the first answer away. One that is gone already is taken away.

@@ -53,7 +53,7 @@ impl Behind {
     pub(super) fn is_long(&self) -> bool {
         let long = LONG.saturating_mul(2_usize.saturating_pow(self.failures));
         let count = self.brought.len();
-        count > 0 && count % long.min(BROUGHT_MAX / 2) == 0
+        count > 0 && count.is_multiple_of(long.min(BROUGHT_MAX / 2))
     }
 
     fn has(&self, id: Snowflake) -> bool {

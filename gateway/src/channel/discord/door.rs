@@ -7,6 +7,9 @@ use acp_discord::core::event::Member;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeSet;
 
+/// How many of them are named in a message.
+const NAMED_MAX: usize = 4;
+
 /// Users and roles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct People {
@@ -20,6 +23,19 @@ impl People {
     /// Whether nobody is named.
     pub(crate) fn is_empty(&self) -> bool {
         self.users.is_empty() && self.roles.is_empty()
+    }
+
+    /// Who they are, as Discord shows them in a message; `None` where nobody is named.
+    pub(crate) fn named(&self) -> Option<String> {
+        let users = self.users.iter().map(|id| format!("<@{id}>"));
+        let roles = self.roles.iter().map(|id| format!("<@&{id}>"));
+        let mut names: Vec<String> = roles.chain(users).take(NAMED_MAX).collect();
+        let others = (self.users.len() + self.roles.len()).saturating_sub(NAMED_MAX);
+        if others > 0 {
+            names.push(format!("{others} more"));
+        }
+        let last = names.pop()?;
+        Some(if names.is_empty() { last } else { format!("{} or {last}", names.join(", ")) })
     }
 
     fn has(&self, who: &Member) -> bool {
@@ -77,6 +93,19 @@ mod tests {
     fn people(users: &[u64], roles: &[u64]) -> People {
         let set = |ids: &[u64]| ids.iter().map(|id| Snowflake(*id)).collect();
         People { users: set(users), roles: set(roles) }
+    }
+
+    /// Roles come first: there are fewer of them.
+    #[test]
+    fn people_are_named_as_discord_shows_them() {
+        for (people, want) in [
+            (People::default(), None),
+            (people(&[7], &[]), Some("<@7>")),
+            (people(&[7, 8], &[9]), Some("<@&9>, <@7> or <@8>")),
+            (people(&[1, 2, 3, 4, 5], &[9]), Some("<@&9>, <@1>, <@2>, <@3> or 2 more")),
+        ] {
+            assert_eq!(people.named().as_deref(), want);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use super::Inner;
 use super::render::{self, body};
 use super::slash::{specs, typed};
-use crate::channel::{Answer, Inbound, Inbox, Kept, Offered, Said};
+use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
 use crate::core::command;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{Carried, decode};
@@ -48,8 +48,14 @@ impl Inner {
         let Some(said) = self.taken(inbox, at, text, &later).await else { return };
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
-        if let Err(fault) = self.rest.edit_original(at.application, &at.token, &answer).await {
-            tracing::warn!(%fault, "the answer to a command could not be shown");
+        match self.rest.edit_original(at.application, &at.token, &answer).await {
+            Ok(posted) if !said.actions.is_empty() => {
+                let message_id = posted.id.to_string();
+                let shown = AnswerShown { message_id, text: answer.content };
+                inbox.answered(self.at(at.channel, at.parent), at.id.to_string(), shown).await;
+            }
+            Ok(_) => {}
+            Err(fault) => tracing::warn!(%fault, "the answer to a command could not be shown"),
         }
     }
 
@@ -69,7 +75,7 @@ impl Inner {
             return self.refuse(at, &why).await;
         }
         let Some(said) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
-        if said.text.is_empty() {
+        if said.text.is_empty() || said.shown {
             return;
         }
         let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };

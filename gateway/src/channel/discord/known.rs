@@ -30,13 +30,15 @@ struct Denied {
     pause_ms: u64,
 }
 
-/// What is shown beside messages, as far as it takes a permission of its own.
+/// What is shown beside the text of messages, as far as it takes a permission of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Sign {
     /// Reactions.
     Reaction,
     /// The sign of work.
     Typing,
+    /// Files of messages.
+    Files,
 }
 
 /// What is known.
@@ -63,6 +65,15 @@ pub(super) struct Spot {
     pub(super) parent: Option<Snowflake>,
     /// The server, as far as it is known.
     pub(super) guild: Option<Snowflake>,
+}
+
+/// Where something changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a channel and its threads.
+    Channel(Snowflake),
+    /// In a whole server.
+    Guild(Snowflake),
 }
 
 #[derive(Debug, Default)]
@@ -264,6 +275,19 @@ impl Known {
         facts.refused.insert((channel, sign), now_ms.saturating_add(REFUSED_MS));
     }
 
+    /// What the bot may do in some places is not what it was: what was refused there may be tried at once.
+    pub(super) fn rights_changed(&self, at: Place) {
+        let mut facts = self.facts();
+        let Facts { spots, refused, .. } = &mut *facts;
+        let is_meant = |channel: Snowflake| match at {
+            Place::Channel(id) => channel == id,
+            Place::Guild(guild) => spots.iter().any(|(id, spot)| {
+                spot.guild == Some(guild) && (*id == channel || spot.parent == Some(channel))
+            }),
+        };
+        refused.retain(|(channel, _), _| !is_meant(*channel));
+    }
+
     /// When somebody last spoke there, in milliseconds of the Unix epoch.
     pub(super) fn last_ms(&self, channel: Snowflake) -> Option<u64> {
         self.facts().last.get(&channel).map(|id| id.made_at_ms())
@@ -340,6 +364,24 @@ mod tests {
         };
         assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
         assert_eq!(shown(1_000 + REFUSED_MS), [(true, true); 3]);
+    }
+
+    #[test]
+    fn where_rights_changed_what_was_refused_may_be_tried() {
+        let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
+        for (at, here, there) in [
+            (Place::Channel(channel), true, false),
+            (Place::Channel(other), false, true),
+            (Place::Guild(guild), true, false),
+            (Place::Guild(Snowflake(8)), false, false),
+        ] {
+            let known = Known::default();
+            known.is_at(thread, Some(channel), Some(guild));
+            [thread, other].into_iter().for_each(|at| known.may_not_show(Sign::Files, at, 1_000));
+            known.rights_changed(at);
+            let may = [thread, other].map(|at| known.may_show(Sign::Files, at, 1_000));
+            assert_eq!(may, [here, there], "{at:?}");
+        }
     }
 
     #[test]

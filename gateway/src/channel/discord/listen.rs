@@ -3,6 +3,7 @@
 
 use super::Inner;
 use super::bound::Bound;
+use super::known;
 use super::known::News;
 use super::lanes::{Job, Lanes};
 use super::looks::Shelf;
@@ -226,7 +227,10 @@ impl Ear {
                 tracing::error!(account = self.inner.account, "Discord is not served any more: {failure}");
             }
             // That the bot sees its threads no more, or again, is told in no other way.
-            Event::ChannelChanged(id) => self.want(Scope::Channel(id)),
+            Event::ChannelChanged(id) => {
+                self.inner.known.rights_changed(known::Place::Channel(id));
+                self.want(Scope::Channel(id));
+            }
             Event::GuildGone { id, outage } => {
                 tracing::warn!(guild = %id, outage, "a server of Discord is out of reach");
                 self.gone.insert(id);
@@ -241,7 +245,10 @@ impl Ear {
                     self.want(Scope::Guild(id));
                 }
             }
-            Event::RightsChanged(id) => self.want(Scope::Guild(id)),
+            Event::RightsChanged(id) => {
+                self.inner.known.rights_changed(known::Place::Guild(id));
+                self.want(Scope::Guild(id));
+            }
             Event::Resumed | Event::ModalSubmit(_) => {}
         }
     }

@@ -7,8 +7,8 @@ use super::super::door::{Door, People};
 use super::super::settings::Settings;
 use super::*;
 use crate::channel::{
-    Amended, Change, Changed, ConversationRef, Inbound, Offered, Place, Placed, Reply, Said, Suggest,
-    Suggestion,
+    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Offered, Place, Placed, Reply, Said,
+    Suggest, Suggestion,
 };
 use acp_discord::core::base::Base;
 use acp_discord::core::event::{Gap, Given, Interaction, Member, User, Value};
@@ -18,6 +18,8 @@ use std::sync::Mutex;
 const ANN: Snowflake = Snowflake(5);
 const BOT: Snowflake = Snowflake(2);
 
+type Meanwhile = Box<dyn FnOnce(&Plane) + Send>;
+
 /// A control plane that says what it is told to say, and remembers what it was asked.
 #[derive(Default)]
 struct Plane {
@@ -26,7 +28,7 @@ struct Plane {
     is_away: Mutex<bool>,
     changes: watch::Sender<u64>,
     /// What happens while the next list is read, after what is bound was looked at.
-    meanwhile: Mutex<Option<Box<dyn FnOnce(&Plane) + Send>>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
     asked: Mutex<Vec<String>>,
     offered: Mutex<Vec<String>>,
 }
@@ -70,6 +72,9 @@ impl Inbox for Arc<Plane> {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
         self.offered.lock().unwrap().push(message.text);
         Box::pin(async { Offered::Taken(Said::default()) })
+    }
+    fn answered(&self, _: ConversationRef, _: String, _: AnswerShown) -> Reply<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
     fn edited(&self, _: ConversationRef, _: String, _: String) -> Reply<'_, Amended> {
         Box::pin(async { Amended::NotOurs })
@@ -168,6 +173,7 @@ fn said(id: u64, channel: u64, text: &str) -> Event {
         mention_roles: vec![],
         reference: None,
         nonce: None,
+        buttons: vec![],
         flags: 0,
     }))
 }

@@ -36,6 +36,7 @@ use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
 use acp_discord::session;
 use known::{Known, Sign};
+use render::Files;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,27 +148,54 @@ impl Inner {
             let why = "the bot may not write to threads of this channel just now".to_owned();
             return SendOutcome::Rejected { why, again: true };
         }
+        let files = if message.files.is_empty() { Files::None } else { Files::Some { may_write: None } };
+        if files != Files::None && !self.known.may_show(Sign::Files, channel, now_ms()) {
+            let why = "the bot may not attach files here, as it turned out a while ago".to_owned();
+            return SendOutcome::FilesRefused { why, again: false };
+        }
         if let Err(fault) = self.look_first(channel).await {
-            self.wrote(channel, Err(&fault));
+            self.wrote(channel, Files::None, Err(&fault));
             // Nothing was said, with files or without.
-            return render::sent(Err(fault), &message.nonce, false);
+            return render::sent(Err(fault), &message.nonce, Files::None);
         }
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
-        self.wrote(channel, result.as_ref());
-        render::sent(result, &message.nonce, !message.files.is_empty())
+        let files = match &result {
+            Err(fault) if files != Files::None && render::is_of_some_right(fault) => {
+                Files::Some { may_write: self.may_write(channel).await }
+            }
+            _ => files,
+        };
+        self.wrote(channel, files, result.as_ref());
+        render::sent(result, &message.nonce, files)
     }
 
     /// Takes note of what became of a word in a conversation.
-    fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>) {
+    fn wrote(&self, channel: Snowflake, files: Files, result: Result<&Posted, &Fault>) {
         match result.map_err(Fault::meaning) {
             Ok(posted) => {
                 self.known.tried(channel, false);
                 self.known.spoke(channel, posted.id);
             }
+            Err(Some(Meaning::Forbidden)) if files == (Files::Some { may_write: Some(true) }) => {
+                self.known.tried(channel, false);
+                self.known.may_not_show(Sign::Files, channel, now_ms());
+            }
             Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => self.known.tried(channel, true),
             Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
             Err(_) => {}
+        }
+    }
+
+    /// Whether the bot may write in a conversation, where a message was refused for a right that Discord does not name:
+    /// to show that it types takes the same right as to write. `None`: that did not come out.
+    async fn may_write(&self, channel: Snowflake) -> Option<bool> {
+        match self.rest.typing(channel).await {
+            Ok(()) => Some(true),
+            Err(fault) => match fault.meaning() {
+                Some(Meaning::Forbidden | Meaning::LostAccess) => Some(false),
+                _ => None,
+            },
         }
     }
 
@@ -208,8 +236,9 @@ impl Inner {
     async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> Opened {
         let message_id = match self.send(parent, starter).await {
             SendOutcome::Sent { message_id } => message_id,
-            SendOutcome::Rejected { why, again } => return Opened::Rejected { why, again },
-            SendOutcome::FilesRefused { why } => return Opened::Rejected { why, again: false },
+            SendOutcome::Rejected { why, again } | SendOutcome::FilesRefused { why, again } => {
+                return Opened::Rejected { why, again };
+            }
             SendOutcome::Limited { retry_after_ms } => {
                 return Opened::Rejected { why: format!("limited for {retry_after_ms} ms"), again: true };
             }
@@ -361,6 +390,18 @@ impl Channel for Discord {
 
     fn edits_until_ms(&self) -> Option<u64> {
         Some(EDITS_UNTIL_MS)
+    }
+
+    fn buttons_max(&self) -> usize {
+        render::BUTTONS_MAX
+    }
+
+    fn reads_markdown(&self) -> bool {
+        true
+    }
+
+    fn approvers(&self) -> Option<String> {
+        self.inner.settings().door.approvers.named()
     }
 
     fn shows_footer(&self) -> bool {

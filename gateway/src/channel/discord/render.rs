@@ -9,7 +9,7 @@ use acp_discord::core::errors::Meaning;
 use acp_discord::core::message::{Body, File};
 use acp_discord::core::schedule::Priority;
 use acp_discord::core::units::Limit;
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::rest::{Fault, Posted, Rejection};
 use unicode_segmentation::UnicodeSegmentation as _;
 
 /// How often it is looked whether there is a token that Discord takes, or whether it can be asked again, in
@@ -17,6 +17,8 @@ use unicode_segmentation::UnicodeSegmentation as _;
 pub(super) const AGAIN_MS: u64 = 5_000;
 /// Buttons of one row, and rows of one message.
 const ROW: usize = 5;
+/// Buttons of one message.
+pub(super) const BUTTONS_MAX: usize = ROW * ROW;
 /// The longest name of a thread, in UTF-16 units: Discord has 100.
 const NAME_UNITS_MAX: usize = 90;
 
@@ -36,7 +38,7 @@ fn file(file: &OutgoingFile) -> File {
 
 /// A message as Discord shows it. A button that does not fit is left out: what it says can be typed.
 pub(super) fn body(text: &str, actions: &[Action]) -> Body {
-    let buttons: Vec<Button> = actions.iter().filter_map(button).take(ROW * ROW).collect();
+    let buttons: Vec<Button> = actions.iter().filter_map(button).take(BUTTONS_MAX).collect();
     let rows = buttons.chunks(ROW).map(|row| Row::Buttons(row.to_vec())).collect();
     Body { rows, ..Body::text(text) }
 }
@@ -100,8 +102,28 @@ pub(super) const fn priority(message: &Outgoing) -> Priority {
     }
 }
 
-/// What became of a message that was sent, with files or without.
-pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, has_files: bool) -> SendOutcome {
+/// What is known of the files of a message that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    /// It had none.
+    None,
+    /// It had some.
+    Some {
+        /// Whether the bot may write there, if that was asked for.
+        may_write: Option<bool>,
+    },
+}
+
+/// Discord's code for a right that is missing, whichever it is.
+const SOME_RIGHT: u32 = 50_013;
+
+/// Whether a refusal is for want of a right that Discord does not name: to attach files, or to write at all.
+pub(super) fn is_of_some_right(fault: &Fault) -> bool {
+    matches!(fault, Fault::Rejected(rejection) if rejection.code == Some(SOME_RIGHT))
+}
+
+/// What became of a message that was sent.
+pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> SendOutcome {
     match result {
         Ok(posted) => SendOutcome::Sent { message_id: posted.id.to_string() },
         Err(Fault::Limited { retry_after }) => SendOutcome::Limited { retry_after_ms: millis(retry_after) },
@@ -114,23 +136,33 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, has_files: bool) 
         Err(fault) if fault.meaning() == Some(Meaning::Unauthorized) => {
             SendOutcome::Limited { retry_after_ms: AGAIN_MS }
         }
-        // The permission Attach Files may be what is missing, and the text alone may be taken.
-        Err(fault) if has_files && fault.meaning().is_some_and(is_about_files) => {
-            SendOutcome::FilesRefused { why: fault.to_string() }
+        Err(Fault::Rejected(rejection)) => {
+            let why = rejection.to_string();
+            match files_refused(&rejection, files) {
+                Some(again) => SendOutcome::FilesRefused { why, again },
+                None => SendOutcome::Rejected { why, again: rejection.again() },
+            }
         }
-        Err(fault) => {
-            let again = match &fault {
-                Fault::Rejected(rejection) => rejection.again(),
-                _ => true,
-            };
-            SendOutcome::Rejected { why: fault.to_string(), again }
-        }
+        Err(fault @ Fault::Superseded) => SendOutcome::Rejected { why: fault.to_string(), again: true },
     }
 }
 
-/// Whether a refusal may be due to the files of a message.
-const fn is_about_files(meaning: Meaning) -> bool {
-    matches!(meaning, Meaning::TooLarge | Meaning::Invalid | Meaning::Forbidden | Meaning::Filtered)
+/// Whether a refusal may be due to the files of a message, so that the text alone may be taken; and then whether it may
+/// be for a moment. `None`: it has nothing to do with them.
+fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
+    let Files::Some { may_write } = files else { return None };
+    // What does not carry a code of Discord's comes from something on the way, and may be over in a moment.
+    let is_of_discord = rejection.status.is_none() || rejection.code.is_some_and(|code| code != 0);
+    match rejection.meaning {
+        Meaning::TooLarge | Meaning::Invalid | Meaning::Filtered => Some(!is_of_discord),
+        Meaning::Forbidden if rejection.code == Some(SOME_RIGHT) => match may_write {
+            Some(true) => Some(false),
+            Some(false) => None,
+            None => Some(true),
+        },
+        Meaning::Forbidden if !is_of_discord => Some(true),
+        _ => None,
+    }
 }
 
 /// What became of a change of a message.
@@ -163,10 +195,10 @@ pub(super) fn thread_name(starter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use acp_discord::core::errors::What;
+    use acp_discord::core::errors::{Asked, What};
     use acp_discord::core::ids::Snowflake;
     use acp_discord::core::message::Callback;
-    use acp_discord::rest::{Proof, Rejection};
+    use acp_discord::rest::Proof;
     use std::time::Duration;
 
     fn refused(meaning: Meaning) -> Fault {
@@ -201,22 +233,55 @@ mod tests {
             rejected(false, Meaning::Invalid),
             rejected(false, Meaning::TooLarge),
         ] {
-            assert_eq!(sent(result, "n", false), want);
+            assert_eq!(sent(result, "n", Files::None), want);
         }
-        let without = |meaning| SendOutcome::FilesRefused { why: refused(meaning).to_string() };
-        for (meaning, want) in [
-            (Meaning::TooLarge, without(Meaning::TooLarge)),
-            (Meaning::Invalid, without(Meaning::Invalid)),
-            (Meaning::Forbidden, without(Meaning::Forbidden)),
-            (Meaning::Filtered, without(Meaning::Filtered)),
-            (Meaning::SentAndDeleted, SendOutcome::Sent { message_id: "deleted-n".to_owned() }),
-            (
-                Meaning::LostAccess,
-                SendOutcome::Rejected { why: refused(Meaning::LostAccess).to_string(), again: true },
-            ),
+    }
+
+    /// A message goes without its files only where they are what Discord will not have: a right to write that is missing
+    /// is waited for, and what stands between us and Discord may change its mind.
+    #[test]
+    fn files_are_given_up_only_where_they_are_what_is_refused() {
+        let fault = |status: Option<u16>, code: Option<u32>, meaning| {
+            Fault::Rejected(Rejection { route: "r", status, code, meaning, why: "no".to_owned() })
+        };
+        for (status, code, may_write, about_files, again) in [
+            (403, Some(50_013), Some(true), true, false),
+            (403, Some(50_013), Some(false), false, true),
+            (403, Some(50_013), None, true, true),
+            // View Channel, and rights that have nothing to do with files.
+            (403, Some(50_001), None, false, true),
+            (403, Some(50_007), None, false, true),
+            (403, Some(40_002), None, false, true),
+            (403, None, None, true, true),
+            (403, Some(0), None, true, true),
+            (413, Some(40_005), None, true, false),
+            (400, Some(50_045), None, true, false),
+            (413, None, None, true, true),
+            (400, Some(50_035), None, true, false),
+            (400, None, None, true, true),
+            (400, Some(20_009), None, true, false),
+            (502, None, None, false, true),
+            (404, None, None, false, true),
+            (404, Some(10_003), None, false, false),
+            (400, Some(160_005), None, false, true),
         ] {
-            assert_eq!(sent(Err(refused(meaning)), "n", true), want);
+            let meaning = acp_discord::core::errors::meaning(Asked::CreateWithNonce, status, code);
+            let fault = fault(Some(status), code, meaning);
+            let why = fault.to_string();
+            let want = match about_files {
+                true => SendOutcome::FilesRefused { why, again },
+                false => SendOutcome::Rejected { why, again },
+            };
+            assert_eq!(sent(Err(fault.clone()), "n", Files::Some { may_write }), want, "{status} {code:?}");
+            let plain = sent(Err(fault), "n", Files::None);
+            assert!(matches!(plain, SendOutcome::Rejected { .. }), "{status} {code:?}");
         }
+        // What we do not send ourselves is no better in a moment.
+        let own = fault(None, None, Meaning::TooLarge);
+        let want = SendOutcome::FilesRefused { why: own.to_string(), again: false };
+        assert_eq!(sent(Err(own), "n", Files::Some { may_write: None }), want);
+        let gone = sent(Err(refused(Meaning::SentAndDeleted)), "n", Files::Some { may_write: None });
+        assert_eq!(gone, SendOutcome::Sent { message_id: "deleted-n".to_owned() });
     }
 
     #[test]

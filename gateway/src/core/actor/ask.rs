@@ -99,7 +99,10 @@ impl Actor {
             deadline_at_ms: deadline,
         };
         let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
-        let payload = json!({ "permission_id": row.permission_id(), "params": params });
+        let mut payload = json!({ "permission_id": row.permission_id(), "params": params });
+        if let Some(at_ms) = deadline {
+            payload["deadline_at_ms"] = json!(at_ms);
+        }
         self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
         let run_id = row.ask.run_id;
         // Whatever the mode: what was told to stop gets no approval for another step, and nobody is asked for one.
@@ -184,9 +187,14 @@ impl Actor {
         row.option_id.clone_from(&option_id);
         row.settled_by = Some(by.to_owned());
         let (permission_id, run_id) = (row.permission_id(), row.ask.run_id);
-        out.writes.push(Write::Permission(Box::new(row)));
-        let payload =
+        let mut payload =
             json!({ "permission_id": permission_id, "outcome": outcome, "option_id": option_id, "by": by });
+        if let Wanted::Permission { options, .. } = &row.ask.what
+            && let Some(option) = options.iter().find(|option| Some(&option.id) == option_id.as_ref())
+        {
+            payload["option_name"] = json!(option.name);
+        }
+        out.writes.push(Write::Permission(Box::new(row)));
         self.run_event(run_id, EventKind::PermissionSettled, payload, out);
         self.answer(at, Ok(result), out);
     }

@@ -19,8 +19,8 @@ fn style() -> Style {
         tags: BTreeMap::new(),
         footer: false,
         files: None,
-        brief: false,
-        quiet: false,
+        verbosity: None,
+        shows: crate::core::project::Shows::default(),
     }
 }
 
@@ -154,7 +154,7 @@ fn the_first_line_says_what_goes_on() {
         heads,
         [
             "Working: 1 tool call (1 read)",
-            "Waiting for an answer: 1 tool call (1 read)",
+            "Waiting for a permission: 1 tool call (1 read)",
             "Working: 1 tool call (1 read)"
         ]
     );

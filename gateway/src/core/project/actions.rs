@@ -4,7 +4,8 @@
 //! often. What it is about is kept beside the message, so that it loses its buttons once that is over.
 
 use crate::core::link::{PermissionOption, Wanted};
-use crate::core::project::{OPTIONS_MAX, short};
+use crate::core::project::question::{options_of, outcome, without_waiting};
+use crate::core::project::short;
 use crate::core::rows::{PermissionRow, PermissionState, RunMode};
 use crate::core::run::RunState;
 use acp_shared::ids::RunId;
@@ -15,8 +16,6 @@ use serde_json::Value;
 pub(crate) const COMMAND_BYTES_MAX: usize = 90;
 /// The longest label of a button, in characters.
 const LABEL_CHARS_MAX: usize = 80;
-/// How the last line of a question begins that says how it is answered by typing.
-pub(super) const BY_TYPING: &str = "Answer with /acp allow";
 
 /// One button.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,13 +66,20 @@ fn action(command: String, label: &str, style: ActionStyle) -> Option<Action> {
     (command.len() <= COMMAND_BYTES_MAX && !label.is_empty()).then_some(Action { command, label, style })
 }
 
-/// The agent's own options, in its order. One that does not fit into a button is answered by typing.
-pub(super) fn of_permission(payload: &Value) -> Option<Asks> {
-    let id =
-        payload["permission_id"].as_str().filter(|id| !id.is_empty() && !id.contains(char::is_whitespace))?;
-    let options = payload["params"]["options"].as_array()?;
+/// What a question, or what became of one, is about; `None` where it has no name.
+pub(super) fn about(payload: &Value) -> Option<About> {
+    let id = payload["permission_id"].as_str();
+    let id = id.filter(|id| !id.is_empty() && !id.contains(char::is_whitespace))?;
+    Some(About::Permission(id.to_owned()))
+}
+
+/// The agent's own options, in its order, as many as there may be buttons. One that does not fit into a button is
+/// answered by typing; a question without any button is changed all the same once it is over.
+pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<Asks> {
+    let about = about(payload)?;
+    let About::Permission(id) = &about else { return None };
     let actions: Vec<Action> = (1..)
-        .zip(options.iter().take(OPTIONS_MAX))
+        .zip(options_of(payload))
         .filter_map(|(number, option)| {
             let name = option["name"].as_str().or_else(|| option["optionId"].as_str())?;
             let style = match option["kind"].as_str().unwrap_or_default() {
@@ -84,8 +90,9 @@ pub(super) fn of_permission(payload: &Value) -> Option<Asks> {
             };
             action(format!("/acp answer {id} {number}"), name, style)
         })
+        .take(buttons_max)
         .collect();
-    (!actions.is_empty()).then(|| Asks { about: About::Permission(id.to_owned()), actions })
+    Some(Asks { about, actions })
 }
 
 /// The button that stops the turn of a card, and no other one.
@@ -132,29 +139,20 @@ pub(crate) fn amended(text: &str, fate: Fate<'_>) -> Option<String> {
         }
         Fate::Gone => "It is over.".to_owned(),
     };
-    let kept: Vec<&str> = text.lines().filter(|line| !line.starts_with(BY_TYPING)).collect();
-    Some(format!("{}\n{end}", kept.join("\n").trim_end()))
+    Some(format!("{}\n{end}", without_waiting(text)))
 }
 
 /// Who settled a permission, and how.
 pub(crate) fn settled_line(row: &PermissionRow) -> String {
-    let by = row
-        .settled_by
-        .as_deref()
-        .filter(|by| !by.is_empty())
-        .map_or_else(|| "nobody named".to_owned(), short);
     let options: &[PermissionOption] = match &row.ask.what {
         Wanted::Permission { options, .. } => options,
         _ => &[],
     };
-    match &row.option_id {
-        Some(id) => {
-            let name =
-                options.iter().find(|option| option.id == *id).map_or(id.as_str(), |option| &option.name);
-            format!("Answered: {} ({by}).", short(name))
-        }
-        None => format!("Over without an answer ({by})."),
-    }
+    let name = row.option_id.as_deref().map(|id| {
+        let option = options.iter().find(|option| option.id == id);
+        option.map_or(id, |option| option.name.as_str())
+    });
+    outcome(name, row.settled_by.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
         {"optionId": "f", "name": "  "},
         {"optionId": "g", "name": "Last", "kind": null},
     ]}});
-    let asks = of_permission(&payload).unwrap();
+    let asks = of_permission(&payload, 25).unwrap();
     assert_eq!(asks.about, About::Permission(id.clone()));
     let command = |number: u32| format!("/acp answer {id} {number}");
     assert_eq!(
@@ -43,7 +43,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
     );
     let many: Vec<Value> =
         (0..40).map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(500)})).collect();
-    let asks = of_permission(&json!({"permission_id": id, "params": {"options": many}})).unwrap();
+    let asks = of_permission(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
     assert_eq!(asks.actions.len(), 25);
     for action in asks.actions {
         assert!(
@@ -53,18 +53,23 @@ fn a_permission_has_the_agents_options_as_buttons() {
     }
 }
 
+/// It is about its permission all the same, so that it is changed once that is over.
 #[test]
 fn what_fits_into_no_button_is_answered_by_typing() {
     let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});
-    for payload in [
-        json!({"permission_id": "x".repeat(90), "params": options}),
-        json!({"permission_id": "a b", "params": options}),
-        json!({"permission_id": "", "params": options}),
-        json!({"params": options}),
-        json!({"permission_id": "p", "params": {"options": []}}),
-        json!({"permission_id": "p"}),
+    let long = "x".repeat(90);
+    for (payload, buttons, about) in [
+        (json!({"permission_id": long, "params": options}), 25, Some(long.as_str())),
+        (json!({"permission_id": "p", "params": options}), 0, Some("p")),
+        (json!({"permission_id": "p", "params": {"options": []}}), 25, Some("p")),
+        (json!({"permission_id": "p"}), 25, Some("p")),
+        (json!({"permission_id": "a b", "params": options}), 25, None),
+        (json!({"permission_id": "", "params": options}), 25, None),
+        (json!({"params": options}), 25, None),
     ] {
-        assert_eq!(of_permission(&payload), None, "{payload}");
+        let about = about.map(|id| About::Permission(id.to_owned()));
+        let want = about.map(|about| Asks { about, actions: Vec::new() });
+        assert_eq!(of_permission(&payload, buttons), want, "{payload}");
     }
 }
 
@@ -85,7 +90,7 @@ fn every_button_is_a_command() {
     use crate::core::command::{Act, Command, parse};
     let id = format!("{}:7", LeaseId::mint());
     let asked = json!({"permission_id": id, "params": {"options": [{"optionId": "a", "name": "A"}]}});
-    let mut actions = of_permission(&asked).unwrap().actions;
+    let mut actions = of_permission(&asked, 25).unwrap().actions;
     actions.extend(of_card(run_id()));
     actions.extend(of_queued(run_id(), true).actions);
     let read: Vec<Option<Command>> = actions.iter().map(|action| parse(&action.command)).collect();
@@ -118,8 +123,8 @@ fn a_message_says_what_became_of_it() {
     use PermissionState as P;
     use RunMode::{Prompt, Steer};
     use RunState as R;
-    let asked =
-        "The agent asks for a permission: Write\n1. Yes, once\nAnswer with /acp allow, /acp deny or …";
+    let asked = "The agent asks for a permission: Write\n1. Yes, once\n\
+        Answer with /acp allow, /acp deny or …\nWaits for an answer · id x";
     let pending = permission(P::Pending, None, None);
     let yes = permission(P::Answered, Some("y"), Some("ann"));
     let odd = permission(P::Answered, Some("z"), None);
@@ -129,7 +134,7 @@ fn a_message_says_what_became_of_it() {
         (Fate::Permission(&pending), None),
         (Fate::Permission(&yes), Some("Answered: Yes, once (ann).")),
         (Fate::Permission(&odd), Some("Answered: z (nobody named).")),
-        (Fate::Permission(&over), Some("Over without an answer (deadline).")),
+        (Fate::Permission(&over), Some("Nobody answered in time: refused.")),
         (Fate::Gone, Some("It is over.")),
     ] {
         assert_eq!(amended(asked, fate), want.map(|want| format!("{head}{want}")), "{fate:?}");

@@ -1,7 +1,9 @@
 //! What a run changed in files, as one unified diff. Source: ACP, "Tool calls", content of the type `diff`.
 //!
-//! Only tool calls that completed count: what an agent proposed and was refused is no change. Edits of one file that
-//! follow on each other are told as one; those that show stretches of a file stay beside each other, in their order.
+//! Only tool calls that completed count: what an agent proposed and was refused is no change. Agents give whole files or
+//! stretches of them, and do not say which; two stretches of one file may look as if the second took the first back. So
+//! edits are told as one only where they follow on a file that was written whole; all others stay beside each other, in
+//! their order.
 
 use crate::core::project::lines::one_line;
 use serde_json::Value;
@@ -112,21 +114,25 @@ impl Changes {
     }
 }
 
-/// Edits that follow on each other are one; what comes back to what it was is none.
+/// A file that was written whole, and the edits that take all of it up, are one change. What changes nothing is none.
 fn net<'a>(edits: impl Iterator<Item = &'a Edit>) -> Vec<Edit> {
     let mut all: Vec<Edit> = Vec::new();
-    let mut last: BTreeMap<&str, usize> = BTreeMap::new();
-    for edit in edits {
-        let before = last.get(edit.path.as_str()).and_then(|at| all.get_mut(*at));
+    // Where the whole of a file stands as it is now: what is replaced in it can be no stretch of it.
+    let mut whole: BTreeMap<&str, usize> = BTreeMap::new();
+    for edit in edits.filter(|edit| edit.old.as_ref() != Some(&edit.new)) {
+        let before = whole.get(edit.path.as_str()).and_then(|at| all.get_mut(*at));
         match before.filter(|before| edit.old.as_ref() == Some(&before.new)) {
             Some(before) => before.new.clone_from(&edit.new),
             None => {
-                last.insert(&edit.path, all.len());
+                if edit.old.is_none() {
+                    whole.insert(&edit.path, all.len());
+                } else {
+                    whole.remove(edit.path.as_str());
+                }
                 all.push(edit.clone());
             }
         }
     }
-    all.retain(|edit| edit.old.as_ref() != Some(&edit.new));
     all
 }
 
@@ -224,12 +230,24 @@ mod tests {
                 Some("--- /dev/null\n+++ b/src/a.rs\n@@ -0,0 +1 @@\n+two\n"),
             ),
             (
-                "back to what it was",
+                "two stretches of a file that look like there and back",
                 vec![
                     call("1", "completed", &[diff("b", Some("x\n"), "y\n")]),
                     call("2", "completed", &[diff("b", Some("y\n"), "x\n")]),
                 ],
-                None,
+                Some("--- a/b\n+++ b/b\n@@ -1 +1 @@\n-x\n+y\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-y\n+x\n"),
+            ),
+            ("nothing is changed", vec![call("1", "completed", &[diff("b", Some("x\n"), "x\n")])], None),
+            (
+                "a stretch of a file that was written, and one more",
+                vec![
+                    call("1", "completed", &[diff("b", None, "x\ny\n"), diff("b", Some("y\n"), "z\n")]),
+                    call("2", "completed", &[diff("b", Some("z\n"), "y\n")]),
+                ],
+                Some(
+                    "--- /dev/null\n+++ b/b\n@@ -0,0 +1,2 @@\n+x\n+y\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-y\n+z\n\
+                     --- a/b\n+++ b/b\n@@ -1 +1 @@\n-z\n+y\n",
+                ),
             ),
             (
                 "two stretches of a file",
@@ -293,7 +311,77 @@ mod tests {
         assert!(text.unwrap().contains("@@ -2998,3 +2998,4 @@"));
     }
 
+    /// What an agent does to one of its files, of a few lines each.
+    #[derive(Debug, Clone)]
+    enum Deed {
+        /// Writes it, and gives no text from before.
+        Write(String),
+        /// Replaces all of it, and gives all of it.
+        Replace(String),
+        /// Replaces some lines, and gives those alone.
+        Stretch(prop::sample::Index, prop::sample::Index, String),
+    }
+
+    fn deeds() -> impl Strategy<Value = Vec<(usize, Deed)>> {
+        let lines = || "([xy]\n){1,4}";
+        let deed = prop_oneof![
+            lines().prop_map(Deed::Write),
+            lines().prop_map(Deed::Replace),
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), lines())
+                .prop_map(|(from, to, new)| Deed::Stretch(from, to, new)),
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), "[xy]\n")
+                .prop_map(|(from, to, new)| Deed::Stretch(from, to, new)),
+        ];
+        prop::collection::vec((0usize..2, deed), 0..8)
+    }
+
+    /// Does it, and gives the edit as the agent tells it, with the byte at which it begins in the file.
+    fn done(path: &str, file: &mut String, deed: Deed) -> (Edit, usize) {
+        let lines: Vec<&str> = file.split_inclusive('\n').collect();
+        let (at, old, new) = match deed {
+            Deed::Write(new) => (0, None, new),
+            Deed::Replace(new) => (0, Some(file.clone()), new),
+            Deed::Stretch(from, to, new) => {
+                let from = from.index(lines.len());
+                let to = from + 1 + to.index(lines.len() - from);
+                (lines[..from].concat().len(), Some(lines[from..to].concat()), new)
+            }
+        };
+        let len = old.as_ref().map_or(file.len(), String::len);
+        file.replace_range(at..at + len, &new);
+        (Edit { path: path.to_owned(), old, new }, at)
+    }
+
     proptest! {
+        /// Whoever reads the changes, and knows where each began, comes from what there was to what there is.
+        #[test]
+        fn no_change_is_hidden_by_another_one(begin in "([xy]\n){1,4}", deeds in deeds()) {
+            let mut files = [begin.clone(), begin.clone()];
+            let (mut edits, mut places) = (Vec::new(), Vec::new());
+            // Whether all of a file is known from a write, and nothing but the whole of it was replaced since.
+            let mut known = [false; 2];
+            for (of, deed) in deeds {
+                let before = files[of].clone();
+                let (edit, at) = done(["a", "b"][of], &mut files[of], deed);
+                let is_again = known[of] && edit.old.as_ref() == Some(&before);
+                if edit.old.as_ref() != Some(&edit.new) {
+                    known[of] = edit.old.is_none() || is_again;
+                    places.extend((!is_again).then_some(at));
+                }
+                edits.push(edit);
+            }
+            let mut read = [begin.clone(), begin];
+            let changes = net(edits.iter());
+            prop_assert_eq!(changes.len(), places.len());
+            for (change, at) in changes.into_iter().zip(places) {
+                let file = &mut read[usize::from(change.path == "b")];
+                let len = change.old.as_ref().map_or(file.len(), String::len);
+                prop_assert_eq!(change.old.as_deref().unwrap_or(file.as_str()), &file[at..at + len]);
+                file.replace_range(at..at + len, &change.new);
+            }
+            prop_assert_eq!(read, files);
+        }
+
         #[test]
         fn it_is_bounded_and_one_answer(
             edits in prop::collection::vec(("[ab]", prop::option::of("[xy\n]{0,30}"), "[xy\n]{0,30}", any::<bool>()), 0..8),

@@ -54,7 +54,7 @@ pub(crate) struct File {
 
 impl File {
     /// What the outbox keeps of it.
-    pub(super) fn named(&self) -> FileRef {
+    pub(crate) fn named(&self) -> FileRef {
         FileRef { name: self.name.to_owned(), bytes: self.text.len() as u64 }
     }
 }

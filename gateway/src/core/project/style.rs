@@ -38,12 +38,26 @@ pub(crate) struct Style {
     /// What is told as files; `None` where the channel carries none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<AsFiles>,
-    /// Whether the agent's own text is all that is shown of a turn.
+    /// How much somebody wants it to be told, whatever the rest says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) verbosity: Option<Verbosity>,
+    /// What the channel shows beside plain text.
     #[serde(default)]
-    pub(crate) brief: bool,
-    /// Whether notices that nobody has to act upon are left out.
-    #[serde(default)]
-    pub(crate) quiet: bool,
+    pub(crate) shows: Shows,
+}
+
+/// What a channel shows beside plain text, as far as that decides what is said there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Shows {
+    /// How many buttons a message has at most; 0: none.
+    pub(crate) buttons: usize,
+    /// Whether texts are read as Markdown: code stands in fences, and lines may be small.
+    pub(crate) markdown: bool,
+    /// Whether a message that was sent can be changed, so that a question says itself what became of it.
+    pub(crate) changes: bool,
+    /// Who may answer what agents ask, as the channel writes it; `None` where it names nobody.
+    pub(crate) approvers: Option<String>,
 }
 
 impl Style {
@@ -58,9 +72,14 @@ impl Style {
             tags: stream.tag_visibility.value.clone(),
             footer: false,
             files: None,
-            brief: false,
-            quiet: false,
+            verbosity: None,
+            shows: Shows::default(),
         }
+    }
+
+    /// The same where the channel shows this.
+    pub(crate) fn in_channel(self, shows: Shows) -> Self {
+        Self { shows, ..self }
     }
 
     /// The same where answers end with a line about their turn, or do not.
@@ -86,25 +105,29 @@ impl Style {
     }
 
     /// The same in a conversation that somebody wants to be told so much.
-    pub(crate) fn told(mut self, verbosity: Option<Verbosity>) -> Self {
-        let Some(verbosity) = verbosity else { return self };
-        if verbosity == Verbosity::Full {
-            self.tags.extend(TOOLS.map(|tag| (tag.to_owned(), true)));
-        }
-        self.brief = verbosity != Verbosity::Full;
-        self.quiet = verbosity == Verbosity::None;
-        self
+    pub(crate) fn told(self, verbosity: Option<Verbosity>) -> Self {
+        Self { verbosity, ..self }
     }
 
     /// The same without anything but how far a turn is.
     pub(crate) fn status_alone(mut self) -> Self {
         self.tags.insert(MESSAGE.to_owned(), false);
-        Self { brief: true, ..self }
+        self.told(Some(Verbosity::Compact))
     }
 
     /// Whether updates of that kind are shown.
     pub(crate) fn shows(&self, tag: &str) -> bool {
-        self.tags.get(tag).copied().unwrap_or(true) && (!self.brief || tag == MESSAGE)
+        let is_shown = self.tags.get(tag).copied().unwrap_or(true);
+        match self.verbosity {
+            None => is_shown,
+            Some(Verbosity::Full) => is_shown || TOOLS.contains(&tag),
+            Some(Verbosity::Compact | Verbosity::None) => is_shown && tag == MESSAGE,
+        }
+    }
+
+    /// Whether notices that nobody has to act upon are left out.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        matches!(self.verbosity, Some(Verbosity::None))
     }
 }
 
@@ -153,8 +176,8 @@ mod tests {
             tags: BTreeMap::from([("plan".to_owned(), false)]),
             footer: false,
             files: None,
-            brief: false,
-            quiet: false,
+            verbosity: None,
+            shows: Shows::default(),
         }
     }
 
@@ -170,7 +193,9 @@ mod tests {
 
     #[test]
     fn what_is_recorded_reads_back() {
+        let shows = Shows { buttons: 25, markdown: true, changes: true, approvers: Some("<@1>".to_owned()) };
         let style = Style { limit: Limit::new(Unit::Utf16, 1_900).within_chars(1_800), ..style(1) };
+        let style = style.in_channel(shows);
         let text = serde_json::to_string(&style).unwrap();
         assert_eq!(serde_json::from_str::<Style>(&text).unwrap(), style);
         assert!(style.shows("agent_message_chunk") && !style.shows("plan"));
@@ -189,7 +214,7 @@ mod tests {
         ] {
             let told = style.clone().told(verbosity);
             let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
-            assert_eq!((shows, told.quiet), ([tools, plan, unknown], quiet), "{verbosity:?}");
+            assert_eq!((shows, told.is_quiet()), ([tools, plan, unknown], quiet), "{verbosity:?}");
             assert!(told.shows(MESSAGE) && !told.status_alone().shows(MESSAGE));
         }
     }

@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::config::Separator;
+use crate::core::rows::Verbosity;
 use crate::core::split::{Limit, Unit};
 use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
@@ -11,7 +12,7 @@ mod cases;
 mod files;
 
 /// What a conversation is told by default.
-fn style() -> Style {
+pub(super) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
         limit: Limit::new(Unit::Utf16, 1_900),
@@ -22,8 +23,8 @@ fn style() -> Style {
         tags: hidden.iter().map(|&tag| (tag.to_owned(), false)).collect(),
         footer: false,
         files: None,
-        brief: false,
-        quiet: false,
+        verbosity: None,
+        shows: Shows::default(),
     }
 }
 
@@ -221,8 +222,8 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         journal.push(Some(run), EventKind::PermissionSettled, settle("ann"));
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
-        Answer with /acp allow, /acp deny or /acp answer NUMBER. (id p:1)";
-    let said = "The permission is answered: a (ann).";
+        Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
+    let said = "The permission is settled. Answered: a (ann).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
@@ -254,7 +255,7 @@ fn notices() {
 /// Where hardly anything is said, what a person waits for in vain is.
 #[test]
 fn what_holds_a_person_up_is_said_to_everybody() {
-    let quiet = Style { quiet: true, ..style() };
+    let quiet = style().told(Some(Verbosity::None));
     let mut journal = Journal::default();
     for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
         journal.push(None, EventKind::Status, json!({"status": status, "text": status}));
@@ -337,9 +338,16 @@ fn styles_of() -> impl Strategy<Value = Style> {
             refused,
         },
     ));
+    let shows = (0usize..3, any::<(bool, bool)>()).prop_map(|(buttons, (markdown, changes))| Shows {
+        buttons,
+        markdown,
+        changes,
+        approvers: None,
+    });
     let numbers = (32usize..200, 1usize..200, 64usize..100);
-    (numbers, separator, any::<(bool, bool, bool, bool)>(), tags, files).prop_map(
-        |(numbers, separator, (repeat_suppression, footer, brief, quiet), tags, files)| Style {
+    let verbosity = prop::option::of(prop::sample::select(Verbosity::ALL.to_vec()));
+    (numbers, separator, any::<(bool, bool)>(), tags, files, (verbosity, shows)).prop_map(
+        |(numbers, separator, (repeat_suppression, footer), tags, files, (verbosity, shows))| Style {
             limit: Limit::new(Unit::Bytes, 16_384).within_chars(numbers.0),
             output_chars_max: numbers.1,
             line_chars_max: numbers.2,
@@ -348,8 +356,8 @@ fn styles_of() -> impl Strategy<Value = Style> {
             tags: tags.into_iter().map(|(tag, shown)| (tag.to_owned(), shown)).collect(),
             footer,
             files,
-            brief,
-            quiet,
+            verbosity,
+            shows,
         },
     )
 }

@@ -5,10 +5,13 @@ use super::*;
 use crate::channel::{Inbound, Signal};
 use crate::core::link::{Ask, PermissionOption, Wanted};
 use crate::core::project::PartKind;
+use crate::core::project::actions::About;
 use crate::core::rows::{PermissionRow, PermissionState};
+use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec;
 use crate::store::inbox;
 use acp_shared::ids::{LeaseId, RunId};
+use std::sync::atomic::Ordering;
 
 const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
@@ -49,7 +52,7 @@ async fn lease(store: &Store) {
 async fn a_question_loses_its_buttons_when_it_is_settled() {
     let rows = [
         (asked(PermissionState::Answered, Some("y"), Some("ann")), "Answered: Yes (ann)."),
-        (asked(PermissionState::Expired, None, Some("deadline")), "Over without an answer (deadline)."),
+        (asked(PermissionState::Expired, None, Some("deadline")), "Nobody answered in time: refused."),
     ];
     for (settled, want) in rows {
         for is_restarted in [false, true] {
@@ -73,7 +76,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
             let payload =
                 json!({"permission_id": id, "option_id": settled.option_id, "by": settled.settled_by});
             scribe.event(EventKind::PermissionSettled, payload).await;
-            let text = format!("The agent asks for a permission: Write\n1. Yes\n{want}");
+            let text = format!("The agent asks for a permission: Write\n{want}");
             board
                 .until("the question to say it", |shown| shown[0] == (PartKind::Permission, text.clone()))
                 .await;
@@ -90,12 +93,52 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
     }
 }
 
+/// What is said to a message that waits loses its buttons soon after its turn began, though nothing is said then, and
+/// though the change of it fails at first.
+#[tokio::test]
+async fn what_waits_loses_its_buttons_when_its_turn_begins() {
+    let (_dir, store, mut scribe) = begun().await;
+    let run_id = running(&store).await;
+    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+    let (task, stop) = drive(&store, &board, "");
+    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
+    board.until("the notice", |shown| shown.len() == 1).await;
+    board.failures.store(1, Ordering::SeqCst);
+    let about = About::Queued(run_id);
+    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
+    let keep =
+        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    store.write("keep", keep).await.unwrap();
+    board.until("the end of it", |shown| shown[0].1 == "Queued.\nIt has started.").await;
+    assert_eq!(board.edits.load(Ordering::SeqCst), 2);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// Where nothing is journaled any more, messages that could not be amended are found by their conversations: also when
+/// the binding ended, and not while it is parked.
+#[tokio::test]
+async fn messages_that_could_not_be_amended_are_found_again() {
+    let (_dir, store, _scribe) = begun().await;
+    let found = || async { store.read("found", buttons::bindings).await.unwrap().len() };
+    assert_eq!(found().await, 0);
+    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
+    let about = About::Permission("p".to_owned());
+    let keep =
+        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    store.write("keep", keep).await.unwrap();
+    for (status, want) in [("active", 1), ("parked", 0), ("ended", 1)] {
+        sql(&store, "UPDATE acp_bindings SET status = ?1", [status]).await;
+        assert_eq!(found().await, want, "{status}");
+    }
+}
+
 /// A long question has little room left: what became of it is said all the same, and its buttons go.
 #[tokio::test]
 async fn a_long_question_says_what_became_of_it() {
     let (_dir, store, mut scribe) = begun().await;
     lease(&store).await;
-    let board = Board::new(true);
+    let board = Arc::new(Board { can_edit: true, buttons: 10, ..Board::default() });
     let (task, stop) = drive(&store, &board, LONG);
     put(&store, asked(PermissionState::Pending, None, None)).await;
     let id = format!("{LEASE}:7");

@@ -9,19 +9,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A channel that carries files, or does not take them; and that may hang once, before or after it took a message.
 #[derive(Default)]
-struct Shelf {
+pub(super) struct Shelf {
     taken: Mutex<Vec<Outgoing>>,
     refuses_files: AtomicBool,
-    hangs_before: AtomicBool,
+    /// What it says to the next messages, of whatever kind.
+    says: Mutex<VecDeque<SendOutcome>>,
+    pub(super) hangs_before: AtomicBool,
     hangs_after: AtomicBool,
-    hanging: tokio::sync::Notify,
+    pub(super) hanging: tokio::sync::Notify,
+    /// Lets go on what hangs.
+    pub(super) freed: tokio::sync::Notify,
 }
 
 impl Shelf {
     async fn hang(&self, when: &AtomicBool) {
         if when.swap(false, Ordering::SeqCst) {
             self.hanging.notify_one();
-            std::future::pending::<()>().await;
+            self.freed.notified().await;
         }
     }
 
@@ -51,8 +55,12 @@ impl Channel for Shelf {
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
         Box::pin(async move {
             self.hang(&self.hangs_before).await;
+            let said = self.says.lock().unwrap().pop_front();
+            if let Some(outcome) = said {
+                return outcome;
+            }
             if self.refuses_files.load(Ordering::SeqCst) && !message.files.is_empty() {
-                return SendOutcome::FilesRefused { why: "too large".to_owned() };
+                return SendOutcome::FilesRefused { why: "too large".to_owned(), again: false };
             }
             self.taken.lock().unwrap().push(message.clone());
             self.hang(&self.hangs_after).await;
@@ -91,7 +99,7 @@ async fn written() -> (tempfile::TempDir, Store, acp_shared::ids::BindingId) {
     (dir, store, id)
 }
 
-fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
+pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
     driven(store, Arc::clone(shelf) as Arc<dyn Channel>, &configured(""), stop)
 }
 
@@ -161,6 +169,144 @@ async fn what_is_not_taken_as_a_file_comes_in_messages() {
     assert!(told.contains("The output goes on") && told.contains("What this turn changed is not attached"));
     assert_eq!(states(&store).await[0], "rejected");
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+}
+
+/// A go at the binding of the only session there is, with pauses that take no time.
+async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
+    go_with(store, shelf, id, Metrics::default()).await;
+}
+
+async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
+    let due = store.read("due", move |db| rows::one(db, id)).await.unwrap().unwrap();
+    let pass = Pass {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(shelf) as Arc<dyn Channel>]),
+        live: configured(""),
+        metrics,
+        stop: CancellationToken::new(),
+        retry_first_ms: 0,
+    };
+    // It comes to an end.
+    let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();
+    assert!(matches!(left, Left::At(_)), "{left:?}");
+}
+
+fn refused(again: bool) -> SendOutcome {
+    SendOutcome::FilesRefused { why: "no".to_owned(), again }
+}
+
+/// A refusal for a moment costs no file; one that goes on and on does not hold the answer up for ever.
+#[tokio::test]
+async fn a_file_that_is_refused_for_a_moment_comes_and_not_for_ever() {
+    for (times, again, files) in [(0, true, 2), (7, true, 2), (8, true, 0), (1, false, 0)] {
+        let (_dir, store, id) = written().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.says.lock().unwrap().extend((0..times).map(|_| refused(again)));
+        go(&store, &shelf, id).await;
+        let shown = shelf.shown();
+        assert_eq!(shown[0].1.len(), files, "{times} {again}");
+        assert_eq!(shown.len() > 1, files == 0, "{times} {again}");
+        assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+    }
+}
+
+/// Whatever a channel calls it: where there are no files, the message was refused.
+#[tokio::test]
+async fn a_refusal_of_files_of_a_message_without_any_is_one_of_the_message() {
+    for (again, want) in [(true, vec!["sent"]), (false, vec!["rejected", "sent"])] {
+        let (_dir, store) = open();
+        let binding = binding_row(&key(), &conversation("c"));
+        let id = binding.binding_id;
+        spawn(&store, session_row(&key()), Some(binding)).await;
+        let mut scribe = Scribe::claim(&store, &key()).await;
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("OK").await;
+        scribe.done().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.says.lock().unwrap().push_back(refused(again));
+        go(&store, &shelf, id).await;
+        assert_eq!(states(&store).await, want, "{again}");
+        let last = shelf.shown().pop().unwrap().0;
+        assert_eq!(last.starts_with("A message is not shown here"), !again, "{last}");
+    }
+}
+
+/// A message says what is in its file: without that one it is not sent.
+#[tokio::test]
+async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
+    const OTHER: &str = "UPDATE acp_delivery_part SET files_json = json_set(files_json, '$[0].bytes', 7)";
+    const NONE: &str = "UPDATE acp_binding_style SET style_json = json_set(style_json, '$.files', null)";
+    for (what, damage, state, want) in [
+        ("another size", OTHER, "planned", "A line of a long answer."),
+        (
+            "another size, and it may be there",
+            OTHER,
+            "sending",
+            "It is not known whether a message arrived here",
+        ),
+        (
+            "none at all",
+            NONE,
+            "planned",
+            "A message is not shown here, since its file cannot be made any more",
+        ),
+    ] {
+        let (_dir, store, id) = written().await;
+        let shelf = Arc::new(Shelf::default());
+        shelf.hangs_before.store(true, Ordering::SeqCst);
+        let task = start(&store, &shelf, &CancellationToken::new());
+        shelf.hanging.notified().await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        let harm = move |tx: &crate::store::Tx<'_>| {
+            tx.execute_batch(damage)?;
+            tx.execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
+            Ok(())
+        };
+        store.write("harm", harm).await.unwrap();
+        go(&store, &shelf, id).await;
+        let shown = shelf.shown();
+        assert!(shown.iter().all(|(_, files)| files.is_empty()), "{what}");
+        assert!(shown[0].0.starts_with(want), "{what}: {}", shown[0].0);
+        assert!(shown.iter().all(|(text, _)| !text.contains("answer.md has all")), "{what}");
+        let first = states(&store).await.remove(0);
+        assert_eq!(first == "rejected", state == "planned", "{what}: {first}");
+        let told: String = shown.into_iter().map(|(text, _)| text).collect();
+        let is_whole = told.contains(&answer()[..20_000]);
+        assert!(damage == NONE || is_whole == (state == "planned"), "{what}");
+    }
+}
+
+/// What cannot be read does not get better by trying: the conversation is named, and rests.
+#[tokio::test]
+async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named() {
+    let (_dir, store, id) = written().await;
+    let shelf = Arc::new(Shelf::default());
+    let harm = |tx: &crate::store::Tx<'_>| {
+        const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
+            SELECT binding_key, 0, '{}', 0 FROM acp_bindings";
+        Ok(tx.execute_batch(SQL)?)
+    };
+    store.write("harm", harm).await.unwrap();
+    let metrics = Metrics::default();
+    let stop = CancellationToken::new();
+    let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn Channel>]);
+    let work = run(store.clone(), channels, configured(""), metrics.clone(), stop.clone());
+    let task = tokio::spawn(work);
+    let named = eventually("it to be named", || async {
+        Some(metrics.troubles().listed()).filter(|listed| !listed.is_empty())
+    });
+    let named = named.await;
+    assert!(
+        named[0].starts_with("conversation console/default/c of agent:demo:acp:1: style_json"),
+        "{named:?}"
+    );
+    stop.cancel();
+    task.await.unwrap();
+    let mend = |tx: &crate::store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
+    store.write("mend", mend).await.unwrap();
+    go_with(&store, &shelf, id, metrics.clone()).await;
+    assert_eq!((shelf.shown().len(), metrics.troubles().listed()), (1, Vec::new()));
 }
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.

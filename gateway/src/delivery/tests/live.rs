@@ -13,11 +13,15 @@ const TOOLS: &str = "tag_visibility = { tool_call = true, tool_call_update = tru
 #[derive(Default)]
 pub(super) struct Board {
     pub(super) can_edit: bool,
+    /// How many buttons a message has at most.
+    pub(super) buttons: usize,
     pub(super) messages: Mutex<Vec<Outgoing>>,
     /// What it was shown beside them, where it shows such things.
     pub(super) signals: Option<Mutex<Vec<Signal>>>,
     /// How long a message can be changed.
     pub(super) edits_until_ms: Option<u64>,
+    /// How many edits fail from now on.
+    pub(super) failures: AtomicU32,
     /// Edits have no end from now on.
     pub(super) is_stuck: AtomicBool,
     /// Edits fail from now on.
@@ -32,7 +36,7 @@ pub(super) struct Board {
 
 impl Board {
     pub(super) fn new(can_edit: bool) -> Arc<Self> {
-        Arc::new(Self { can_edit, ..Self::default() })
+        Arc::new(Self { can_edit, buttons: if can_edit { 25 } else { 0 }, ..Self::default() })
     }
 
     /// Kinds and texts, in the order of the conversation.
@@ -112,6 +116,10 @@ impl Channel for Board {
         self.can_edit
     }
 
+    fn buttons_max(&self) -> usize {
+        self.buttons
+    }
+
     fn can_signal(&self) -> bool {
         self.signals.is_some()
     }
@@ -137,6 +145,10 @@ impl Channel for Board {
                 std::future::pending::<()>().await;
             }
             self.edits.fetch_add(1, Ordering::SeqCst);
+            let fewer = |left: u32| left.checked_sub(1);
+            if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
+                return EditOutcome::Failed { why: "not now".to_owned() };
+            }
             if self.is_away.load(Ordering::SeqCst) {
                 return EditOutcome::Failed { why: "away".to_owned() };
             }
@@ -251,9 +263,9 @@ async fn h20_what_is_owed_passes_a_card_that_is_stuck() {
         .event(EventKind::PermissionSettled, json!({"permission_id": "p", "option_id": "y", "by": "ann"}))
         .await;
     scribe.done().await;
-    let shown = board.until("the answer", |shown| shown.len() == 4).await;
+    let shown = board.until("the answer", |shown| shown.len() == 3).await;
     let kinds: Vec<PartKind> = shown.iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(kinds, [PartKind::Card, PartKind::Permission, PartKind::Notice, PartKind::Final]);
+    assert_eq!(kinds, [PartKind::Card, PartKind::Permission, PartKind::Final]);
     assert_eq!(shown[0].1, "Working\n\nOne.");
     // The gateway's end does not wait for it either.
     stop.cancel();

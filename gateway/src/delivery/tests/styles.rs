@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::project::Part;
+use crate::core::rows::Verbosity;
 use crate::store::styles;
 use acp_shared::ids::BindingId;
 
@@ -85,6 +86,41 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
     let styles = store.read("styles", move |db| styles::of(db, id)).await.unwrap();
     assert_eq!(styles.last().unwrap().limit, Console::new(store.clone()).limit().within_chars(1_800));
+}
+
+/// Somebody chooses how much is told while a message waits for its channel: what is journaled from then on is told so.
+#[tokio::test]
+async fn what_somebody_chooses_holds_at_once_also_where_delivery_is_busy() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    let call = || json!({"toolCallId": "1", "title": "Looks", "kind": "read", "status": "completed"});
+    let shelf = Arc::new(super::files::Shelf::default());
+    shelf.hangs_before.store(true, std::sync::atomic::Ordering::SeqCst);
+    let stop = CancellationToken::new();
+    let task = super::files::start(&store, &shelf, &stop);
+    scribe.event(EventKind::ToolCall, call()).await;
+    turn(&mut scribe, "Before").await;
+    shelf.hanging.notified().await;
+    let to = Some(Verbosity::Full);
+    store.write("choose", move |tx| bindings::set_verbosity(tx, &binding, to)).await.unwrap();
+    scribe.start(RunMode::Prompt).await;
+    scribe.event(EventKind::ToolCall, call()).await;
+    scribe.say("After").await;
+    scribe.done().await;
+    shelf.freed.notify_one();
+    let parts = eventually("both", || async {
+        let parts = outbox(&store).await;
+        (parts.len() == 2).then_some(parts)
+    })
+    .await;
+    stop.cancel();
+    task.await.unwrap();
+    assert!(parts[0].1.starts_with("Before") && !parts[0].1.contains("Looks"), "{parts:?}");
+    assert!(parts[1].1.contains("Looks"), "{parts:?}");
+    assert_eq!(parts, worked_out(&store, id).await);
 }
 
 #[tokio::test]

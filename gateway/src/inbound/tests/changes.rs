@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::channel::{
-    Amended, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place, Placed, Said,
-    Suggest,
+    Amended, AnswerShown, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place,
+    Placed, Said, Suggest,
 };
 use crate::core::files;
 use crate::core::project::actions::of_queued;
@@ -85,7 +85,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
 async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = |text: &str, private: bool| {
-        Offered::Taken(Said { text: text.to_owned(), private, actions: Vec::new() })
+        Offered::Taken(Said { text: text.to_owned(), private, ..Said::default() })
     };
     let brought = async |message: Inbound| {
         let _claim = inlet.keep_first(message.clone(), PATIENCE).await;
@@ -103,6 +103,14 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
     assert_eq!(brought(by_caller("i4", "hello")).await, said("", false));
     let Offered::Taken(queued) = brought(by_caller("i5", "more")).await else { panic!() };
     assert_eq!((queued.text.as_str(), queued.actions.len()), ("The agent is busy: queued behind 1.", 2));
+    // The message that says it to them is known from then on: its buttons go once they mean nothing.
+    for id in ["i5", "i4", "i1", "never"] {
+        let shown = AnswerShown { message_id: format!("answer to {id}"), text: queued.text.clone() };
+        inlet.answered(conversation("c"), id.to_owned(), shown).await;
+    }
+    let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key())).await.unwrap();
+    let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
+    assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt is over.")]);
     let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
     let Offered::Taken(refused) = brought(nowhere).await else { panic!() };
     assert!(refused.private && !refused.text.is_empty(), "{refused:?}");

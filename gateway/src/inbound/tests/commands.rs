@@ -2,9 +2,12 @@
 use super::*;
 use crate::channel::{Lookup, Reply as ChannelReply};
 use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::project::PartKind;
+use crate::core::project::actions::About;
 use crate::core::rows::{BindingRow, PermissionState};
 use crate::core::split::{Limit, Unit};
 use crate::store::bindings;
+use crate::store::buttons::{self, ButtonMessage};
 use acp_shared::ids::LeaseId;
 
 pub(super) fn keyed(id: u32) -> SessionKey {
@@ -57,6 +60,30 @@ async fn say(inlet: &Inlet, text: &str) -> Outcome {
 
 pub(super) async fn answer(inlet: &Inlet, text: &str) -> String {
     say(inlet, text).await.text().into_owned()
+}
+
+/// A typed answer is told once: by the question where that stands in the same conversation, by a reply elsewhere. Who
+/// brought it as a click or a slash command hears it in any case.
+#[tokio::test]
+async fn a_typed_answer_is_told_once() {
+    for is_here in [true, false] {
+        let (_dir, store, fake, inlet) = two_sessions().await;
+        fake.pending.lock().unwrap().push(question(1));
+        if is_here {
+            let message =
+                ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
+            let about = About::Permission(question(1).permission_id());
+            let at = conversation("c");
+            let keep = move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &at, &keyed(1), &message, &about);
+            store.write("keep", keep).await.unwrap();
+        }
+        let told = || async {
+            shown(&store).await.into_iter().filter(|(kind, _)| kind != "person").collect::<Vec<_>>()
+        };
+        let outcome = say(&inlet, "/acp allow").await;
+        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: Option y.", is_here));
+        assert_eq!(told().await.len(), usize::from(!is_here));
+    }
 }
 
 /// Every command that is about a session, on the one of the conversation and on one that is named.
@@ -153,12 +180,7 @@ async fn e01_commands_do_what_they_say() {
             "Answered: Option n.",
         ),
         ("answer 2", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann", "Answered: Option n."),
-        (
-            "permissions",
-            "",
-            "",
-            "The agent waits for:\n- Write (id 01890a5d-ac96-774b-bcce-b302099a8057:7)\n  1. Option y\n  2. Option n",
-        ),
+        ("permissions", "", "", "The agent waits for:\n- Write (id qo2l)\n  1. Option y\n  2. Option n"),
         ("permissions --session other", "2", "", "The agent waits for nothing."),
     ] {
         let (_dir, _store, fake, inlet) = two_sessions().await;
@@ -292,7 +314,7 @@ async fn e04_the_named_session_is_meant_and_nothing_is_guessed() {
 async fn e04_another_session_can_be_steered_from_here() {
     let (_dir, _store, fake, inlet) = two_sessions().await;
     let steered = say(&inlet, "/acp steer --session other look at it").await;
-    let Outcome::Command { session_key, run_id: Some(_), text } = steered else { panic!("{steered:?}") };
+    let Outcome::Command { session_key, run_id: Some(_), text, .. } = steered else { panic!("{steered:?}") };
     assert_eq!(session_key, Some(keyed(1)));
     let want = "No turn can be steered: it starts as a prompt of its own. The answer goes to the conversations of agent:demo:acp:2.";
     assert_eq!((text.as_str(), fake.said()), (want, vec!["look at it".to_owned()]));

@@ -32,6 +32,7 @@ fn status() -> StatusView {
             stale_bindings: 0,
             stale: Vec::new(),
             actors_stuck: 0,
+            still: Vec::new(),
         }),
     }
 }
@@ -115,6 +116,7 @@ async fn e06_diagnostics_are_stable_and_hold_no_secrets() {
     down.backends.clear();
     down.store.as_mut().unwrap().health = "full".to_owned();
     down.store.as_mut().unwrap().stale_bindings = 3;
+    down.store.as_mut().unwrap().still = vec!["session k: hunter2".to_owned()];
     *fake.status.lock().unwrap() = Some(down);
     let doctor = answer(&inlet, "/acp doctor").await;
     insta::assert_snapshot!(doctor, @r#"
@@ -125,11 +127,13 @@ async fn e06_diagnostics_are_stable_and_hold_no_secrets() {
     - WRONG: store is full, 2 sessions open
     - WRONG: 3 bindings lead nowhere
     - ok: no session is stuck
+    - WRONG: 1 sessions or conversations cannot be read
     - 0 turns run, 0 wait
     Next: /acp install says how it is set up.
     Next: ask whoever runs this gateway to start the supervisor.
     Next: ask whoever runs this gateway to look at the disk and at `acp-gateway store check`.
     Next: /unfocus in those conversations.
+    Next: ask for a look at `acp-gateway doctor`, which names them.
     "#);
     assert!(!format!("{said}{doctor}").contains("hunter2"), "{said}{doctor}");
 }

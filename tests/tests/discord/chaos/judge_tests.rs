@@ -8,7 +8,7 @@ const ANN: Id = 2;
 const PARENT: Id = 10;
 const ONE: Id = 11;
 const TWO: Id = 12;
-const LINE: &str = "\n\nscripted · 2s";
+const LINE: &str = "\n-# scripted · 2s";
 
 /// What somebody said at a moment: in the first thread, and `tok-1-1` to `tok-1-3`; in the second, `tok-2-1`.
 fn case() -> Case {
@@ -118,7 +118,7 @@ fn what_may_be_seen() {
         (
             "a line about the turn alone",
             vec![],
-            replaced(1, vec![message(ONE, "tok-1-2 begins\ntok-1-2 ends"), message(ONE, "scripted")]),
+            replaced(1, vec![message(ONE, "tok-1-2 begins\ntok-1-2 ends"), message(ONE, "-# scripted")]),
             (4, 0),
         ),
         ("that a message waits", vec![], replaced(1, vec![waits, answer(ONE, "tok-1-2")]), (4, 0)),

@@ -9,6 +9,7 @@ use crate::core::request::{CloseRequest, PromptRequest};
 use crate::core::rows::{NonInteractive, PermissionMode};
 use crate::core::session::SessionState;
 use acp_shared::protocol::{Attached, LeaseState};
+use serde_json::json;
 
 fn restart(world: &mut World) {
     world.boot(None);
@@ -72,6 +73,21 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
         assert_eq!((heard(&world), settled(&world)), (vec!["no"], 1), "{before} {between}");
         assert_eq!(run_state(&world, run), RunState::Running, "the agent goes on");
     }
+}
+
+/// What conversations tell of a question stands in the journal: until when it waits, and the answer's name.
+#[test]
+fn the_journal_says_until_when_and_with_which_option() {
+    let (mut world, _, id) = asked();
+    let deadline = world.rows.permissions.values().next().and_then(|row| row.deadline_at_ms);
+    answer(&mut world, &id, "yes").unwrap();
+    let payload = |of: K| {
+        let row = world.rows.events.iter().rfind(|event| event.kind == of).unwrap();
+        serde_json::from_str::<serde_json::Value>(&row.payload).unwrap()
+    };
+    assert!(deadline.is_some() && payload(K::Permission)["deadline_at_ms"].as_u64() == deadline);
+    let settled = payload(K::PermissionSettled);
+    assert_eq!((&settled["option_id"], &settled["option_name"]), (&json!("yes"), &json!("yes")));
 }
 
 #[test]

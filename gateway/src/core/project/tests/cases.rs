@@ -214,18 +214,19 @@ fn a_question_has_its_buttons_in_its_last_part() {
     let params = json!({"toolCall": {"title": "t".repeat(299)}, "options": options});
     let mut journal = Journal::default();
     journal.push(Some(run_id(1)), EventKind::Permission, json!({"permission_id": "p:1", "params": params}));
-    let small = Style { limit: Limit::new(Unit::Utf16, 600), ..style() };
+    let shows = Shows { buttons: 2, ..Shows::default() };
+    let small = Style { limit: Limit::new(Unit::Utf16, 600), ..style() }.in_channel(shows);
     let parts = journal.parts_in(&small, 0, RunMode::Prompt, true);
     let buttons: Vec<usize> =
         parts.iter().map(|part| part.asks.as_ref().map_or(0, |asks| asks.actions.len())).collect();
-    assert_eq!(buttons, [0, 0, 0, 3], "{parts:?}");
+    assert_eq!(buttons, [0, 0, 0, 2], "{parts:?}");
 }
 
 /// Where answers end with a line about their turn, it is the last one, and the line of tools goes.
 #[test]
 fn an_answer_ends_with_what_is_known_of_its_turn() {
-    let told = |stop: &str, kind: EventKind| {
-        let style = style().with_footer(true);
+    let told = |stop: &str, kind: EventKind, markdown: bool| {
+        let style = style().with_footer(true).in_channel(Shows { markdown, ..Shows::default() });
         let mut journal = Journal::default();
         journal
             .say(run_id(1), "Hello.")
@@ -239,11 +240,20 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
         end.created_at_ms = 3_500;
         project(binding(), &style, &end, Digest::Run(&digest)).remove(0).text
     };
-    assert_eq!(told("end_turn", EventKind::Done), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
-    let cancelled = told("cancelled", EventKind::Done);
+    assert_eq!(told("end_turn", EventKind::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
+    // In small letters where there are any: it is apart then, and needs no empty line.
+    assert_eq!(told("end_turn", EventKind::Done, true), "Hello.\n-# demo · 2s · 1 tool · ctx 38%");
+    let small = told("cancelled", EventKind::Done, true);
+    assert!(
+        small.ends_with(
+            "The turn was cancelled. Send the next message to go on.\n-# demo · 2s · 1 tool · ctx 38%"
+        ),
+        "{small}"
+    );
+    let cancelled = told("cancelled", EventKind::Done, false);
     assert!(cancelled.starts_with("Hello.\n\nThe turn was cancelled."), "{cancelled}");
     assert!(cancelled.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"), "{cancelled}");
-    let failed = told("", EventKind::Error);
+    let failed = told("", EventKind::Error, false);
     assert!(
         failed.contains("The turn failed") && failed.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"),
         "{failed}"

@@ -1,0 +1,139 @@
+//! How a permission is asked for in a conversation, and how it is told what became of that.
+
+use crate::core::event::{EventKind, EventRow};
+use crate::core::permission::short_id;
+use crate::core::project::excerpt::{Deed, words_of};
+use crate::core::project::style::Style;
+use crate::core::project::{OPTIONS_MAX, TITLE_CHARS_MAX, actions, parse};
+use crate::core::ttl::span;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// The longest kind of a tool call, in characters.
+const KIND_CHARS_MAX: usize = 32;
+/// Who settles a permission without anybody being asked.
+const BY_POLICY: &str = "policy";
+/// How the line begins that says how a question is answered by typing.
+const BY_TYPING: &str = "Answer with /acp allow";
+/// How the last line of a question begins, as long as it waits.
+const WAITS: &str = "Waits for an answer";
+/// What makes a line small where Markdown is read.
+pub(super) const SMALL: &str = "-# ";
+/// Room that is left for what becomes of a question, in characters.
+const END_CHARS: usize = 100;
+
+/// What is asked, in the style of its row.
+pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String {
+    let shows = &style.shows;
+    let (call, options) = (&payload["params"]["toolCall"], options_of(payload));
+    let deed = Deed::of(call);
+    let head = head(call, deed.as_ref(), shows.markdown);
+    let mut rest = String::new();
+    let buttons = actions::of_permission(payload, shows.buttons).map_or(0, |asks| asks.actions.len());
+    if buttons < options.len() {
+        for (number, option) in (1..).zip(options) {
+            // Writing into a String cannot fail.
+            let _ =
+                write!(rest, "\n{number}. {}", words_of(name_of(option), TITLE_CHARS_MAX, shows.markdown));
+        }
+        let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
+    }
+    let _ = write!(rest, "\n{}", waits(style, event, payload));
+    let room = style.limit.less(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
+    let shown = deed.zip(room).and_then(|(deed, room)| deed.shown(room, shows.markdown));
+    let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
+    format!("{head}{shown}{rest}")
+}
+
+/// What the agent wants to do.
+fn head(call: &Value, deed: Option<&Deed>, is_markdown: bool) -> String {
+    let given = |key: &str| call[key].as_str().filter(|text| !text.trim().is_empty());
+    let title = ["title", "kind", "toolCallId"].into_iter().find_map(given).unwrap_or("something");
+    // What stands below is not said twice.
+    let bare = title.trim().trim_matches('`').trim();
+    if deed.and_then(Deed::command).is_some_and(|command| command.trim() == bare) {
+        return "The agent asks for a permission to run this:".to_owned();
+    }
+    let kind = given("kind").filter(|kind| *kind != "other" && *kind != title);
+    let kind = kind.map(|kind| format!(" ({})", words_of(kind, KIND_CHARS_MAX, is_markdown)));
+    let title = words_of(title, TITLE_CHARS_MAX, is_markdown);
+    let mark = if is_markdown { "**" } else { "" };
+    format!("The agent asks for a permission: {mark}{title}{mark}{}", kind.unwrap_or_default())
+}
+
+/// Who may answer and until when, and how the question is called.
+fn waits(style: &Style, event: &EventRow, payload: &Value) -> String {
+    let small = if style.shows.markdown { SMALL } else { "" };
+    let who = style.shows.approvers.as_ref().map(|who| format!(" of {who}")).unwrap_or_default();
+    let left_ms = payload["deadline_at_ms"].as_u64().map(|at| at.saturating_sub(event.created_at_ms));
+    // Seconds are enough for people.
+    let within =
+        left_ms.map(|ms| format!(", within {}", span((ms + 500) / 1_000 * 1_000))).unwrap_or_default();
+    let id = short_id(payload["permission_id"].as_str().unwrap_or_default());
+    format!("{small}{WAITS}{who}{within} · id {id}")
+}
+
+/// The options that the agent offers, as many as are told.
+pub(super) fn options_of(payload: &Value) -> &[Value] {
+    let options = payload["params"]["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+    options.get(..OPTIONS_MAX).unwrap_or(options)
+}
+
+fn name_of(option: &Value) -> &str {
+    option["name"].as_str().or_else(|| option["optionId"].as_str()).unwrap_or_default()
+}
+
+/// A question without what holds as long as it waits.
+pub(super) fn without_waiting(text: &str) -> &str {
+    let mut text = text.trim_end();
+    while let Some((rest, last)) = text.rsplit_once('\n') {
+        let last = last.strip_prefix(SMALL).unwrap_or(last);
+        if !last.starts_with(WAITS) && !last.starts_with(BY_TYPING) {
+            break;
+        }
+        text = rest.trim_end();
+    }
+    text
+}
+
+/// Whether the row after a question settles it without anybody being asked.
+pub(super) fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
+    let settled = parse(&next.payload);
+    next.kind == EventKind::PermissionSettled
+        && settled["permission_id"] == asked["permission_id"]
+        && settled["by"].as_str() == Some(BY_POLICY)
+}
+
+/// What became of a question, where its own message cannot say it.
+pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
+    let by = payload["by"].as_str().unwrap_or_default();
+    if by == BY_POLICY || (style.shows.changes && actions::about(payload).is_some()) {
+        return None;
+    }
+    let option = payload["option_name"].as_str().or_else(|| payload["option_id"].as_str());
+    Some(format!("The permission is settled. {}", outcome(option, by)))
+}
+
+/// How a permission was settled, and by whom: with the option of this name, or with none.
+pub(crate) fn outcome(option: Option<&str>, by: &str) -> String {
+    let by = words_of(by, TITLE_CHARS_MAX, false);
+    let option = option.map(|option| words_of(option, TITLE_CHARS_MAX, false));
+    let why = match (option, by.as_str()) {
+        (Some(option), "deadline") => return format!("Nobody answered in time: {option}."),
+        (None, "deadline") => return "Nobody answered in time: refused.".to_owned(),
+        (Some(option), "") => return format!("Answered: {option} (nobody named)."),
+        (Some(option), by) => return format!("Answered: {option} ({by})."),
+        (None, "cancel") => "the turn was stopped",
+        (None, "turn ended") => "the turn has ended",
+        (None, "lease ended") => "the agent has ended",
+        (None, "session closed") => "the session was closed",
+        (None, "agent") => "the agent took it back",
+        (None, "") => "nobody named",
+        (None, by) => by,
+    };
+    format!("Over without an answer ({why}).")
+}
+
+#[cfg(test)]
+#[path = "question_tests.rs"]
+mod tests;

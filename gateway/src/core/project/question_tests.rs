@@ -1,0 +1,165 @@
+use super::*;
+use crate::core::project::Shows;
+use crate::core::split::{Limit, Unit, split};
+use acp_shared::ids::SessionKey;
+use proptest::prelude::*;
+use serde_json::json;
+
+const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057:7";
+
+fn style(shows: Shows) -> Style {
+    crate::core::project::tests::style().in_channel(shows)
+}
+
+fn chat() -> Shows {
+    Shows { buttons: 25, markdown: true, changes: true, approvers: None }
+}
+
+fn event(payload: &Value) -> EventRow {
+    EventRow {
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap_or_else(|e| panic!("{e}")),
+        session_seq: 1,
+        run_id: None,
+        seq: None,
+        kind: EventKind::Permission,
+        payload: payload.to_string(),
+        created_at_ms: 5_020,
+    }
+}
+
+fn told(shows: Shows, payload: &Value) -> String {
+    asked(&style(shows), &event(payload), payload)
+}
+
+fn ask(call: Value, options: usize) -> Value {
+    let option =
+        |n: usize| json!({"optionId": n.to_string(), "name": format!("Option {n}"), "kind": "allow_once"});
+    let options: Vec<Value> = (1..=options).map(option).collect();
+    json!({"permission_id": ID, "params": {"toolCall": call, "options": options}})
+}
+
+/// With buttons nothing is said twice; without them the list says how to answer.
+#[test]
+fn a_question_says_what_is_asked_and_how_it_is_answered() {
+    let id = short_id(ID);
+    let edit = json!({"title": "Write notes_a.md", "kind": "edit",
+        "content": [{"type": "diff", "path": "notes_a.md", "newText": "x\n"}]});
+    let diff = "--- /dev/null\n+++ b/notes_a.md\n@@ -0,0 +1 @@\n+x";
+    let asks = "The agent asks for a permission";
+    let typed = "Answer with /acp allow, /acp deny or /acp answer NUMBER.";
+    let mut until = ask(edit.clone(), 2);
+    until["deadline_at_ms"] = json!(605_000);
+    let boss = Shows { approvers: Some("<@7>".to_owned()), ..chat() };
+    let few = Shows { buttons: 1, ..chat() };
+    for (shows, payload, want) in [
+        (
+            chat(),
+            ask(edit.clone(), 2),
+            format!(
+                "{asks}: **Write notes\\_a.md** (edit)\n```diff\n{diff}\n```\n-# Waits for an answer · id {id}"
+            ),
+        ),
+        (
+            boss,
+            until,
+            format!(
+                "{asks}: **Write notes\\_a.md** (edit)\n```diff\n{diff}\n```\n\
+                 -# Waits for an answer of <@7>, within 10m · id {id}"
+            ),
+        ),
+        (
+            few,
+            ask(json!({"toolCallId": "call_1"}), 2),
+            format!(
+                "{asks}: **call\\_1**\n1. Option 1\n2. Option 2\n{typed}\n-# Waits for an answer · id {id}"
+            ),
+        ),
+        (
+            Shows::default(),
+            ask(edit, 1),
+            format!(
+                "{asks}: Write notes_a.md (edit)\n    {}\n1. Option 1\n{typed}\nWaits for an answer · id {id}",
+                diff.replace('\n', "\n    ")
+            ),
+        ),
+        (
+            chat(),
+            ask(json!({"title": "`make -j2`", "kind": "execute", "rawInput": {"command": "make -j2"}}), 3),
+            format!("{asks} to run this:\n```sh\nmake -j2\n```\n-# Waits for an answer · id {id}"),
+        ),
+        (
+            chat(),
+            ask(json!({"title": "**x**\n`", "kind": "other"}), 3),
+            format!("{asks}: **\\*\\*x\\*\\* \\`**\n-# Waits for an answer · id {id}"),
+        ),
+        (chat(), json!({}), format!("{asks}: **something**\n-# Waits for an answer · id {}", short_id(""))),
+    ] {
+        assert_eq!(told(shows, &payload), want, "{payload}");
+    }
+}
+
+/// What became of it is said once: by the question where it can be changed, by a message of its own elsewhere.
+#[test]
+fn what_became_of_a_question_is_said_once() {
+    let settled_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
+    let said = "The permission is settled. Answered: Yes, once (ann).".to_owned();
+    assert_eq!(settled(&style(chat()), &settled_by("ann")), None);
+    assert_eq!(settled(&style(Shows::default()), &settled_by("ann")), Some(said));
+    assert_eq!(settled(&style(Shows::default()), &settled_by(BY_POLICY)), None);
+    // One without a name is in no message that could be changed.
+    let nameless = json!({"option_id": "y", "by": "ann"});
+    let said = "The permission is settled. Answered: y (ann).".to_owned();
+    assert_eq!(settled(&style(chat()), &nameless), Some(said));
+}
+
+#[test]
+fn how_a_question_ended_is_said_in_words() {
+    for (option, by, want) in [
+        (Some("Allow"), "ann", "Answered: Allow (ann)."),
+        (Some("Allow"), "", "Answered: Allow (nobody named)."),
+        (Some("Allow\u{202e}"), "a\nb", "Answered: Allow\\u{202e} (a b)."),
+        (Some("Reject"), "deadline", "Nobody answered in time: Reject."),
+        (None, "deadline", "Nobody answered in time: refused."),
+        (None, "cancel", "Over without an answer (the turn was stopped)."),
+        (None, "turn ended", "Over without an answer (the turn has ended)."),
+        (None, "lease ended", "Over without an answer (the agent has ended)."),
+        (None, "session closed", "Over without an answer (the session was closed)."),
+        (None, "agent", "Over without an answer (the agent took it back)."),
+        (None, "", "Over without an answer (nobody named)."),
+        (None, "else", "Over without an answer (else)."),
+    ] {
+        assert_eq!(outcome(option, by), want);
+    }
+}
+
+/// Only what is ours at the end goes, whatever the excerpt looks like.
+#[test]
+fn what_waits_goes_with_the_waiting() {
+    for (text, want) in [
+        ("a\n-# Waits for an answer · id x", "a"),
+        ("a\n1. b\nAnswer with /acp allow, …\nWaits for an answer · id x\n", "a\n1. b"),
+        ("a\n```\nWaits for an answer\n```\n-# Waits for an answer", "a\n```\nWaits for an answer\n```"),
+        ("Waits for an answer", "Waits for an answer"),
+        ("a\n-# It goes on", "a\n-# It goes on"),
+    ] {
+        assert_eq!(without_waiting(text), want);
+    }
+}
+
+proptest! {
+    /// Whatever is asked: a question with buttons is one message with one frame at most, with room for what becomes of it.
+    #[test]
+    fn a_question_is_one_message_with_one_frame(
+        title in "[a-z`*@<\\n\u{202e}]{0,400}",
+        text in "[a-z`~\\n@ \u{200b}]{0,3000}",
+        max in 600usize..1_900,
+    ) {
+        let payload = ask(json!({"title": title, "rawInput": {"command": text}}), 3);
+        let style = Style { limit: Limit::new(Unit::Utf16, max), ..style(chat()) };
+        let said = asked(&style, &event(&payload), &payload);
+        prop_assert_eq!(split(&said, style.limit), vec![said.clone()]);
+        let answered = format!("{}\nAnswered: Option 1 (somebody).", without_waiting(&said));
+        prop_assert!(style.limit.fits(&answered), "{}", answered);
+        prop_assert!([0, 2].contains(&said.matches("```").count()), "{}", said);
+    }
+}

@@ -1,0 +1,51 @@
+//! What cannot go on until somebody repairs the database: trying again changes nothing, so it is named instead.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most that are listed.
+const LISTED_MAX: usize = 20;
+
+/// What stands still, and why. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Troubles {
+    known: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+impl Troubles {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `what` stands still.
+    pub(crate) fn note(&self, what: String, why: String) {
+        self.lock().insert(what, why);
+    }
+
+    /// It goes on.
+    pub(crate) fn clear(&self, what: &str) {
+        self.lock().remove(what);
+    }
+
+    /// The first of them, each with its reason.
+    pub(crate) fn listed(&self) -> Vec<String> {
+        self.lock().iter().take(LISTED_MAX).map(|(what, why)| format!("{what}: {why}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_is_not_named_any_more() {
+        let troubles = Troubles::default();
+        for what in ["b", "a", "b"] {
+            troubles.note(what.to_owned(), "no".to_owned());
+        }
+        assert_eq!(troubles.listed(), ["a: no", "b: no"]);
+        troubles.clear("a");
+        troubles.clear("other");
+        assert_eq!(troubles.listed(), ["b: no"]);
+    }
+}

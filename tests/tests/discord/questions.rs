@@ -1,0 +1,111 @@
+//! What an agent asks, as a thread shows it: what it would do, who is waited for, and once what became of it.
+
+use crate::stage::{Stage, labels};
+use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
+use acp_tests::fake_discord::core::model::{Id, Message};
+use acp_tests::wait::{SOON, until};
+use serde_json::json;
+
+const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+
+/// The messages in which everybody reads how a question ended.
+fn ends(stage: &Stage, thread: Id) -> Vec<Id> {
+    let says = ["nswered", "Over without an answer", "is settled"];
+    let told = stage.told(thread).into_iter();
+    let public = told.filter(|it| it.flags & EPHEMERAL == 0);
+    public.filter(|it| says.iter().any(|part| it.content.contains(part))).map(|it| it.id).collect()
+}
+
+fn is_over(stage: &Stage, asked: &Message, says: &str) {
+    let shown = stage.shows(asked, says);
+    assert!(!shown.content.contains("Waits for"), "{}", shown.content);
+    until(SOON, "its buttons are gone", || labels(&stage.message(asked.id, asked.channel_id)).is_empty());
+}
+
+/// By a button, a slash command, a typed one, from elsewhere, and never: what became of it stands in the question, once.
+#[test]
+fn what_became_of_a_question_is_told_once_whoever_answers() {
+    let stage = Stage::new(&[], LIVE);
+    let thread = stage.spawn();
+    let key = stage.key(thread);
+    let mut asked_for = Vec::new();
+    for (number, says) in (1..).zip([
+        "Answered: allow once (boss).",
+        "Answered: reject once (boss).",
+        "Answered: allow always (boss).",
+        "Answered: reject once (",
+        "Over without an answer (the turn was stopped).",
+    ]) {
+        stage.fake.post(stage.ann, thread, &format!("say On it. \npermission Step {number}"));
+        let asked = stage.said(thread, &format!("**Step {number}** (execute)"));
+        // It is seen to wait, for whom, and how it is called; its buttons are not said again.
+        let waits = format!("\n-# Waits for an answer of <@{}>, within 10m · id ", stage.boss);
+        assert!(asked.content.contains(&waits) && !asked.content.contains("1. "), "{}", asked.content);
+        assert_eq!(labels(&asked), ["allow once", "allow always", "reject once", "reject always"]);
+        stage.said(thread, "Waiting for a permission");
+        let id = asked.content.rsplit_once(" id ").map(|(_, id)| id.to_owned()).unwrap_or_default();
+        match number {
+            1 => drop(stage.press(stage.boss, &asked, "allow once")),
+            2 => drop(stage.command(stage.boss, thread, "acp deny", &[])),
+            3 => drop(stage.fake.post(stage.boss, thread, &format!("/acp answer {id} 2"))),
+            4 => {
+                let pending = stage.house.verb(&["permissions", "list", &key]);
+                let id = pending[0]["permission_id"].as_str().unwrap_or_else(|| panic!("{pending}"));
+                drop(stage.house.cli(&["permissions", "answer", &key, id, "reject_once"]).ok());
+            }
+            _ => drop(stage.command(stage.ann, thread, "acp cancel", &[])),
+        }
+        is_over(&stage, &asked, says);
+        asked_for.push(asked.id);
+        until(SOON, "the turn is over", || stage.finals(thread).len() == number);
+    }
+    assert_eq!(ends(&stage, thread), asked_for, "each once");
+    assert!(stage.told(thread).iter().all(|it| labels(it).is_empty()), "nothing can be pressed any more");
+    stage.end();
+}
+
+/// Nobody answers: that is said in the question too, which says from the beginning for how long it waits.
+#[test]
+fn a_question_that_nobody_answers_says_so() {
+    let stage = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "permission Step 1");
+    let asked = stage.said(thread, "Step 1");
+    is_over(&stage, &asked, "Nobody answered in time: reject once.");
+    until(SOON, "the turn is over", || stage.finals(thread).len() == 1);
+    assert_eq!(ends(&stage, thread), [asked.id]);
+    stage.end();
+}
+
+/// What a command put into the queue has a button as long as it waits: one that was dropped, or has begun, has none.
+#[test]
+fn what_a_command_queued_has_no_button_once_its_turn_began() {
+    let stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    let turn = "say Begun.\nwait_cancel";
+    stage.fake.post(stage.ann, thread, turn);
+    until(SOON, "the turn runs", || stage.house.prompts_received(turn) == 1);
+    let queued = |text: &str| {
+        let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!(text))]);
+        let said = stage.answer(&used);
+        assert!(said.contains("queued as a prompt behind"), "{said}");
+        let id = stage.fake.interaction(used.id).original_id.unwrap_or_else(|| panic!("{said}"));
+        let message = stage.message(id, thread);
+        assert_eq!(labels(&message), ["Drop"]);
+        message
+    };
+    let dropped = queued("say never");
+    stage.press(stage.ann, &dropped, "Drop");
+    let shown = stage.shows(&dropped, "It was dropped");
+    assert!(labels(&shown).is_empty(), "{shown:?}");
+    let next = "say Again.\nwait_cancel";
+    let begun = queued(next);
+    stage.command(stage.ann, thread, "acp cancel", &[]);
+    until(SOON, "the next turn runs", || stage.house.prompts_received(next) == 1);
+    let shown = stage.shows(&begun, "It has started.");
+    assert!(labels(&shown).is_empty(), "{shown:?}");
+    until(SOON, "the first turn is told, and the second one still runs", || stage.finals(thread).len() == 1);
+    stage.command(stage.ann, thread, "acp cancel", &[]);
+    until(SOON, "the turns are over", || stage.finals(thread).len() == 2);
+    stage.end();
+}
