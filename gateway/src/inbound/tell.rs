@@ -104,8 +104,8 @@ impl Inner {
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
 
-    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the answer was lost, or an earlier
-    /// process may have sent it) is looked for first, and never sent blindly.
+    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the
+    /// answer was lost, or an earlier process may have sent it) is looked for first, and never sent blindly.
     async fn reply(
         &self,
         channel: &dyn Channel,

@@ -57,7 +57,7 @@ const MOVES: [&str; 23] = [
 ];
 
 /// Everything that crosses a border of the gateway.
-const EFFECTS: [&str; 36] = [
+const EFFECTS: [&str; 38] = [
     "commit:bind",
     "commit:binding_gone",
     "commit:binding_park",
@@ -78,6 +78,8 @@ const EFFECTS: [&str; 36] = [
     "commit:inbox_record",
     "commit:inbox_settle",
     "commit:remembered",
+    "commit:reply_begin",
+    "commit:reply_rejected",
     "commit:spawn_session",
     "commit:unbind",
     "supervisor:ack",
@@ -97,7 +99,7 @@ const EFFECTS: [&str; 36] = [
 ];
 
 /// Those in or around which a crash must come often, since seeds come to them seldom: once in how many times.
-const SELDOM: [(&str, usize); 20] = [
+const SELDOM: [(&str, usize); 22] = [
     ("commit:bind", 3),
     ("commit:binding_gone", 3),
     ("commit:binding_park", 12),
@@ -111,6 +113,8 @@ const SELDOM: [(&str, usize); 20] = [
     ("commit:delivery_settle", 12),
     ("commit:delivery_style", 12),
     ("commit:expire_answers", 40),
+    ("commit:reply_begin", 12),
+    ("commit:reply_rejected", 3),
     ("commit:unbind", 12),
     ("news:changed", 12),
     ("news:exited", 12),
@@ -127,7 +131,7 @@ pub(super) fn seldom(names: &str) -> Option<usize> {
 }
 
 /// Transactions of the gateway that no seed comes to, and why.
-const BEYOND: [(&str, &str); 12] = [
+const BEYOND: [(&str, &str); 15] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is ever taken away from under its binding"),
@@ -139,6 +143,9 @@ const BEYOND: [(&str, &str); 12] = [
     ("delivery_fold", "as before"),
     ("delivery_without_files", "the room carries no files"),
     ("forget_said", "of what is older than thirty days"),
+    ("inbox_answered", "nobody in the room uses a slash command or a button"),
+    ("inbox_keep", "as before"),
+    ("inbox_withdraw", "as before"),
     ("verbosity_set", "nobody in the room says how much they want to be told"),
 ];
 

@@ -74,8 +74,8 @@ pub enum Answer {
     /// The gateway, with a message in the conversation.
     #[default]
     ByMessage,
-    /// Whoever brings it, by [`crate::channel::Offered::Taken`]: slash commands and clicks, which have a way of their
-    /// own to be answered.
+    /// Whoever brings it, by [`crate::channel::Offered::Taken`], as long as they hold a [`crate::channel::Claim`] to it:
+    /// slash commands and clicks, which have a way of their own to be answered. Without one, the gateway.
     ByCaller,
 }
 

@@ -90,7 +90,7 @@ impl Lane {
             match self.inbox.place(self.inner.at(self.channel, None)).await {
                 Placed::Nowhere => break Came::Nothing,
                 Placed::Unknown => {}
-                Placed::At(place) => match self.read_and_look(mark_of(&place)).await {
+                Placed::At(place) => match self.read_all(mark_of(&place)).await {
                     Ok(()) => break Came::Read,
                     Err(fault) => match self.refused(&fault).await {
                         Some(came) => break came,
@@ -129,9 +129,7 @@ impl Lane {
             Ok(false) => return,
             // Whoever spoke took the thread out, and that was told by nobody either.
             Ok(true) => {
-                if self.look_at_thread().await.is_err() {
-                    self.mailbox.read();
-                }
+                self.look_until().await;
                 return;
             }
             Err(fault) => fault,
@@ -166,7 +164,7 @@ impl Lane {
         }
     }
 
-    async fn read_and_look(&mut self, mark: Snowflake) -> Result<(), Fault> {
+    async fn read_all(&mut self, mark: Snowflake) -> Result<(), Fault> {
         let page = self.page(mark, MISSED).await?;
         self.read_from(mark, page, MISSED).await?;
         self.look_at_thread().await

@@ -110,16 +110,22 @@ impl Lane {
         Ok(())
     }
 
+    /// The same, until it is known or nobody will say it; whether it is.
+    pub(super) async fn look_until(&self) -> bool {
+        let looked = again("a look at a thread", self.channel, || self.look_at_thread()).await;
+        if let Err(fault) = &looked {
+            tracing::info!(%fault, thread_id = %self.channel, "a thread cannot be looked at");
+        }
+        looked.is_ok()
+    }
+
     /// It was told that the thread is put away, or is not.
     pub(super) async fn thread(&self, shelf: &Shelf) {
         let is_known = self.inner.known.last_ms(self.channel).is_some();
         if shelf.is_archived && !is_known {
             // When somebody last spoke there is said by a look alone, which tells the rest too.
-            match again("a look at a thread", self.channel, || self.look_at_thread()).await {
-                Ok(()) => return,
-                Err(fault) => {
-                    tracing::info!(%fault, thread_id = %self.channel, "a thread cannot be looked at")
-                }
+            if self.look_until().await {
+                return;
             }
         }
         self.shelved(shelf).await;

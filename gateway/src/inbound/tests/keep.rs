@@ -116,13 +116,14 @@ async fn what_was_called_failed_is_not_done() {
 }
 
 /// A writer that is held up until it is let go.
-async fn held_up(store: &Store) -> (mpsc::Sender<()>, tokio::task::JoinHandle<()>) {
-    let ((go, wait), (begun, begins)) = (mpsc::channel(), tokio::sync::oneshot::channel());
+async fn held_up(store: &Store) -> (mpsc::SyncSender<()>, tokio::task::JoinHandle<()>) {
+    let ((go, wait), (begun, begins)) = (mpsc::sync_channel(1), tokio::sync::oneshot::channel());
     let store = store.clone();
     let task = tokio::spawn(async move {
         let hold = move |_: &crate::store::Tx<'_>| {
             begun.send(()).unwrap();
-            Ok(wait.recv().unwrap())
+            wait.recv().unwrap();
+            Ok(())
         };
         store.write("hold", hold).await.unwrap();
     });
@@ -150,10 +151,13 @@ async fn what_is_not_kept_in_time_never_is() {
 async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let (first, begun) = held_up(&store).await;
-    let (go, wait) = mpsc::channel();
+    let (go, wait) = mpsc::sync_channel(1);
     let rest = async {
         // Into the same commit, behind what is kept.
-        let hold = store.write("hold", move |_| Ok(wait.recv().unwrap()));
+        let hold = store.write("hold", move |_| {
+            wait.recv().unwrap();
+            Ok(())
+        });
         let release = async { first.send(()).unwrap() };
         tokio::join!(hold, release).0.unwrap();
     };
