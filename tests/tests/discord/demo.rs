@@ -95,7 +95,8 @@ fn is_stopped_and_steered(talk: &mut Talk<'_>) {
     stage.press(stage.ann, &card, "Stop");
     talk.answered();
     stage.shows(&card, "Cancelled");
-    talk.say("slow 4000\nEnded.", "[steered: look here]\nEnded.");
+    // Longer than Discord's budget for new messages may make a card wait.
+    talk.say("slow 9000\nEnded.", "[steered: look here]\nEnded.");
     stage.said(thread, "Working");
     let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("look here"))]);
     stage.answer(&steered);
