@@ -195,7 +195,7 @@ impl Inlet {
         drop(lane);
         self.inner.prune(at);
         amended.unwrap_or_else(|failure| match failure.code {
-            Code::LimitReached => Amended::TooLate,
+            Code::LimitReached if !failure.retryable => Amended::TooLate,
             _ if is_for_now(&failure) => Amended::Later { why: failure.to_string() },
             code => {
                 tracing::info!(%code, %failure, message_id, "a change to a message comes too late");

@@ -228,6 +228,8 @@ pub struct Interaction {
     pub channel: Snowflake,
     /// The channel of the thread, where the service says so: a click often comes without.
     pub parent: Option<Snowflake>,
+    /// Whether the channel is a thread, where the service says so.
+    pub is_thread: Option<bool>,
     /// Who it was.
     pub who: Member,
     /// What the bot may do in that channel, as bits.

@@ -24,9 +24,12 @@ fn worth(event: &Event) -> Worth {
     match event {
         Event::Command(_) | Event::Click(_) | Event::ModalSubmit(_) => Worth::Once,
         Event::Autocomplete(_) => Worth::Now,
-        Event::Ready(_) | Event::Gap { .. } | Event::Failed(_) => Worth::Always,
-        Event::Resumed
-        | Event::Message(_)
+        Event::Ready(_)
+        | Event::Resumed
+        | Event::Disconnected { .. }
+        | Event::Gap { .. }
+        | Event::Failed(_) => Worth::Always,
+        Event::Message(_)
         | Event::MessageEdited(_)
         | Event::MessagesDeleted { .. }
         | Event::ThreadCreated(_)
@@ -38,7 +41,6 @@ fn worth(event: &Event) -> Worth {
         | Event::GuildGone { .. }
         | Event::GuildBack(_)
         | Event::Unknown { .. }
-        | Event::Disconnected { .. }
         | Event::Alarm(_) => Worth::Again,
     }
 }
@@ -141,6 +143,7 @@ mod tests {
             guild: None,
             channel: Snowflake(3),
             parent: None,
+            is_thread: None,
             who: Member { user, roles: Vec::new(), permissions: None },
             app_permissions: None,
             locale: None,

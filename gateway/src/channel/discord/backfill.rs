@@ -129,7 +129,10 @@ impl Lane {
             Ok(false) => return,
             // Whoever spoke took the thread out, and that was told by nobody either.
             Ok(true) => {
-                self.look_until().await;
+                if let Err(fault) = self.look_at_thread().await {
+                    tracing::info!(thread_id = %self.channel, %fault, "it is looked at before the next word there");
+                    self.inner.known.is_lost_sight_of(self.channel);
+                }
                 return;
             }
             Err(fault) => fault,

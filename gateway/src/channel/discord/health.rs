@@ -92,7 +92,7 @@ impl Inner {
         if !self.pulse.is_up() {
             return Some("its bot is not connected to Discord".to_owned());
         }
-        if self.known.shut().contains(&at) {
+        if self.known.was_refused(at) {
             return Some("its bot may not read there (View Channel, Read Message History)".to_owned());
         }
         let is_elsewhere = guild.is_some_and(|guild| !is_there(guild));

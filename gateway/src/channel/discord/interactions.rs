@@ -187,10 +187,11 @@ impl Inner {
     }
 
     async fn inbound(&self, at: &Interaction, text: String) -> Inbound {
-        let parent = match at.parent {
-            Some(parent) => Some(parent),
-            None => self.parent_of(at.channel).await,
-        };
+        let is_known = at.parent.is_some() || at.is_thread == Some(false);
+        if is_known {
+            self.known.is_at(at.channel, at.parent, at.guild);
+        }
+        let parent = if is_known { at.parent } else { self.parent_of(at.channel).await };
         Inbound {
             author_id: at.who.user.id.to_string(),
             approves: self.settings().door.approves(&at.who),

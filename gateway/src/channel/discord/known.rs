@@ -86,6 +86,8 @@ struct Facts {
     spots: HashMap<Snowflake, Spot>,
     /// Bound conversations that the bot was refused when it last looked.
     shut: BTreeSet<Snowflake>,
+    /// Those of them in which nobody has asked.
+    assumed: BTreeSet<Snowflake>,
     /// The last message of a conversation, whoever said it.
     last: HashMap<Snowflake, Snowflake>,
     /// Until when a sign is not shown in a channel and its threads: Discord did not allow it.
@@ -157,6 +159,7 @@ impl Known {
             }
         }
         facts.shut.remove(&at);
+        facts.assumed.remove(&at);
         facts.last.remove(&at);
         facts.looked_at.remove(&at);
     }
@@ -185,7 +188,22 @@ impl Known {
     /// The bot was let in or refused when it looked at a bound conversation. Whether that is new.
     pub(super) fn is_shut(&self, id: Snowflake, shut: bool) -> bool {
         let mut facts = self.facts();
+        facts.assumed.remove(&id);
         if shut { facts.shut.insert(id) } else { facts.shut.remove(&id) }
+    }
+
+    /// A bound conversation is taken to be shut, since others of its channel are: nobody has asked there.
+    pub(super) fn is_taken_for_shut(&self, id: Snowflake) {
+        let mut facts = self.facts();
+        if facts.shut.insert(id) {
+            facts.assumed.insert(id);
+        }
+    }
+
+    /// Whether the bot was refused in a conversation itself when it last looked.
+    pub(super) fn was_refused(&self, id: Snowflake) -> bool {
+        let facts = self.facts();
+        facts.shut.contains(&id) && !facts.assumed.contains(&id)
     }
 
     /// Bound conversations that the bot was refused when it last looked.
@@ -308,6 +326,11 @@ impl Known {
         facts.looked_at.insert(at);
     }
 
+    /// Something happened to a conversation that could not be looked at.
+    pub(super) fn is_lost_sight_of(&self, at: Snowflake) {
+        self.facts().looked_at.remove(&at);
+    }
+
     /// Whether a sign may be tried in a conversation. Times are milliseconds of the Unix epoch.
     pub(super) fn may_show(&self, sign: Sign, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
@@ -325,7 +348,7 @@ impl Known {
     /// What the bot may do in some places is not what it was: what was refused there may be tried at once.
     pub(super) fn rights_changed(&self, at: Place) {
         let mut facts = self.facts();
-        let Facts { spots, refused, .. } = &mut *facts;
+        let Facts { spots, refused, denied, .. } = &mut *facts;
         let is_meant = |channel: Snowflake| match at {
             Place::Channel(id) => channel == id,
             Place::Guild(guild) => spots.iter().any(|(id, spot)| {
@@ -333,6 +356,7 @@ impl Known {
             }),
         };
         refused.retain(|(channel, _), _| !is_meant(*channel));
+        denied.retain(|channel, _| !is_meant(*channel));
     }
 
     /// When somebody last spoke there, in milliseconds of the Unix epoch.

@@ -63,7 +63,8 @@ impl Lanes {
     /// Puts something into a lane. Never waits.
     pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
         let mut job = job;
-        while let Put::Closed(back) = self.open(tasks, channel).put(job) {
+        let is_read_again = matches!(job, Job::Message(_) | Job::Unsure(..));
+        while let Put::Closed(back) = self.open(tasks, channel).put(job, is_read_again) {
             job = back;
         }
     }

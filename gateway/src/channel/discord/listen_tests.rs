@@ -197,6 +197,7 @@ fn typing() -> Event {
         guild: Some(Snowflake(9)),
         channel: Snowflake(99),
         parent: None,
+        is_thread: None,
         who: Member { user: user(ANN), roles: vec![], permissions: None },
         app_permissions: None,
         locale: None,

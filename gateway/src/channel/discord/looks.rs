@@ -72,10 +72,12 @@ impl Inner {
         if self.known.is_followed(at) {
             return Ok(());
         }
-        let era = self.known.era();
+        let (era, last_ms) = (self.known.era(), self.known.last_ms(at));
         // That it was taken out again is told in the lane, in the order of what happened.
         if let Some(shelf) = self.look(at).await?
             && self.is_put_away(at, &shelf)
+            // Who spoke there meanwhile took it out.
+            && self.known.last_ms(at) == last_ms
         {
             self.rest.put_away(at, true);
         }

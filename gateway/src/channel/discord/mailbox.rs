@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
+/// What no read brings back has so many times the room.
+const RESERVE: usize = 16;
+
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
@@ -40,11 +43,12 @@ impl<T> Waiting<T> {
         Self { jobs: VecDeque::new(), most, wants_read: false, is_closed: false }
     }
 
-    fn put(&mut self, job: T) -> Put<T> {
+    fn put(&mut self, job: T, is_read_again: bool) -> Put<T> {
         if self.is_closed {
             return Put::Closed(job);
         }
-        if self.jobs.len() >= self.most {
+        let most = if is_read_again { self.most } else { self.most * RESERVE };
+        if self.jobs.len() >= most {
             self.wants_read = true;
             return Put::Full;
         }
@@ -93,9 +97,9 @@ impl<T> Mailbox<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in. Never waits.
-    pub(super) fn put(&self, job: T) -> Put<T> {
-        let put = self.lock().put(job);
+    /// Puts something in. Never waits. Whether a read brings it back decides how much room there is for it.
+    pub(super) fn put(&self, job: T, is_read_again: bool) -> Put<T> {
+        let put = self.lock().put(job, is_read_again);
         self.more.notify_one();
         put
     }
@@ -167,7 +171,7 @@ mod tests {
             let (mut kept, mut out, mut owes_read, mut is_closed) = (Vec::new(), Vec::new(), false, false);
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
-                    Step::Put => match waiting.put(number) {
+                    Step::Put => match waiting.put(number, true) {
                         Put::Kept => kept.push(number),
                         Put::Full => owes_read = true,
                         Put::Closed(back) => prop_assert!(is_closed && back == number),
@@ -201,6 +205,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_no_read_brings_back_has_more_room() {
+        let mut waiting = Waiting::new(1);
+        assert_eq!([waiting.put(1, true), waiting.put(2, true)], [Put::Kept, Put::Full]);
+        assert_eq!(waiting.put(3, false), Put::Kept);
+        assert_eq!([waiting.next(), waiting.next()], [Some(Next::Read), Some(Next::Job(1))]);
+        assert_eq!(waiting.next(), Some(Next::Job(3)));
+        let kept = (0..100).filter(|number| waiting.put(*number, false) == Put::Kept).count();
+        assert_eq!(kept, RESERVE);
+    }
+
     /// A lane that ends at its idle time is not given anything at that moment that nobody takes.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_comes_while_a_lane_ends_is_taken_or_given_back() {
@@ -219,7 +234,7 @@ mod tests {
             });
             let mut kept = 0;
             for number in 0..3 {
-                kept += i32::from(mailbox.put(number) == Put::Kept);
+                kept += i32::from(mailbox.put(number, true) == Put::Kept);
                 tokio::task::yield_now().await;
             }
             assert_eq!(taken.await.ok(), Some(kept));

@@ -129,6 +129,8 @@ pub(super) struct Reads {
     paces: (Pace, Pace),
     /// By channel.
     tries: BTreeMap<Snowflake, Try>,
+    /// By channel: those that were taken to be shut without a question.
+    assumed: BTreeMap<Snowflake, Vec<Snowflake>>,
     rounds: usize,
 }
 
@@ -225,10 +227,18 @@ impl Reads {
         let mut todo = Todo::default();
         let found = self.tries.iter().find(|(_, a_try)| a_try.first == at).map(|(channel, _)| *channel);
         let Some((channel, mut a_try)) = found.and_then(|channel| self.tries.remove_entry(&channel)) else {
+            if came == Came::Read
+                && let Some((_, others)) =
+                    self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
+            {
+                // It was not the channel.
+                todo.read = others.into_iter().filter(|id| *id != at).collect();
+            }
             return todo;
         };
         a_try.refused += usize::from(came == Came::Refused);
         if came == Came::Read {
+            self.assumed.remove(&channel);
             todo.read = [a_try.open, a_try.shut].concat();
         } else if a_try.refused < REFUSED_MAX && !a_try.open.is_empty() {
             a_try.first = a_try.open.remove(0);
@@ -237,6 +247,7 @@ impl Reads {
             self.tries.insert(channel, a_try);
         } else if came == Came::Refused {
             todo.shut = a_try.open;
+            self.assumed.insert(channel, todo.shut.clone());
         } else if !a_try.shut.is_empty() {
             a_try.first = a_try.shut.remove(0);
             a_try.until = now + PATIENCE;

@@ -177,6 +177,22 @@ fn h08_where_somebody_speaks_is_read_first_and_once() {
     assert_eq!(reads.came(s(4), Snowflake(11), Came::Read), Todo::default());
 }
 
+/// Threads of a channel may be shut without the channel being so: the first one that turns out to be readable brings the
+/// others.
+#[test]
+fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
+    let mut world = World::new(threads(20, false));
+    let may = |id: Snowflake| id.0 > 101;
+    world.reads.want(Scope::All, s(0));
+    world.until(s(60), &may);
+    assert_eq!(world.asked, ids(&[100, 101]));
+    // The slow look, or somebody who speaks there.
+    world.apply(s(80), Todo { read: ids(&[110]), shut: Vec::new() }, &may);
+    world.asked.sort();
+    assert_eq!(world.asked, ids(&(100..120).collect::<Vec<_>>()));
+    assert!(world.bound.iter().all(|spot| spot.is_shut != may(spot.id)));
+}
+
 #[test]
 fn a_scope_holds_what_may_be_in_it() {
     let unknown = Spot { guild: None, ..thread(11, 1, false) };

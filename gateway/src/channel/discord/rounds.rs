@@ -130,9 +130,11 @@ impl Ear {
     }
 
     fn spot(&self, id: Snowflake, parent: Option<Snowflake>) -> Spot {
-        let known = self.inner.known.spot(id).unwrap_or_default();
         let is_shut = self.inner.known.was_shut(id);
-        Spot { id, parent: known.parent.or(parent), guild: known.guild, is_shut }
+        match self.inner.known.spot(id) {
+            Some(known) => Spot { id, parent: known.parent, guild: known.guild, is_shut },
+            None => Spot { id, parent, guild: None, is_shut },
+        }
     }
 
     /// Has read what is due.
@@ -153,7 +155,7 @@ impl Ear {
             );
         }
         for id in todo.shut {
-            self.inner.known.is_shut(id, true);
+            self.inner.known.is_taken_for_shut(id);
         }
         for id in todo.read {
             self.lanes.read(&mut self.tasks, id);

@@ -187,6 +187,7 @@ mod tests {
             guild: None,
             channel: Snowflake(3),
             parent: None,
+            is_thread: None,
             who: Member { user, roles: Vec::new(), permissions: None },
             app_permissions: None,
             locale: None,

@@ -321,7 +321,8 @@ impl Machine {
             "guild_id": id(channel.guild_id),
             "type": channel.kind,
             "name": channel.name,
-            "parent_id": channel.parent_id.map(id),
+            // Channels hang in a category, as in every server that people make.
+            "parent_id": id(channel.parent_id.unwrap_or(channel.guild_id + 1)),
             "last_message_id": channel.last_message_id.map(id),
             "rate_limit_per_user": channel.slowmode_s,
             "flags": 0,

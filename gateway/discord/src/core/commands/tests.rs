@@ -58,6 +58,7 @@ fn command(name: &str, options: Vec<Given>) -> Command {
         guild: None,
         channel: Snowflake(3),
         parent: None,
+        is_thread: None,
         who: Member { user, roles: Vec::new(), permissions: None },
         app_permissions: None,
         locale: None,

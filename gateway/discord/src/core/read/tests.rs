@@ -225,10 +225,33 @@ fn at() -> Interaction {
         guild: Some(Snowflake(5)),
         channel: Snowflake(40),
         parent: Some(Snowflake(10)),
+        is_thread: Some(true),
         who: Member { user: user(9, "ann"), roles: vec![Snowflake(31)], permissions: Some(8) },
         app_permissions: Some(2048),
         locale: Some("de".to_owned()),
         attachment_limit: Some(10_485_760),
+    }
+}
+
+/// What a channel hangs from is a category, and what a thread hangs from its channel.
+#[test]
+fn a_channel_in_a_category_is_no_thread() {
+    for (channel, parent, is_thread) in [
+        (json!({ "id": "40", "type": 11, "parent_id": "10" }), Some(10), Some(true)),
+        (json!({ "id": "40", "type": 12, "parent_id": "10" }), Some(10), Some(true)),
+        (json!({ "id": "40", "type": 0, "parent_id": "10" }), None, Some(false)),
+        (json!({ "id": "40", "type": 5, "parent_id": null }), None, Some(false)),
+        (json!({ "id": "40", "parent_id": "10" }), None, None),
+        (Json::Null, None, None),
+    ] {
+        let mut data = interaction(2, json!({ "id": "300", "name": "acp", "type": 1 }));
+        data["channel"] = channel.clone();
+        let Event::Command(command) = one("INTERACTION_CREATE", &data) else { panic!("{channel}") };
+        assert_eq!(
+            (command.at.parent, command.at.is_thread),
+            (parent.map(Snowflake), is_thread),
+            "{channel}"
+        );
     }
 }
 

@@ -317,6 +317,22 @@ pub(super) struct Interaction {
     pub(super) message: Option<Id>,
 }
 
+/// A channel, with what tells a thread: what another kind hangs from is a category.
+#[derive(Deserialize)]
+struct Kind {
+    id: Snowflake,
+    #[serde(default, rename = "type")]
+    kind: Option<u64>,
+    #[serde(default)]
+    parent_id: Option<Snowflake>,
+}
+
+impl Kind {
+    fn is_thread(&self) -> Option<bool> {
+        self.kind.map(|kind| (10..=12).contains(&kind))
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct At {
     id: Snowflake,
@@ -327,7 +343,7 @@ pub(super) struct At {
     #[serde(default)]
     channel_id: Option<Snowflake>,
     #[serde(default)]
-    channel: Option<Place>,
+    channel: Option<Kind>,
     #[serde(default)]
     member: Option<Standing>,
     #[serde(default)]
@@ -353,7 +369,8 @@ impl At {
             token: Secret::new(self.token),
             guild: self.guild_id,
             channel: channel.ok_or_else(|| missing("a channel"))?,
-            parent: place.and_then(|channel| channel.parent_id),
+            parent: place.filter(|it| it.is_thread() == Some(true)).and_then(|channel| channel.parent_id),
+            is_thread: place.and_then(Kind::is_thread),
             who: member.of(user),
             app_permissions: self.app_permissions,
             locale: self.locale,
