@@ -87,7 +87,7 @@ pub(crate) async fn run(
             biased;
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_owing(&store, &mut marks).await,
-            _ = tidy.tick() => look_again(&store, &mut marks, &mut tidied).await,
+            _ = tidy.tick() => if !look_again(&store, &mut marks, &mut tidied).await { continue },
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
         }
@@ -154,7 +154,8 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
 
 /// Where a card could not be folded, or a message could not be amended, that is tried again, also where nothing is
 /// journaled any more. Cards each time; messages at some of the `times`, since they may be waiting for somebody for hours.
-async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) {
+/// Whether there is such a one.
+async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(TIDY_TIMES);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
@@ -164,15 +165,18 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) {
         }
         Ok(found)
     };
-    for id in store.read("delivery_open", read).await.unwrap_or_else(|error| {
+    let found = store.read("delivery_open", read).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "delivery cannot look for open cards and messages with buttons");
         Vec::new()
-    }) {
+    });
+    let is_any = !found.is_empty();
+    for id in found {
         let mark = marks.entry(id).or_default();
         if !mark.busy {
             mark.cursor = None;
         }
     }
+    is_any
 }
 
 async fn look(store: &Store, marks: &Marks) -> Vec<Due> {

@@ -53,7 +53,7 @@ impl Owner {
                     return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is no machine id"));
                 }
                 let on_record = self.admit_gateway(*instance_id, *epoch, home, peer)?;
-                (Who::Gateway(*instance_id), *epoch, on_record)
+                (Who::Gateway(*instance_id), *epoch, Some(on_record))
             }
         };
         tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
@@ -76,7 +76,7 @@ impl Owner {
         epoch: u64,
         home: &Home,
         peer: Peer,
-    ) -> Result<Option<OnRecord>, Refusal> {
+    ) -> Result<OnRecord, Refusal> {
         let uid = peer.uid;
         let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
         let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
@@ -101,9 +101,8 @@ impl Owner {
             }
             self.make_room_for_gateway(uid)?;
         }
-        let is_new = self.installations.get(&gateway) != Some(&installation);
-        let on_record: Option<OnRecord> =
-            is_new.then(|| Box::pin(self.context.store.record_installation(&installation)) as OnRecord);
+        // Also when it is known already: the last time it may not have been written.
+        let on_record: OnRecord = Box::pin(self.context.store.record_installation(&installation));
         self.installations.insert(gateway, installation);
         self.detached_at_ms.remove(&gateway);
         let old: Vec<LinkId> =

@@ -19,56 +19,74 @@ impl Pass {
     pub(super) async fn tidy(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
         let over = self.store.read("delivery_over", move |db| buttons::over(db, &at, &key)).await?;
-        self.amend(binding, channel, over).await
+        let mut is_done = true;
+        for message in over {
+            is_done &= self.amend(binding, channel, message).await?;
+        }
+        Ok(is_done)
     }
 
-    /// Takes the buttons from messages that are over, and says in them what became of it. Whether all of them say it now.
-    pub(super) async fn amend(
+    /// The same before what is owed, which waits for it: not beyond the first one that cannot be amended just now.
+    pub(super) async fn amend_some(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
         over: Vec<ButtonMessage>,
-    ) -> Result<bool, StoreError> {
-        let mut is_done = true;
+    ) -> Result<(), StoreError> {
         for message in over {
-            let ButtonMessage { message_id, kind, text } = message;
-            // What became of it stands at its end.
-            let limit = channel.limit();
-            let text = if limit.fits(&text) { text } else { tail(&text, limit) };
-            let message = Outgoing {
-                kind,
-                text,
-                nonce: String::new(),
-                session_key: Some(binding.session_key.clone()),
-                run_id: None,
-                actions: Vec::new(),
-                not_before_ms: None,
-                others: Vec::new(),
-                tag: None,
-                files: Vec::new(),
-            };
-            let at = &binding.conversation;
-            let edit = async {
-                if !channel.can_edit() {
-                    return true;
-                }
-                let edited = channel.edit(at, &message_id, &message);
-                match tokio::time::timeout(Duration::from_millis(BESIDE_MS), edited).await {
-                    Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => true,
-                    Ok(EditOutcome::Failed { .. } | EditOutcome::Limited { .. }) | Err(_) => false,
-                }
-            };
-            let done = tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return Ok(false),
-                done = edit => done,
-            };
-            is_done &= done;
-            let (at, id) = (at.clone(), message_id.clone());
-            let tried = move |tx: &crate::store::Tx<'_>| buttons::tried(tx, &at, &id, done);
-            self.store.write("delivery_buttons", tried).await?;
+            if !self.amend(binding, channel, message).await? {
+                break;
+            }
         }
-        Ok(is_done)
+        Ok(())
+    }
+
+    /// Takes the buttons from a message that is over, and says in it what became of it. Whether it says it now.
+    async fn amend(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        message: ButtonMessage,
+    ) -> Result<bool, StoreError> {
+        let ButtonMessage { message_id, kind, text } = message;
+        // What became of it stands at its end.
+        let limit = channel.limit();
+        let text = if limit.fits(&text) { text } else { tail(&text, limit) };
+        let message = Outgoing {
+            kind,
+            text,
+            nonce: String::new(),
+            session_key: Some(binding.session_key.clone()),
+            run_id: None,
+            actions: Vec::new(),
+            not_before_ms: None,
+            others: Vec::new(),
+            tag: None,
+            files: Vec::new(),
+        };
+        let at = &binding.conversation;
+        let edit = async {
+            if !channel.can_edit() {
+                return Some(true);
+            }
+            let edited = channel.edit(at, &message_id, &message);
+            match tokio::time::timeout(Duration::from_millis(BESIDE_MS), edited).await {
+                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(true),
+                // That it was not even asked says nothing of the message.
+                Ok(EditOutcome::Limited { .. }) => None,
+                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(false),
+            }
+        };
+        let done = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Ok(false),
+            done = edit => done,
+        };
+        let Some(done) = done else { return Ok(false) };
+        let (at, id) = (at.clone(), message_id.clone());
+        let tried = move |tx: &crate::store::Tx<'_>| buttons::tried(tx, &at, &id, done);
+        self.store.write("delivery_buttons", tried).await?;
+        Ok(done)
     }
 
     /// The answer of a run stands in the conversation: the message that asked for it shows that.

@@ -246,7 +246,7 @@ impl Pass {
             });
             let (list, over) = read.await?;
             if list.is_empty() {
-                self.amend(binding, channel, over).await?;
+                self.amend_some(binding, channel, over).await?;
                 return Ok(true);
             }
             for row in list {

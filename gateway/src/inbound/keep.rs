@@ -97,11 +97,17 @@ impl Inlet {
             true => Ok(None),
             false => kept(tx, &said).map(Some),
         };
-        let mut write = std::pin::pin!(self.inner.store.write("inbox_keep", insert));
+        let store = self.inner.store.clone();
+        let mut write = Box::pin(async move { store.write("inbox_keep", insert).await });
         let mut done = tokio::time::timeout(patience, &mut write).await;
         if done.is_err() && decided.swap(true, Ordering::SeqCst) {
-            done = tokio::time::timeout(COMMIT, write).await;
+            done = tokio::time::timeout(COMMIT, &mut write).await;
             if done.is_err() {
+                // Who looks for what is left to be done looks when the commit has come to its end, and not before.
+                tokio::spawn(async move {
+                    drop(write.await);
+                    drop(hold);
+                });
                 return Kept::Unknown { why: "its commit takes long".to_owned() };
             }
         }
@@ -159,6 +165,9 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome) -> String {
     let said = outcome.text();
     match outcome {
         Outcome::Ignored { .. } => String::new(),
+        Outcome::Refused { .. } if is_private => {
+            format!("{}: use it again.", what.replace("only be done now", "not be done"))
+        }
         Outcome::Refused { .. } => format!("{}: {said}", what.replace("only be done now", "not be done")),
         _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
         _ if is_private || said.is_empty() => format!("{what}."),

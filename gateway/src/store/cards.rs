@@ -48,14 +48,18 @@ fn known(row: &Row<'_>) -> Result<Known, StoreError> {
 pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> Result<Cards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
+    // Of runs that are over only those of which it is time: see [`left_open`].
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
-        WHERE binding_key = ?1 AND folded = 0 ORDER BY rowid";
+        WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
+        OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY rowid";
     let running = first(db, RUNNING, [key.as_str()], |row| id(row, "run_id"))?;
     let running = match running {
         Some(run_id) => Some((run_id, before(db, run_id)?)),
         None => None,
     };
-    let open = all(db, OPEN, [binding_id.to_string()], |row| Ok((id(row, "run_id")?, known(row)?)))?;
+    let run_id = running.map(|(run_id, _)| run_id.to_string());
+    let keys = params![binding_id.to_string(), run_id, Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms())];
+    let open = all(db, OPEN, keys, |row| Ok((id(row, "run_id")?, known(row)?)))?;
     Ok(Cards { running, open })
 }
 

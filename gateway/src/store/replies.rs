@@ -39,7 +39,9 @@ pub(crate) fn begin(
     let tag = match kept {
         Some(tag) => tag,
         None => {
-            let (tag, print) = tag::choose(text, nonce, |print| is_under_way(db, at, print))?;
+            let (tag, print) = tag::choose(text, nonce, |print| {
+                Ok::<bool, StoreError>(is_under_way(db, at, print)? || is_unknown(db, at, print)?)
+            })?;
             let keys =
                 params![nonce, at.channel, at.account_id, at.conversation_id, tag, print, Int(now_ms())];
             run(db, NEW, keys)?;

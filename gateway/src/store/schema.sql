@@ -107,6 +107,8 @@ CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id
 WHERE status IN ('active','parked');
 CREATE INDEX acp_bindings_of_conversation ON acp_bindings (channel, account_id, thread_id);
 
+CREATE INDEX acp_bindings_living ON acp_bindings (status) WHERE status IN ('active','ending');
+
 CREATE INDEX acp_bindings_of_session ON acp_bindings (session_key) WHERE status <> 'ended';
 
 CREATE TRIGGER acp_bindings_live_target_new BEFORE INSERT ON acp_bindings
@@ -201,6 +203,9 @@ CREATE TABLE acp_delivery_part (
   updated_at INTEGER NOT NULL,
   UNIQUE (binding_key, session_seq, part_no)
 ) STRICT;
+
+CREATE INDEX acp_delivery_part_sent ON acp_delivery_part (binding_key, updated_at, message_id)
+  WHERE state = 'sent';
 
 CREATE INDEX acp_delivery_part_pending ON acp_delivery_part (binding_key, session_seq, part_no)
 WHERE state IN ('planned','sending','uncertain');
