@@ -55,8 +55,10 @@ impl People {
         for number in 0..ROOMS {
             let (feels_like_it, mut said) = (self.seed.below(100) < 30, self.words(number));
             let verdict = if self.seed.below(3) == 0 { "/acp deny" } else { "/acp allow" };
-            // A question that is seen is answered, or left alone.
-            let is_asked = service.last_kind(&room(number)).is_some_and(|kind| kind == "permission");
+            // A question that is seen is answered, or left alone: there are rooms where nobody looks at any.
+            let is_looked_at = number % 3 > 0;
+            let is_asked =
+                is_looked_at && service.last_kind(&room(number)).is_some_and(|kind| kind == "permission");
             if is_asked {
                 said = vec![verdict.to_owned()];
             }

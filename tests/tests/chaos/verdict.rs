@@ -182,6 +182,10 @@ fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message
         let parts = parts_of(journal, name);
         let unsure = parts.iter().filter(|part| part.state != "sent").count();
         assert_eq!(unsure, 0, "parts of {name} were given up");
+        let answered = outcomes_of(journal, name).iter().filter(|outcome| is_shown(outcome)).count();
+        let says = |part: &&Part| part.text.starts_with("The permission is settled. Answered: ");
+        let told = parts.iter().filter(says).count();
+        assert!(told >= answered, "{answered} answers of people in {name}, and {told} are told");
         let is_part = |message: &&Message| parts.iter().any(|part| part.nonce == message.text.nonce);
         let shown: Vec<(&str, &str, &str, Option<&str>)> = held
             .iter()
@@ -231,17 +235,27 @@ fn without_advice(text: &str) -> &str {
     said.rsplit_once(" (").map_or(said, |(said, _)| said)
 }
 
-/// What people in a conversation are owed by what was done about their messages.
-fn replies_of(journal: &Connection, conversation: &str) -> Vec<String> {
+/// What came of the messages of a conversation.
+fn outcomes_of(journal: &Connection, conversation: &str) -> Vec<Value> {
     let sql = "SELECT outcome_json FROM acp_inbox WHERE conversation_id = ?1 AND channel = 'fake'";
     let mut statement = journal.prepare(sql).unwrap();
     let rows = statement.query_map([conversation], |row| row.get::<_, String>(0)).unwrap();
-    let said = |text: String| {
-        let outcome: Value = serde_json::from_str(&text).unwrap();
+    rows.map(|row| serde_json::from_str(&row.unwrap()).unwrap()).collect()
+}
+
+/// Whether the conversation shows by itself what came of a message: a question is settled there for everybody.
+fn is_shown(outcome: &Value) -> bool {
+    outcome["is_shown"] == true
+}
+
+/// What people in a conversation are owed by what was done about their messages.
+fn replies_of(journal: &Connection, conversation: &str) -> Vec<String> {
+    let said = |outcome: Value| {
         let text = outcome["text"].as_str().or_else(|| outcome["failure"]["message"].as_str());
         text.unwrap_or_default().trim().to_owned()
     };
-    rows.map(|row| said(row.unwrap())).filter(|text| !text.is_empty()).collect()
+    let told = outcomes_of(journal, conversation).into_iter().filter(|outcome| !is_shown(outcome));
+    told.map(said).filter(|text| !text.is_empty()).collect()
 }
 
 /// The names in a text that are of one message alone.
