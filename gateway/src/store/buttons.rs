@@ -61,7 +61,8 @@ pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> R
     Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
 }
 
-/// The messages of a conversation whose buttons mean nothing any more, with what they are to say from now on.
+/// The messages of a conversation whose buttons mean nothing any more, with what they are to say from now on. Those
+/// that could not be changed before come last: they hold up no other.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
@@ -71,7 +72,7 @@ pub(crate) fn over(
     session: &SessionKey,
 ) -> Result<Vec<ButtonMessage>, StoreError> {
     const SQL: &str = "SELECT message_id, about_json, kind, text FROM acp_button_message WHERE session_key = ?1 \
-        AND channel = ?2 AND account_id = ?3 AND conversation_id = ?4 ORDER BY message_id LIMIT ?5";
+        AND channel = ?2 AND account_id = ?3 AND conversation_id = ?4 ORDER BY tries, message_id LIMIT ?5";
     let keys = params![session.as_str(), at.channel, at.account_id, at.conversation_id, ROWS_MAX];
     let found = all(db, SQL, keys, |row| {
         let message = ButtonMessage {
