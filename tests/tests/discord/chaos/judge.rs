@@ -10,7 +10,7 @@
 //! - that a message waits for its turn, at most once for each;
 //! - a card for each message at the most, which says that the turn is over;
 //! - where the agent asks, its question at most once, which says what became of it, with nothing left to press; and what
-//!   is said about a press;
+//!   is said about a press: to whoever made it, or to the thread, once, where they could not be told;
 //! - that the agent ended, once for each time at which one was killed, and when it ended before it was ready, why.
 //!
 //! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
@@ -26,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAILED: &str = "The turn failed (";
 /// That a message waits.
 const WAITS: &str = "The agent is busy: queued behind ";
+/// With this begins what a thread is told of a press of which nobody could tell whoever made it.
+pub(super) const LATE: &str = "`/acp answer` of ";
 /// With this a question begins.
 pub(super) const ASKS: &str = "The agent asks for a permission: ";
 /// With these a card begins that is over.
@@ -80,6 +82,8 @@ pub(super) struct Case {
     pub(super) said: Vec<Said>,
     /// When agents died.
     pub(super) strikes: Vec<Strike>,
+    /// How many presses there were in each thread.
+    pub(super) presses: BTreeMap<Id, usize>,
     /// How often agents got what, as they wrote down themselves.
     pub(super) received: BTreeMap<String, usize>,
 }
@@ -137,6 +141,8 @@ struct Shown {
     waits: usize,
     /// How many cards there are.
     cards: usize,
+    /// How often it was said what came of a press.
+    lates: usize,
     /// What questions are about.
     asked: Vec<String>,
     /// When it was said that an agent ended.
@@ -200,6 +206,9 @@ impl<'a> Judge<'a> {
         if shown.cards > said.len() {
             self.wrong(Wrong::Unknown { text: format!("{} cards in {thread}", shown.cards) });
         }
+        if shown.lates > self.case.presses.get(&thread).copied().unwrap_or_default() {
+            self.wrong(Wrong::Unknown { text: format!("{LATE}: {} times in {thread}", shown.lates) });
+        }
         self.asked(&said, &shown.asked);
         self.ends(thread, &shown.ends);
         let owners = self.owners(&said, &shown.finals);
@@ -240,6 +249,8 @@ impl<'a> Judge<'a> {
                 shown.asked.push(tokens(about).next().unwrap_or_default().to_owned());
             } else if text.starts_with(WAITS) {
                 shown.waits += 1;
+            } else if text.starts_with(LATE) {
+                shown.lates += 1;
             } else if begins(&ENDED) {
                 shown.ends.push(message.created_ms);
             } else {

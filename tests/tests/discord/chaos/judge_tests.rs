@@ -35,6 +35,7 @@ fn case() -> Case {
         before: BTreeSet::from([5, 6]),
         said,
         strikes: Vec::new(),
+        presses: BTreeMap::new(),
         received,
     }
 }
@@ -103,6 +104,25 @@ fn failed(told: &str) -> Message {
     let text =
         format!("{told}The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.{LINE}");
     message(ONE, text.trim_start())
+}
+
+/// Each press is told to its thread at the most once.
+#[test]
+fn what_came_of_a_press_may_be_told_to_the_thread_once() {
+    let late = || message(ONE, "`/acp answer` of boss could only be done now.");
+    let refused = || message(ONE, "`/acp answer` of boss could not be done: use it again.");
+    let unknown = |times| Wrong::Unknown { text: format!("{LATE}: {times} times in {ONE}") };
+    for (presses, told, want) in [
+        (1, vec![late()], vec![]),
+        (2, vec![late(), refused()], vec![]),
+        (0, vec![late()], vec![unknown(1)]),
+        (1, vec![late(), refused()], vec![unknown(2)]),
+    ] {
+        let case = Case { presses: BTreeMap::from([(ONE, presses)]), ..case() };
+        let transcript = [told, good()].concat();
+        let want = Verdict { answered: 4, failed: 0, wrong: want };
+        assert_eq!(verdict(&case, transcript), want, "{presses}");
+    }
 }
 
 #[test]

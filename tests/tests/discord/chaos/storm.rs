@@ -44,6 +44,8 @@ pub(super) struct Storm {
     before: BTreeSet<Id>,
     /// The last press on each question.
     pressed: BTreeMap<Id, Id>,
+    /// How many presses there were in each thread.
+    presses: BTreeMap<Id, usize>,
     /// Messages that Discord had kept when the gateway was killed, and whose receipt never left.
     pub(super) between: BTreeSet<Id>,
     /// What was done how often.
@@ -60,8 +62,8 @@ impl Storm {
         let before = stage.fake.whole_transcript().iter().map(|message| message.id).collect();
         let (said, strikes) = (Vec::new(), Vec::new());
         let (between, tally) = (BTreeSet::new(), BTreeMap::new());
-        let pressed = BTreeMap::new();
-        Self { stage, threads, dirs, said, strikes, before, pressed, between, tally }
+        let (pressed, presses) = (BTreeMap::new(), BTreeMap::new());
+        Self { stage, threads, dirs, said, strikes, before, pressed, presses, between, tally }
     }
 
     fn count(&mut self, what: &'static str) {
@@ -99,6 +101,7 @@ impl Storm {
             let used = self.stage.fake.click(self.stage.boss, message.id, &button(message, &label));
             if let Ok(used) = used {
                 self.pressed.insert(message.id, used.id);
+                *self.presses.entry(message.channel_id).or_default() += 1;
                 self.count("presses");
             }
         }
@@ -332,6 +335,7 @@ impl Storm {
             before: self.before,
             said: self.said,
             strikes: self.strikes,
+            presses: self.presses,
             received,
         };
         let mut kept = Vec::new();
