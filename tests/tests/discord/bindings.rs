@@ -73,6 +73,9 @@ fn d02_d04_r_a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
 fn d15_r_a_channel_of_the_configuration_works_from_its_first_word() {
     let stage = Stage::new(&[], "");
     stage.fake.post(stage.ann, stage.channel, "say not yet");
+    // When that is answered, what was said before has been dealt with.
+    stage.fake.post(stage.ann, stage.channel, "/acp sessions");
+    until(SOON, "the command is answered", || !stage.told(stage.channel).is_empty());
     let path = stage.house.world.path("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
     let cwd = stage.house.world.dir("work/project").display().to_string();
