@@ -4,15 +4,19 @@ use super::core::Machine;
 use super::core::gateway::{SocketId, ToSocket};
 use super::core::model::{Id, Ms};
 use super::store::{Store, StoreError};
+use crate::seed::Seed;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::Sender;
 
 /// The machine and what it needs.
 #[derive(Debug)]
 pub struct App {
     shared: Mutex<Shared>,
+    /// The longest time that what goes over the wire takes.
+    lag: Duration,
+    lags: Mutex<Seed>,
 }
 
 #[derive(Debug)]
@@ -32,10 +36,20 @@ impl App {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn new(store: Store, address: String) -> Result<Self, StoreError> {
+    pub fn new(store: Store, address: String, lag: Duration) -> Result<Self, StoreError> {
         let (world, settings) = store.load()?;
         let machine = Machine::new(world, settings, address);
-        Ok(Self { shared: Mutex::new(Shared { machine, store, sockets: HashMap::new() }) })
+        let lags = Mutex::new(Seed::from_number(machine_time()));
+        Ok(Self { shared: Mutex::new(Shared { machine, store, sockets: HashMap::new() }), lag, lags })
+    }
+
+    /// Takes as long as something that goes over the wire now: any time below the longest.
+    pub async fn travel(&self) {
+        if self.lag.is_zero() {
+            return;
+        }
+        let time = self.lags.lock().unwrap_or_else(PoisonError::into_inner).time_below(self.lag);
+        tokio::time::sleep(time).await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {

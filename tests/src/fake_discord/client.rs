@@ -19,6 +19,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 
+/// Environment variable: the longest time that a request, an answer or an event takes on its way, in milliseconds. What
+/// holds beside a Discord at once holds beside one that is far away, or a test does not wait for what it is about.
+const ENV_LAG: &str = "ACP_TEST_LAG_MS";
+
 /// A bot as a test knows it.
 #[derive(Debug, Clone)]
 pub struct BotHandle {
@@ -80,6 +84,7 @@ impl FakeDiscord {
         let mut child = Program::new(bin("fake-discord"))
             .args(["--listen", address, "--store"])
             .arg(store)
+            .args(["--lag-ms", &std::env::var(ENV_LAG).unwrap_or_else(|_| "0".to_owned())])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

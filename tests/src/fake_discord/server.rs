@@ -42,6 +42,9 @@ pub struct Args {
     /// Where to keep what is accepted; in memory where none is named.
     #[arg(long)]
     pub store: Option<PathBuf>,
+    /// The longest time that a request, an answer or an event takes on its way, in milliseconds. Events keep their order.
+    #[arg(long, default_value_t = 0)]
+    pub lag_ms: u64,
 }
 
 /// The program.
@@ -52,7 +55,7 @@ pub async fn main(args: Args) -> Result<(), StoreError> {
     let store = Store::open(args.store.as_deref())?;
     let listener = TcpListener::bind(args.listen).await?;
     let address = listener.local_addr()?.to_string();
-    let app = Arc::new(App::new(store, address.clone())?);
+    let app = Arc::new(App::new(store, address.clone(), Duration::from_millis(args.lag_ms))?);
     writeln!(std::io::stdout().lock(), "{}", json!({"listening": address}))?;
     let ticking = Arc::clone(&app);
     tokio::spawn(async move {
@@ -113,7 +116,10 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
         return Ok(plain(StatusCode::NOT_FOUND, &json!({"message": "404: Not Found", "code": 0})));
     };
     let call = read_call(inside.to_owned(), request).await?;
-    rest(app, call).await
+    app.travel().await;
+    let answer = rest(Arc::clone(&app), call).await;
+    app.travel().await;
+    answer
 }
 
 async fn collect(request: Request<Incoming>) -> Result<Bytes, std::io::Error> {

@@ -277,6 +277,7 @@ impl Stage {
 
     /// Checks what holds of everything that the bot ever sent, and ends the house in order.
     pub fn end(self) {
+        assert_eq!(self.fake.tally().late_responses, 0);
         self.end_and_look(|_| {});
     }
 
@@ -291,7 +292,6 @@ impl Stage {
             assert!(message.author_id != self.bot.user || message.pinged.is_empty(), "{message:?}");
         }
         let tally = self.fake.tally();
-        assert_eq!(tally.late_responses, 0);
         assert_eq!(tally.refused_with(&NEVER), 0, "a request that Discord never takes: {tally:?}");
         // For a token or an intent that somebody took away.
         let theirs = |code: &u16| [4004, 4014].contains(code);

@@ -80,7 +80,8 @@ fn an_intent_that_is_missing_is_said_with_what_to_click_and_mended_by_a_reload()
 fn a_reload_lets_people_in_and_out() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
-    stage.fake.post(stage.eve, thread, "say too early");
+    let early = stage.fake.post(stage.eve, thread, "say too early");
+    stage.was_read(thread, early);
     let let_in = |from: u64, to: u64| {
         let path = stage.house.world.path("gateway.toml");
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
