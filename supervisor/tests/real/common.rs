@@ -427,13 +427,30 @@ impl Client {
             if let Some(notice) = self.notices.pop_front() {
                 return Some(notice);
             }
-            let message =
-                tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("news in time");
-            match message {
-                Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
-                Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
-                Ok(Some(ToClient::Welcome(_) | ToClient::Refused(_)) | None) | Err(_) => return None,
+            self.try_recv().await?;
+        }
+    }
+
+    /// Takes in what comes next; `None` when the connection has ended.
+    async fn try_recv(&mut self) -> Option<()> {
+        let message = tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("news in time");
+        match message {
+            Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
+            Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
+            Ok(Some(ToClient::Welcome(_) | ToClient::Refused(_)) | None) | Err(_) => return None,
+        }
+        Some(())
+    }
+
+    /// What becomes of a request; `None` when the connection ends before that is known.
+    pub(crate) async fn try_call(&mut self, body: Request) -> Option<Result<Reply, Refusal>> {
+        let id = self.next;
+        self.try_send(body).await;
+        loop {
+            if let Some(at) = self.replies.iter().position(|(got, _)| *got == id) {
+                return self.replies.remove(at).map(|(_, result)| result);
             }
+            self.try_recv().await?;
         }
     }
 

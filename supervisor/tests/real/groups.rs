@@ -192,7 +192,7 @@ async fn c34_r_a_fork_bomb_is_over_at_once() {
     assert!(all.iter().all(|pid| !runs(*pid)) && marked(spec.lease_id).is_empty());
     let (took, pace) = (since.elapsed(), acp_testkit::pace::to_end(all.len()).unwrap());
     say(&format!("{} processes extinct after {took:?}; as many idle ones end in {pace:?}", all.len()));
-    assert!(took < std::time::Duration::from_secs(1) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
+    assert!(took < std::time::Duration::from_secs(5) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
     assert!(runs(bystander.adapter_pid.unwrap()) && runs(bystander.wrapper_pid.unwrap()));
 }
 

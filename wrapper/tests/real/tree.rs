@@ -189,7 +189,7 @@ fn c34_r_a_bounded_fork_bomb_is_extinct_soon() {
         assert_eq!(rig.hear_all().last(), Some(&done(ExitStatus::Exited(0))));
         let (took, pace) = (since.elapsed(), acp_testkit::pace::to_end(150).unwrap());
         println!("extinct after {took:?}; 150 idle processes end in {pace:?}");
-        assert!(took < Duration::from_secs(1) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
+        assert!(took < Duration::from_secs(5) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
         assert_eq!(rig.living(), Vec::<i32>::new());
     }
     assert_eq!(bystander.try_wait().unwrap(), None, "the bystander lives");

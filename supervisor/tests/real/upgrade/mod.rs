@@ -77,11 +77,23 @@ impl Reader {
                 self.client.try_send(Request::Ack { lease_id, offset }).await;
             }
             Some(_) => {}
-            None => {
-                self.client = again(&self.identity).await;
-                self.connections += 1;
-                let attached = self.client.attach(self.lease, self.all.len() as u64).await;
-                assert_eq!(attached.stdout_base, self.all.len() as u64);
+            None => self.attach_again().await,
+        }
+    }
+
+    /// On a new connection; the next upgrade may break that one too before it has attached.
+    async fn attach_again(&mut self) {
+        let offset = self.all.len() as u64;
+        loop {
+            self.client = again(&self.identity).await;
+            self.connections += 1;
+            let attach = Request::Attach { lease_id: self.lease, from_offset: offset };
+            match self.client.try_call(attach).await {
+                Some(Ok(Reply::Attached(attached))) => {
+                    return assert_eq!(attached.stdout_base, offset);
+                }
+                Some(other) => panic!("{other:?}"),
+                None => {}
             }
         }
     }
