@@ -6,6 +6,7 @@
 
 mod judge;
 mod plan;
+mod report;
 mod storm;
 
 use acp_tests::fake_discord::core::faults::RestFate;
@@ -13,6 +14,7 @@ use acp_tests::fake_discord::core::settings::Rule;
 use acp_tests::seed::Seed;
 use judge::{Wrong, judge};
 use plan::{Blow, THREADS, Turn, plan, token};
+use report::report;
 use std::time::Instant;
 use storm::Storm;
 
@@ -42,7 +44,7 @@ fn heavy_every_answer_is_there_once_whatever_dies() {
     eprintln!("{} answered, {} failed as they may", verdict.answered, verdict.failed);
     let held = between.iter().filter(|id| kept.iter().any(|message| message.id == **id)).count();
     eprintln!("{held} kills between a message and its receipt");
-    assert_eq!(verdict.wrong, [], "{steps:#?}");
+    assert!(verdict.wrong.is_empty(), "{}", report(&verdict.wrong, &case, &kept, &steps));
     assert_eq!(held, between.len(), "what Discord had kept is gone");
     let meant = steps.iter().filter(|step| step.blow == Blow::Between).count();
     assert!(held * 5 >= meant * 4, "{held} of {meant} kills found a message without a receipt");

@@ -111,6 +111,25 @@ pub(super) enum Wrong {
     Unasked { text: String },
 }
 
+impl Wrong {
+    /// Whether it holds all that a message says.
+    pub(super) fn quotes(&self, content: &str) -> bool {
+        let content = untagged(content);
+        let (Self::Elsewhere { text }
+        | Self::InParent { text }
+        | Self::Incomplete { text, .. }
+        | Self::Unstruck { text }
+        | Self::Open { text }
+        | Self::Unknown { text }
+        | Self::Unasked { text }
+        | Self::Twice { what: text }) = self
+        else {
+            return false;
+        };
+        !content.is_empty() && (text.contains(content) || content.contains(text.as_str()))
+    }
+}
+
 /// How it went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -388,7 +407,7 @@ fn without_footer(text: &str) -> Option<String> {
 }
 
 /// The names in a text that are of one message alone.
-fn tokens(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(|word| word.starts_with("tok-"))
 }
 
