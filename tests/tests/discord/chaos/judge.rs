@@ -10,7 +10,7 @@
 //! - that a message waits for its turn, at most once for each;
 //! - a card for each message at the most, which says that the turn is over;
 //! - where the agent asks, its question at most once, which says what became of it, with nothing left to press; and what
-//!   is said about a press;
+//!   is said about a press, which is said to everybody when a kill came between it and its acknowledgement;
 //! - that the agent ended, once for each time at which one was killed, and when it ended before it was ready, why.
 //!
 //! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
@@ -32,6 +32,8 @@ pub(super) const ASKS: &str = "The agent asks for a permission: ";
 const FOLDED: [&str; 4] = ["Done", "Failed", "Cancelled", "Not followed any more"];
 /// With these a card begins that is not.
 const OPEN: [&str; 2] = ["Working", "Waiting for a permission"];
+/// With this begins what is said to everybody about a press that was taken and never called so.
+const PRESSED_LATE: &str = "`/acp answer` of ";
 /// That an agent ended.
 const ENDED: [&str; 2] = ["The agent ended (", "The agent ended before it opened a session ("];
 
@@ -78,6 +80,8 @@ pub(super) struct Case {
     pub(super) before: BTreeSet<Id>,
     /// What was said, in its order.
     pub(super) said: Vec<Said>,
+    /// How often buttons were pressed in each thread.
+    pub(super) presses: BTreeMap<Id, usize>,
     /// When agents died.
     pub(super) strikes: Vec<Strike>,
     /// How often agents got what, as they wrote down themselves.
@@ -158,6 +162,8 @@ struct Shown {
     cards: usize,
     /// What questions are about.
     asked: Vec<String>,
+    /// How often something is said to everybody about a press.
+    late_presses: usize,
     /// When it was said that an agent ended.
     ends: Vec<u64>,
 }
@@ -219,6 +225,10 @@ impl<'a> Judge<'a> {
         if shown.cards > said.len() {
             self.wrong(Wrong::Unknown { text: format!("{} cards in {thread}", shown.cards) });
         }
+        if shown.late_presses > self.case.presses.get(&thread).copied().unwrap_or_default() {
+            let text = format!("{PRESSED_LATE}: {} times in {thread}", shown.late_presses);
+            self.wrong(Wrong::Unknown { text });
+        }
         self.asked(&said, &shown.asked);
         self.ends(thread, &shown.ends);
         let owners = self.owners(&said, &shown.finals);
@@ -259,6 +269,8 @@ impl<'a> Judge<'a> {
                 shown.asked.push(tokens(about).next().unwrap_or_default().to_owned());
             } else if text.starts_with(WAITS) {
                 shown.waits += 1;
+            } else if text.starts_with(PRESSED_LATE) {
+                shown.late_presses += 1;
             } else if begins(&ENDED) {
                 shown.ends.push(message.created_ms);
             } else {

@@ -34,6 +34,7 @@ fn case() -> Case {
         threads: vec![ONE, TWO],
         before: BTreeSet::from([5, 6]),
         said,
+        presses: BTreeMap::from([(ONE, 1)]),
         strikes: Vec::new(),
         received,
     }
@@ -93,6 +94,11 @@ fn question(token: &str) -> Message {
     message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: allow-once (boss)."))
 }
 
+/// A press that a kill kept from being called taken.
+fn late_press(thread: Id) -> Message {
+    message(thread, "`/acp answer` of boss could only be done now.")
+}
+
 /// A button on a message.
 fn with_button(message: Message) -> Message {
     let button = json!({"type": 2, "label": "Stop", "style": 4, "custom_id": "x"});
@@ -140,6 +146,12 @@ fn what_may_be_seen() {
             "a card that is over, and a question that was answered",
             vec![],
             replaced(1, vec![message(ONE, "Done: 1 tool call"), question("tok-1-2"), answer(ONE, "tok-1-2")]),
+            (4, 0),
+        ),
+        (
+            "that a press was done late",
+            vec![],
+            replaced(1, vec![question("tok-1-2"), late_press(ONE), answer(ONE, "tok-1-2")]),
             (4, 0),
         ),
         (
@@ -269,6 +281,16 @@ fn what_may_not_be_seen() {
             "a question of nobody's",
             [good(), vec![question("tok-1-3")]].concat(),
             vec![unknown("The agent asks for a permission: tok-1-3")],
+        ),
+        (
+            "more said of presses than there were",
+            replaced(1, vec![late_press(ONE), late_press(ONE), answer(ONE, "tok-1-2")]),
+            vec![unknown("`/acp answer` of : 2 times in 11")],
+        ),
+        (
+            "a press of another thread",
+            [good(), vec![late_press(TWO)]].concat(),
+            vec![unknown("`/acp answer` of : 1 times in 12")],
         ),
         (
             "what nobody is owed",

@@ -123,6 +123,7 @@ mod tests {
             threads: vec![ONE, TWO],
             before: BTreeSet::from([5]),
             said: vec![said(ONE, "tok-0-0"), said(TWO, "tok-1-1")],
+            presses: std::collections::BTreeMap::new(),
             strikes: vec![Strike { thread: Some(ONE), from_ms: 1_200, until_ms: 4_200 }],
             received: std::collections::BTreeMap::new(),
         }

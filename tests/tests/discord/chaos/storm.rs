@@ -325,12 +325,17 @@ impl Storm {
         for entry in self.stage.house.agent_events("prompt") {
             *received.entry(entry["text"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
         }
+        let mut presses = BTreeMap::new();
+        for pressed in self.stage.fake.interactions().iter().filter(|it| it.message_id.is_some()) {
+            *presses.entry(pressed.channel_id).or_default() += 1;
+        }
         let case = Case {
             bot: self.stage.bot.user,
             parent: self.stage.channel,
             threads: self.threads,
             before: self.before,
             said: self.said,
+            presses,
             strikes: self.strikes,
             received,
         };
