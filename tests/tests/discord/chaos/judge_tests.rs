@@ -20,6 +20,7 @@ fn case() -> Case {
         at_ms,
         asks: token == "tok-1-2",
         may_be_late: false,
+        amended: None,
     };
     let said = vec![
         said(ONE, "tok-1-1", 100),
@@ -97,6 +98,11 @@ fn question(token: &str) -> Message {
 /// A press that a kill kept from being called taken.
 fn late_press(thread: Id) -> Message {
     message(thread, "`/acp answer` of boss could only be done now.")
+}
+
+/// That a message waited, and was dropped.
+fn dropped() -> Message {
+    message(ONE, "The agent is busy: queued behind 1.\nIt was dropped, or stopped.")
 }
 
 /// A button on a message.
@@ -352,4 +358,149 @@ fn what_agents_got_was_said_once() {
         case.received.insert(prompt.to_owned(), times);
         assert_eq!(verdict(&case, good()).wrong, [want]);
     }
+}
+
+/// The case, of which the second message of the first thread was deleted or changed.
+fn amended(amended: Amended, received: &[(&str, usize)]) -> Case {
+    let mut case = case();
+    case.said[1].amended = Some(amended);
+    case.received.remove("ask tok-1-2");
+    case.received.extend(received.iter().map(|(prompt, times)| ((*prompt).to_owned(), *times)));
+    case
+}
+
+fn changed() -> Amended {
+    let text = |text: &str| text.to_owned();
+    Amended::Changed {
+        token: text("tok-1-2-anew"),
+        prompt: text("ask anew"),
+        answer: text("tok-1-2-anew ends"),
+    }
+}
+
+/// What was deleted is answered, or nothing is said of it and no agent got it.
+#[test]
+fn what_was_taken_back_is_answered_or_was_never_heard() {
+    let deleted = |times: &[(&str, usize)]| amended(Amended::Deleted, times);
+    let heard = [("ask tok-1-2", 1)];
+    let struck =
+        |case: Case| Case { strikes: vec![Strike { thread: Some(ONE), from_ms: 90, until_ms: 900 }], ..case };
+    let lost = |token: &str| vec![Wrong::Lost { token: token.to_owned() }];
+    let failure = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.".to_owned();
+    for (what, case, transcript, want) in [
+        ("answered", deleted(&heard), good(), (vec![], (4, 0, 0))),
+        ("not heard, and nothing said", deleted(&[]), replaced(1, vec![]), (vec![], (3, 0, 1))),
+        ("not heard, and dropped aloud", deleted(&[]), replaced(1, vec![dropped()]), (vec![], (3, 0, 1))),
+        ("heard, and nothing said", deleted(&heard), replaced(1, vec![]), (lost("tok-1-2"), (3, 0, 0))),
+        (
+            "answered and never heard",
+            deleted(&[]),
+            good(),
+            (vec![Wrong::Heard { token: "tok-1-2".to_owned(), times: 0 }], (4, 0, 0)),
+        ),
+        (
+            "another one has nothing",
+            struck(deleted(&[])),
+            replaced(1, vec![]).split_off(1),
+            (lost("tok-1-1"), (2, 0, 1)),
+        ),
+        (
+            // The failure is of the first one, which was not taken back.
+            "another one failed",
+            struck(deleted(&[])),
+            [vec![failed("")], replaced(1, vec![]).split_off(1)].concat(),
+            (vec![], (2, 1, 1)),
+        ),
+        // It was to be answered next when its agent could not be started.
+        (
+            "failed before it was heard",
+            struck(deleted(&[])),
+            replaced(1, vec![failed("")]),
+            (vec![], (3, 1, 0)),
+        ),
+        (
+            "two failures for one",
+            struck(deleted(&[])),
+            replaced(1, vec![failed(""), failed("")]),
+            (vec![Wrong::Twice { what: failure.clone() }], (3, 1, 0)),
+        ),
+        (
+            "a failure of nothing",
+            deleted(&[]),
+            replaced(1, vec![failed("")]),
+            (vec![Wrong::Unstruck { text: failure.clone() }], (3, 0, 0)),
+        ),
+        (
+            "answered twice",
+            deleted(&heard),
+            replaced(1, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-2")]),
+            (vec![Wrong::Twice { what: "tok-1-2".to_owned() }], (4, 0, 0)),
+        ),
+    ] {
+        let Verdict { wrong, answered, failed, withdrawn, .. } = verdict(&case, transcript);
+        assert_eq!((wrong, (answered, failed, withdrawn)), want, "{what}");
+    }
+}
+
+/// What was changed is answered as it was or as it is, and never both.
+#[test]
+fn what_was_changed_is_answered_once_as_it_was_or_as_it_is() {
+    let (old, new) = (("ask tok-1-2", 1), ("ask anew", 1));
+    let now = || message(ONE, &format!("tok-1-2-anew ends{LINE}"));
+    let heard = |times| vec![Wrong::Heard { token: "tok-1-2".to_owned(), times }];
+    let incomplete =
+        |text: &str| vec![Wrong::Incomplete { token: "tok-1-2".to_owned(), text: text.to_owned() }];
+    let mixed = "tok-1-2 begins\ntok-1-2-anew ends";
+    for (what, received, transcript, want) in [
+        ("as it was", vec![old], good(), (vec![], (4, 0))),
+        ("as it is", vec![new], replaced(1, vec![now()]), (vec![], (4, 1))),
+        ("as it was, and the other one was heard", vec![new], good(), (heard(1), (4, 0))),
+        ("both heard", vec![old, new], good(), (heard(2), (4, 0))),
+        (
+            "both answered",
+            vec![old],
+            replaced(1, vec![answer(ONE, "tok-1-2"), now()]),
+            (vec![Wrong::Twice { what: "tok-1-2".to_owned() }], (4, 0)),
+        ),
+        (
+            "some of both",
+            vec![new],
+            replaced(1, vec![message(ONE, &format!("{mixed}{LINE}"))]),
+            (incomplete(mixed), (3, 0)),
+        ),
+        (
+            "not at all",
+            vec![],
+            replaced(1, vec![]),
+            (vec![Wrong::Lost { token: "tok-1-2".to_owned() }], (3, 0)),
+        ),
+        (
+            "in another thread",
+            vec![new],
+            replaced(1, vec![Message { channel_id: TWO, ..now() }]),
+            (
+                vec![
+                    Wrong::Lost { token: "tok-1-2".to_owned() },
+                    Wrong::Elsewhere { text: "tok-1-2-anew ends".to_owned() },
+                ],
+                (3, 0),
+            ),
+        ),
+    ] {
+        let Verdict { wrong, answered, anew, .. } = verdict(&amended(changed(), &received), transcript);
+        assert_eq!((wrong, (answered, anew)), want, "{what}");
+    }
+}
+
+/// Whose a failure is that names nobody is not known where something may have been taken back: it is in no order.
+#[test]
+fn a_failure_that_may_be_of_what_was_taken_back_is_out_of_no_order() {
+    let always = vec![Strike { thread: None, from_ms: 0, until_ms: 9_000 }];
+    let deleted = Case { strikes: always.clone(), ..amended(Amended::Deleted, &[]) };
+    let told =
+        || [vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-3"), failed("")], good().split_off(3)].concat();
+    assert_eq!(verdict(&deleted, told()).wrong, []);
+    let kept = Case { strikes: always, ..case() };
+    let disordered = Wrong::Disordered { token: "tok-1-3".to_owned(), before: "tok-1-2".to_owned() };
+    assert_eq!(verdict(&kept, told()).wrong, [disordered]);
 }

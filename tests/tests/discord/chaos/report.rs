@@ -37,9 +37,13 @@ pub(super) fn report(wrong: &[Wrong], case: &Case, kept: &[Message], steps: &[St
         line(format!("agents of {thread} died, {from} to {until}"));
     }
     for (number, step) in steps.iter().enumerate() {
-        let Step { pause, thread, turn, blow, time, draw } = step;
+        let Step { pause, thread, turn, amend, blow, time, draw } = step;
         let prompt = short(&turn.prompt, PROMPT);
-        line(format!("step {number}: {pause:?}, thread {thread}, {blow:?} for {time:?} ({draw}), {prompt}"));
+        let amend = amend.as_ref().map(|amend| format!(", then {:?} {:?}", amend.change, amend.when));
+        let amend = amend.unwrap_or_default();
+        line(format!(
+            "step {number}: {pause:?}, thread {thread}, {blow:?} for {time:?} ({draw}){amend}, {prompt}"
+        ));
     }
     out
 }
@@ -94,7 +98,7 @@ fn short(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::judge::{Said, Strike};
-    use super::super::plan::{Blow, Turn, token};
+    use super::super::plan::{Amend, Blow, Change, Turn, When, token};
     use super::*;
     use std::time::Duration;
 
@@ -113,6 +117,7 @@ mod tests {
             at_ms: 1_000,
             asks: false,
             may_be_late: false,
+            amended: None,
         }
     }
 
@@ -137,7 +142,11 @@ mod tests {
     fn step(number: usize) -> Step {
         let turn = Turn::quick(&token(0, number));
         let (pause, time) = (Duration::from_millis(7), Duration::from_millis(9));
-        Step { pause, thread: 0, turn, blow: Blow::Agent, time, draw: 3 }
+        let change = match number {
+            0 => None,
+            _ => Some(Amend { change: Change::Delete, when: When::AfterBlow }),
+        };
+        Step { pause, thread: 0, turn, amend: change, blow: Blow::Agent, time, draw: 3 }
     }
 
     #[test]
@@ -160,7 +169,7 @@ mod tests {
             &format!("  7 at 7 bot, deleted at 900: {cut}"),
             "agents of 11 died, 200 to 3200",
             "step 0: 7ms, thread 0, Agent for 9ms (3), say tok-0-0.",
-            "step 1: 7ms, thread 0, Agent for 9ms (3), say tok-0-1.",
+            "step 1: 7ms, thread 0, Agent for 9ms (3), then Delete AfterBlow, say tok-0-1.",
         ];
         assert_eq!(told.lines().collect::<Vec<_>>(), want);
     }
