@@ -7,7 +7,7 @@
 //!   at all may be answered later than its turn, never earlier;
 //! - instead of it, when agents of that thread were killed while the message was there or shortly before it was said: a
 //!   beginning of the answer, or nothing of it, and that the turn failed, said once;
-//! - nothing of a message that was deleted, unless an agent got it. Whether it was deleted in time is not asked here: of a
+//! - nothing of a message that was deleted, unless an agent got it; or that it was cancelled, at most once. Whether it was deleted in time is not asked here: of a
 //!   message that is deleted when its turn has begun, or when the gateway is not there to hear of it, there is an answer;
 //! - the answer to a message that was changed as it was before or as it is now, for the same reason; never to both;
 //! - that a message waits for its turn, at most once for each;
@@ -29,6 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAILED: &str = "The turn failed (";
 /// That a message waits.
 const WAITS: &str = "The agent is busy: queued behind ";
+/// That a message was taken back before its turn.
+const DROPPED: &str = "A queued prompt was cancelled before its turn.";
 /// With this a question begins.
 pub(super) const ASKS: &str = "The agent asks for a permission: ";
 /// With these a card begins that is over.
@@ -207,6 +209,8 @@ struct Shown {
     finals: Vec<Final>,
     /// When it was said that a message waits.
     waits: usize,
+    /// How often it was said that a message was taken back.
+    drops: usize,
     /// How many cards there are.
     cards: usize,
     /// What questions are about.
@@ -299,13 +303,18 @@ impl<'a> Judge<'a> {
             }
             self.weigh(owner, shown, if guessed { &said } else { std::slice::from_ref(&owner) });
         }
+        let mut withdrawn = 0;
         for said in &said {
             if order.iter().any(|owner| owner.token == said.token) {
             } else if self.may_be_gone(said) {
-                self.verdict.withdrawn += 1;
+                withdrawn += 1;
             } else {
                 self.wrong(Wrong::Lost { token: said.token.clone() });
             }
+        }
+        self.verdict.withdrawn += withdrawn;
+        if shown.drops > withdrawn {
+            self.wrong(Wrong::Unknown { text: format!("{DROPPED}: {} times in {thread}", shown.drops) });
         }
         self.order(&said, &known);
     }
@@ -329,6 +338,8 @@ impl<'a> Judge<'a> {
                 shown.asked.push(tokens(about).next().unwrap_or_default().to_owned());
             } else if text.starts_with(WAITS) {
                 shown.waits += 1;
+            } else if text == DROPPED {
+                shown.drops += 1;
             } else if text.starts_with(PRESSED_LATE) {
                 shown.late_presses += 1;
             } else if begins(&ENDED) {

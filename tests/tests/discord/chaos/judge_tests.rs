@@ -101,8 +101,9 @@ fn late_press(thread: Id) -> Message {
 }
 
 /// That a message waited, and was dropped.
-fn dropped() -> Message {
-    message(ONE, "The agent is busy: queued behind 1.\nIt was dropped, or stopped.")
+fn dropped() -> Vec<Message> {
+    let waited = message(ONE, "The agent is busy: queued behind 1.\nIt was dropped, or stopped.");
+    vec![waited, message(ONE, "A queued prompt was cancelled before its turn.\n-# k3fQ9a")]
 }
 
 /// A button on a message.
@@ -386,11 +387,17 @@ fn what_was_taken_back_is_answered_or_was_never_heard() {
     let struck =
         |case: Case| Case { strikes: vec![Strike { thread: Some(ONE), from_ms: 90, until_ms: 900 }], ..case };
     let lost = |token: &str| vec![Wrong::Lost { token: token.to_owned() }];
+    let drops = |times: usize| {
+        let text = format!("A queued prompt was cancelled before its turn.: {times} times in 11");
+        vec![Wrong::Unknown { text }]
+    };
     let failure = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.".to_owned();
     for (what, case, transcript, want) in [
         ("answered", deleted(&heard), good(), (vec![], (4, 0, 0))),
         ("not heard, and nothing said", deleted(&[]), replaced(1, vec![]), (vec![], (3, 0, 1))),
-        ("not heard, and dropped aloud", deleted(&[]), replaced(1, vec![dropped()]), (vec![], (3, 0, 1))),
+        ("not heard, and dropped aloud", deleted(&[]), replaced(1, dropped()), (vec![], (3, 0, 1))),
+        ("dropped twice", deleted(&[]), [dropped(), replaced(1, dropped())].concat(), (drops(2), (3, 0, 1))),
+        ("dropped and answered", deleted(&heard), [dropped(), good()].concat(), (drops(1), (4, 0, 0))),
         ("heard, and nothing said", deleted(&heard), replaced(1, vec![]), (lost("tok-1-2"), (3, 0, 0))),
         (
             "answered and never heard",
