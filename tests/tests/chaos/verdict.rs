@@ -194,10 +194,18 @@ fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message
             .collect();
         let planned: Vec<_> =
             parts.iter().map(|p| (&*p.nonce, &*p.kind, &*p.text, p.message_id.as_deref())).collect();
-        assert_eq!(shown, planned, "the conversation {name}");
+        assert!(shown == planned, "the conversation {name}: {}", first_difference(&shown, &planned));
         let replies = held.iter().filter(|message| !is_part(message));
         check_replies(name, replies.map(|message| &*message.text.text).collect(), replies_of(journal, name));
     }
+}
+
+/// Where two lists part, and not all of them: reports of long runs are cut off.
+fn first_difference<T: PartialEq + std::fmt::Debug>(shown: &[T], planned: &[T]) -> String {
+    let at = shown.iter().zip(planned).take_while(|(shown, planned)| shown == planned).count();
+    let at_it = |all: &[T]| all.get(at).map_or("nothing".to_owned(), |it| format!("{it:?}"));
+    let (of_shown, of_planned) = (shown.len(), planned.len());
+    format!("message {at} of {of_shown} is {}\npart {at} of {of_planned} is {}", at_it(shown), at_it(planned))
 }
 
 fn parts_of(journal: &Connection, conversation: &str) -> Vec<Part> {
@@ -226,7 +234,7 @@ fn check_replies(name: &str, replies: Vec<&str>, mut owed: Vec<String>) {
         let at = said.find(&text).unwrap_or_else(|| panic!("not said in {name}: {text}\n{replies:#?}"));
         said.replace_range(at..at + text.len(), "");
     }
-    assert_eq!(said, "", "said in {name} and not owed: {replies:#?}");
+    assert!(said.is_empty(), "said in {name} and not owed: {said}\n{replies:#?}");
 }
 
 /// What a reply says happened, without the code of a failure and what to do next.

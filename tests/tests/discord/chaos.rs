@@ -1,4 +1,4 @@
-//! Turns in ten threads while gateway, supervisor, agents and Discord are killed, stopped, limited and cut off at random;
+//! Turns in ten threads, of which people change and delete some, while gateway, supervisor, agents and Discord are killed, stopped, limited and cut off at random;
 //! judged from what Discord kept.
 //!
 //! `ACP_TEST_SEED` repeats a run as far as real processes allow: the same words and blows in the same order.
@@ -6,13 +6,15 @@
 
 mod judge;
 mod plan;
+mod report;
 mod storm;
 
 use acp_tests::fake_discord::core::faults::RestFate;
 use acp_tests::fake_discord::core::settings::Rule;
 use acp_tests::seed::Seed;
-use judge::{Wrong, judge};
+use judge::{Verdict, Wrong, judge};
 use plan::{Blow, THREADS, Turn, plan, token};
+use report::report;
 use std::time::Instant;
 use storm::Storm;
 
@@ -39,13 +41,17 @@ fn heavy_every_answer_is_there_once_whatever_dies() {
     let (case, kept) = storm.end();
     let verdict = judge(&case, &kept);
     eprintln!("{turns} turns in {stormed:?}, over after {:?}: {tally:?}", begun.elapsed());
-    eprintln!("{} answered, {} failed as they may", verdict.answered, verdict.failed);
+    let Verdict { answered, failed, anew, withdrawn, .. } = verdict;
+    eprintln!(
+        "{answered} answered, of them {anew} as changed; {failed} failed as they may; {withdrawn} taken back"
+    );
     let held = between.iter().filter(|id| kept.iter().any(|message| message.id == **id)).count();
     eprintln!("{held} kills between a message and its receipt");
-    assert_eq!(verdict.wrong, [], "{steps:#?}");
+    assert!(verdict.wrong.is_empty(), "{}", report(&verdict.wrong, &case, &kept, &steps));
     assert_eq!(held, between.len(), "what Discord had kept is gone");
     let meant = steps.iter().filter(|step| step.blow == Blow::Between).count();
     assert!(held * 5 >= meant * 4, "{held} of {meant} kills found a message without a receipt");
+    assert!(turns < FULL.0 || (anew > 0 && withdrawn > 0), "{anew} changed in time, {withdrawn} taken back");
     assert!(turns < FULL.0 || held >= FULL.1, "{held} kills between a message and its receipt");
 }
 

@@ -7,10 +7,13 @@
 //!   at all may be answered later than its turn, never earlier;
 //! - instead of it, when agents of that thread were killed while the message was there or shortly before it was said: a
 //!   beginning of the answer, or nothing of it, and that the turn failed, said once;
+//! - nothing of a message that was deleted, unless an agent got it; or that it was cancelled, at most once. Whether it was deleted in time is not asked here: of a
+//!   message that is deleted when its turn has begun, or when the gateway is not there to hear of it, there is an answer;
+//! - the answer to a message that was changed as it was before or as it is now, for the same reason; never to both;
 //! - that a message waits for its turn, at most once for each;
 //! - a card for each message at the most, which says that the turn is over;
 //! - where the agent asks, its question at most once, which says what became of it, with nothing left to press; and what
-//!   is said about a press: to whoever made it, or to the thread, once, where they could not be told;
+//!   is said about a press, which is said to everybody when a kill came between it and its acknowledgement;
 //! - that the agent ended, once for each time at which one was killed, and when it ended before it was ready, why.
 //!
 //! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
@@ -26,14 +29,16 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAILED: &str = "The turn failed (";
 /// That a message waits.
 const WAITS: &str = "The agent is busy: queued behind ";
-/// With this begins what a thread is told of a press of which nobody could tell whoever made it.
-pub(super) const LATE: &str = "`/acp answer` of ";
+/// That a message was taken back before its turn.
+const DROPPED: &str = "A queued prompt was cancelled before its turn.";
 /// With this a question begins.
 pub(super) const ASKS: &str = "The agent asks for a permission: ";
 /// With these a card begins that is over.
 const FOLDED: [&str; 4] = ["Done", "Failed", "Cancelled", "Not followed any more"];
 /// With these a card begins that is not.
 const OPEN: [&str; 2] = ["Working", "Waiting for a permission"];
+/// With this begins what is said to everybody about a press that was taken and never called so.
+const PRESSED_LATE: &str = "`/acp answer` of ";
 /// That an agent ended.
 const ENDED: [&str; 2] = ["The agent ended (", "The agent ended before it opened a session ("];
 
@@ -54,6 +59,48 @@ pub(super) struct Said {
     pub(super) asks: bool,
     /// Discord may have told of it late, or not at all.
     pub(super) may_be_late: bool,
+    /// What they did with it later.
+    pub(super) amended: Option<Amended>,
+}
+
+/// What somebody did with a message that they had said.
+#[derive(Debug, Clone)]
+pub(super) enum Amended {
+    /// They took it back.
+    Deleted,
+    /// They gave it another text.
+    Changed {
+        /// What is in this text and in the answer to it, and nowhere else.
+        token: String,
+        /// The text.
+        prompt: String,
+        /// What the agent says to it.
+        answer: String,
+    },
+}
+
+/// One text of a message.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    token: &'a str,
+    prompt: &'a str,
+    answer: &'a str,
+}
+
+impl Said {
+    /// What it said first, and what it was changed to.
+    fn words(&self) -> impl Iterator<Item = Words<'_>> {
+        let Self { token, prompt, answer, .. } = self;
+        let now = match &self.amended {
+            Some(Amended::Changed { token, prompt, answer }) => Some(Words { token, prompt, answer }),
+            Some(Amended::Deleted) | None => None,
+        };
+        std::iter::once(Words { token, prompt, answer }).chain(now)
+    }
+
+    fn is_named(&self, token: &str) -> bool {
+        self.words().any(|words| words.token == token)
+    }
 }
 
 /// A time in which agents died.
@@ -80,10 +127,10 @@ pub(super) struct Case {
     pub(super) before: BTreeSet<Id>,
     /// What was said, in its order.
     pub(super) said: Vec<Said>,
+    /// How often buttons were pressed in each thread.
+    pub(super) presses: BTreeMap<Id, usize>,
     /// When agents died.
     pub(super) strikes: Vec<Strike>,
-    /// How many presses there were in each thread.
-    pub(super) presses: BTreeMap<Id, usize>,
     /// How often agents got what, as they wrote down themselves.
     pub(super) received: BTreeMap<String, usize>,
 }
@@ -115,6 +162,25 @@ pub(super) enum Wrong {
     Unasked { text: String },
 }
 
+impl Wrong {
+    /// Whether it holds all that a message says.
+    pub(super) fn quotes(&self, content: &str) -> bool {
+        let content = untagged(content);
+        let (Self::Elsewhere { text }
+        | Self::InParent { text }
+        | Self::Incomplete { text, .. }
+        | Self::Unstruck { text }
+        | Self::Open { text }
+        | Self::Unknown { text }
+        | Self::Unasked { text }
+        | Self::Twice { what: text }) = self
+        else {
+            return false;
+        };
+        !content.is_empty() && (text.contains(content) || content.contains(text.as_str()))
+    }
+}
+
 /// How it went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -122,6 +188,10 @@ pub(super) struct Verdict {
     pub(super) answered: usize,
     /// Turns that failed, as they may.
     pub(super) failed: usize,
+    /// Answers to what a message was changed to.
+    pub(super) anew: usize,
+    /// Messages that were taken back in time.
+    pub(super) withdrawn: usize,
     /// Everything that is wrong.
     pub(super) wrong: Vec<Wrong>,
 }
@@ -139,12 +209,14 @@ struct Shown {
     finals: Vec<Final>,
     /// When it was said that a message waits.
     waits: usize,
+    /// How often it was said that a message was taken back.
+    drops: usize,
     /// How many cards there are.
     cards: usize,
-    /// How often it was said what came of a press.
-    lates: usize,
     /// What questions are about.
     asked: Vec<String>,
+    /// How often something is said to everybody about a press.
+    late_presses: usize,
     /// When it was said that an agent ended.
     ends: Vec<u64>,
 }
@@ -206,28 +278,45 @@ impl<'a> Judge<'a> {
         if shown.cards > said.len() {
             self.wrong(Wrong::Unknown { text: format!("{} cards in {thread}", shown.cards) });
         }
-        if shown.lates > self.case.presses.get(&thread).copied().unwrap_or_default() {
-            self.wrong(Wrong::Unknown { text: format!("{LATE}: {} times in {thread}", shown.lates) });
+        if shown.late_presses > self.case.presses.get(&thread).copied().unwrap_or_default() {
+            let text = format!("{PRESSED_LATE}: {} times in {thread}", shown.late_presses);
+            self.wrong(Wrong::Unknown { text });
         }
         self.asked(&said, &shown.asked);
         self.ends(thread, &shown.ends);
         let owners = self.owners(&said, &shown.finals);
-        let mut order = Vec::new();
-        for (shown, owner) in shown.finals.iter().zip(&owners) {
+        // Where something may have been taken back, nobody knows whose a failure is that says nothing else.
+        let is_guessed = |shown: &Final| {
+            tokens(&shown.text).next().is_none() && said.iter().any(|said| self.may_be_gone(said))
+        };
+        let guessed: Vec<bool> = shown.finals.iter().map(is_guessed).collect();
+        let (mut order, mut known) = (Vec::new(), Vec::new());
+        for ((shown, owner), guessed) in shown.finals.iter().zip(&owners).zip(guessed) {
             let Some(owner) = *owner else { continue };
             if order.iter().any(|before: &&Said| before.token == owner.token) {
                 self.wrong(Wrong::Twice { what: owner.token.clone() });
                 continue;
             }
             order.push(owner);
-            self.weigh(owner, shown);
+            if !guessed {
+                known.push(owner);
+            }
+            self.weigh(owner, shown, if guessed { &said } else { std::slice::from_ref(&owner) });
         }
+        let mut withdrawn = 0;
         for said in &said {
-            if order.iter().all(|owner| owner.token != said.token) {
+            if order.iter().any(|owner| owner.token == said.token) {
+            } else if self.may_be_gone(said) {
+                withdrawn += 1;
+            } else {
                 self.wrong(Wrong::Lost { token: said.token.clone() });
             }
         }
-        self.order(&said, &order);
+        self.verdict.withdrawn += withdrawn;
+        if shown.drops > withdrawn {
+            self.wrong(Wrong::Unknown { text: format!("{DROPPED}: {} times in {thread}", shown.drops) });
+        }
+        self.order(&said, &known);
     }
 
     /// Takes the messages of a thread apart.
@@ -249,8 +338,10 @@ impl<'a> Judge<'a> {
                 shown.asked.push(tokens(about).next().unwrap_or_default().to_owned());
             } else if text.starts_with(WAITS) {
                 shown.waits += 1;
-            } else if text.starts_with(LATE) {
-                shown.lates += 1;
+            } else if text == DROPPED {
+                shown.drops += 1;
+            } else if text.starts_with(PRESSED_LATE) {
+                shown.late_presses += 1;
             } else if begins(&ENDED) {
                 shown.ends.push(message.created_ms);
             } else {
@@ -300,14 +391,24 @@ impl<'a> Judge<'a> {
         self.strikes(said.thread).any(|strike| strike.from_ms <= until_ms && said.at_ms <= strike.until_ms)
     }
 
-    /// What each final is about: what its token says, and where a failure has none, the first message that has nothing
-    /// else.
+    /// How often agents got a message, whatever it said then.
+    fn heard(&self, said: &Said) -> usize {
+        said.words().filter_map(|words| self.case.received.get(words.prompt)).sum()
+    }
+
+    /// Whether it was taken back before an agent got it.
+    fn may_be_gone(&self, said: &Said) -> bool {
+        matches!(said.amended, Some(Amended::Deleted)) && self.heard(said) == 0
+    }
+
+    /// What each final is about: what its token says. A failure without one is that of the first message that has nothing
+    /// else; of one that may have been taken back only when no other is left.
     fn owners(&mut self, said: &[&'a Said], finals: &[Final]) -> Vec<Option<&'a Said>> {
         let mut owners: Vec<Option<&'a Said>> = Vec::new();
         for shown in finals {
             let tokens: BTreeSet<&str> = tokens(&shown.text).collect();
-            let owner = said.iter().find(|said| tokens.contains(said.token.as_str())).copied();
-            if tokens.iter().any(|token| owner.is_none_or(|owner| owner.token != *token)) {
+            let owner = said.iter().find(|said| tokens.iter().any(|token| said.is_named(token))).copied();
+            if tokens.iter().any(|token| owner.is_none_or(|owner| !owner.is_named(token))) {
                 self.wrong(Wrong::Elsewhere { text: shown.text.clone() });
             } else if owner.is_none() && !shown.text.starts_with(FAILED) {
                 self.wrong(Wrong::Unknown { text: shown.text.clone() });
@@ -315,10 +416,19 @@ impl<'a> Judge<'a> {
             owners.push(owner);
         }
         let named: BTreeSet<&str> = owners.iter().flatten().map(|said| said.token.as_str()).collect();
-        let mut left = said.iter().filter(|said| !named.contains(said.token.as_str()));
+        let of_nobody =
+            |(owner, shown): &(&Option<&Said>, &Final)| owner.is_none() && shown.text.starts_with(FAILED);
+        let failures = owners.iter().zip(finals).filter(of_nobody).count();
+        let left = || said.iter().copied().filter(|said| !named.contains(said.token.as_str()));
+        let sure = left().filter(|said| !self.may_be_gone(said));
+        let unsure = left().filter(|said| self.may_be_gone(said));
+        let taken: BTreeSet<&str> =
+            sure.chain(unsure).take(failures).map(|said| said.token.as_str()).collect();
+        let mut left =
+            left().filter(|said| taken.contains(said.token.as_str())).collect::<Vec<_>>().into_iter();
         for (owner, shown) in owners.iter_mut().zip(finals) {
             if owner.is_none() && shown.text.starts_with(FAILED) {
-                *owner = left.next().copied();
+                *owner = left.next();
                 if owner.is_none() {
                     self.wrong(Wrong::Twice { what: shown.text.clone() });
                 }
@@ -327,11 +437,12 @@ impl<'a> Judge<'a> {
         owners
     }
 
-    /// Whether a final is the whole answer, or a failure that may be.
-    fn weigh(&mut self, said: &'a Said, shown: &Final) {
-        if dense(&shown.text) == dense(&said.answer) {
+    /// Whether a final is the whole answer, or a failure that may be: of one of these messages.
+    fn weigh(&mut self, said: &'a Said, shown: &Final, of: &[&Said]) {
+        if let Some(words) = said.words().find(|words| dense(&shown.text) == dense(words.answer)) {
             self.verdict.answered += 1;
-            self.answered.insert(&said.token);
+            self.verdict.anew += usize::from(words.token != said.token);
+            self.answered.insert(words.token);
             return;
         }
         let (told, why) = match shown.text.split_once(FAILED) {
@@ -341,13 +452,13 @@ impl<'a> Judge<'a> {
                 return self.wrong(Wrong::Incomplete { token: said.token.clone(), text });
             }
         };
-        if !dense(&said.answer).starts_with(&dense(told)) {
+        if !said.words().any(|words| dense(words.answer).starts_with(&dense(told))) {
             self.wrong(Wrong::Incomplete { token: said.token.clone(), text: shown.text.clone() });
         }
         if why.contains(FAILED) {
             self.wrong(Wrong::Twice { what: shown.text.clone() });
         }
-        if self.is_struck(said, shown.at_ms) {
+        if of.iter().any(|said| self.is_struck(said, shown.at_ms)) {
             self.verdict.failed += 1;
         } else {
             self.wrong(Wrong::Unstruck { text: shown.text.clone() });
@@ -368,15 +479,20 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What agents got.
+    /// What agents got: each message once at the most, as it was or as it is, and what was answered.
     fn agents(&mut self) {
         for said in &self.case.said {
-            let times = self.case.received.get(&said.prompt).copied().unwrap_or_default();
-            if times > 1 || (times == 0 && self.answered.contains(said.token.as_str())) {
+            let times = self.heard(said);
+            let unheard = |words: &Words<'_>| {
+                let times = self.case.received.get(words.prompt);
+                self.answered.contains(words.token) && times.is_none_or(|times| *times == 0)
+            };
+            if times > 1 || said.words().any(|words| unheard(&words)) {
                 self.wrong(Wrong::Heard { token: said.token.clone(), times });
             }
         }
-        let said: BTreeSet<&str> = self.case.said.iter().map(|said| said.prompt.as_str()).collect();
+        let said: BTreeSet<&str> =
+            self.case.said.iter().flat_map(Said::words).map(|words| words.prompt).collect();
         let unasked = self.case.received.keys().filter(|text| !said.contains(text.as_str()));
         let unasked: Vec<Wrong> = unasked.map(|text| Wrong::Unasked { text: text.clone() }).collect();
         self.verdict.wrong.extend(unasked);
@@ -399,7 +515,7 @@ fn without_footer(text: &str) -> Option<String> {
 }
 
 /// The names in a text that are of one message alone.
-fn tokens(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(|word| word.starts_with("tok-"))
 }
 

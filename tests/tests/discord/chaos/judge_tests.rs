@@ -20,6 +20,7 @@ fn case() -> Case {
         at_ms,
         asks: token == "tok-1-2",
         may_be_late: false,
+        amended: None,
     };
     let said = vec![
         said(ONE, "tok-1-1", 100),
@@ -34,8 +35,8 @@ fn case() -> Case {
         threads: vec![ONE, TWO],
         before: BTreeSet::from([5, 6]),
         said,
+        presses: BTreeMap::from([(ONE, 1)]),
         strikes: Vec::new(),
-        presses: BTreeMap::new(),
         received,
     }
 }
@@ -94,6 +95,17 @@ fn question(token: &str) -> Message {
     message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: allow-once (boss)."))
 }
 
+/// A press that a kill kept from being called taken.
+fn late_press(thread: Id) -> Message {
+    message(thread, "`/acp answer` of boss could only be done now.")
+}
+
+/// That a message waited, and was dropped.
+fn dropped() -> Vec<Message> {
+    let waited = message(ONE, "The agent is busy: queued behind 1.\nIt was dropped, or stopped.");
+    vec![waited, message(ONE, "A queued prompt was cancelled before its turn.\n-# k3fQ9a")]
+}
+
 /// A button on a message.
 fn with_button(message: Message) -> Message {
     let button = json!({"type": 2, "label": "Stop", "style": 4, "custom_id": "x"});
@@ -104,25 +116,6 @@ fn failed(told: &str) -> Message {
     let text =
         format!("{told}The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.{LINE}");
     message(ONE, text.trim_start())
-}
-
-/// Each press is told to its thread at the most once.
-#[test]
-fn what_came_of_a_press_may_be_told_to_the_thread_once() {
-    let late = || message(ONE, "`/acp answer` of boss could only be done now.");
-    let refused = || message(ONE, "`/acp answer` of boss could not be done: use it again.");
-    let unknown = |times| Wrong::Unknown { text: format!("{LATE}: {times} times in {ONE}") };
-    for (presses, told, want) in [
-        (1, vec![late()], vec![]),
-        (2, vec![late(), refused()], vec![]),
-        (0, vec![late()], vec![unknown(1)]),
-        (1, vec![late(), refused()], vec![unknown(2)]),
-    ] {
-        let case = Case { presses: BTreeMap::from([(ONE, presses)]), ..case() };
-        let transcript = [told, good()].concat();
-        let want = Verdict { answered: 4, failed: 0, wrong: want };
-        assert_eq!(verdict(&case, transcript), want, "{presses}");
-    }
 }
 
 #[test]
@@ -160,6 +153,12 @@ fn what_may_be_seen() {
             "a card that is over, and a question that was answered",
             vec![],
             replaced(1, vec![message(ONE, "Done: 1 tool call"), question("tok-1-2"), answer(ONE, "tok-1-2")]),
+            (4, 0),
+        ),
+        (
+            "that a press was done late",
+            vec![],
+            replaced(1, vec![question("tok-1-2"), late_press(ONE), answer(ONE, "tok-1-2")]),
             (4, 0),
         ),
         (
@@ -291,6 +290,16 @@ fn what_may_not_be_seen() {
             vec![unknown("The agent asks for a permission: tok-1-3")],
         ),
         (
+            "more said of presses than there were",
+            replaced(1, vec![late_press(ONE), late_press(ONE), answer(ONE, "tok-1-2")]),
+            vec![unknown("`/acp answer` of : 2 times in 11")],
+        ),
+        (
+            "a press of another thread",
+            [good(), vec![late_press(TWO)]].concat(),
+            vec![unknown("`/acp answer` of : 1 times in 12")],
+        ),
+        (
             "what nobody is owed",
             [good(), vec![message(ONE, &format!("hello{LINE}"))]].concat(),
             vec![unknown("hello")],
@@ -350,4 +359,155 @@ fn what_agents_got_was_said_once() {
         case.received.insert(prompt.to_owned(), times);
         assert_eq!(verdict(&case, good()).wrong, [want]);
     }
+}
+
+/// The case, of which the second message of the first thread was deleted or changed.
+fn amended(amended: Amended, received: &[(&str, usize)]) -> Case {
+    let mut case = case();
+    case.said[1].amended = Some(amended);
+    case.received.remove("ask tok-1-2");
+    case.received.extend(received.iter().map(|(prompt, times)| ((*prompt).to_owned(), *times)));
+    case
+}
+
+fn changed() -> Amended {
+    let text = |text: &str| text.to_owned();
+    Amended::Changed {
+        token: text("tok-1-2-anew"),
+        prompt: text("ask anew"),
+        answer: text("tok-1-2-anew ends"),
+    }
+}
+
+/// What was deleted is answered, or nothing is said of it and no agent got it.
+#[test]
+fn what_was_taken_back_is_answered_or_was_never_heard() {
+    let deleted = |times: &[(&str, usize)]| amended(Amended::Deleted, times);
+    let heard = [("ask tok-1-2", 1)];
+    let struck =
+        |case: Case| Case { strikes: vec![Strike { thread: Some(ONE), from_ms: 90, until_ms: 900 }], ..case };
+    let lost = |token: &str| vec![Wrong::Lost { token: token.to_owned() }];
+    let drops = |times: usize| {
+        let text = format!("A queued prompt was cancelled before its turn.: {times} times in 11");
+        vec![Wrong::Unknown { text }]
+    };
+    let failure = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.".to_owned();
+    for (what, case, transcript, want) in [
+        ("answered", deleted(&heard), good(), (vec![], (4, 0, 0))),
+        ("not heard, and nothing said", deleted(&[]), replaced(1, vec![]), (vec![], (3, 0, 1))),
+        ("not heard, and dropped aloud", deleted(&[]), replaced(1, dropped()), (vec![], (3, 0, 1))),
+        ("dropped twice", deleted(&[]), [dropped(), replaced(1, dropped())].concat(), (drops(2), (3, 0, 1))),
+        ("dropped and answered", deleted(&heard), [dropped(), good()].concat(), (drops(1), (4, 0, 0))),
+        ("heard, and nothing said", deleted(&heard), replaced(1, vec![]), (lost("tok-1-2"), (3, 0, 0))),
+        (
+            "answered and never heard",
+            deleted(&[]),
+            good(),
+            (vec![Wrong::Heard { token: "tok-1-2".to_owned(), times: 0 }], (4, 0, 0)),
+        ),
+        (
+            "another one has nothing",
+            struck(deleted(&[])),
+            replaced(1, vec![]).split_off(1),
+            (lost("tok-1-1"), (2, 0, 1)),
+        ),
+        (
+            // The failure is of the first one, which was not taken back.
+            "another one failed",
+            struck(deleted(&[])),
+            [vec![failed("")], replaced(1, vec![]).split_off(1)].concat(),
+            (vec![], (2, 1, 1)),
+        ),
+        // It was to be answered next when its agent could not be started.
+        (
+            "failed before it was heard",
+            struck(deleted(&[])),
+            replaced(1, vec![failed("")]),
+            (vec![], (3, 1, 0)),
+        ),
+        (
+            "two failures for one",
+            struck(deleted(&[])),
+            replaced(1, vec![failed(""), failed("")]),
+            (vec![Wrong::Twice { what: failure.clone() }], (3, 1, 0)),
+        ),
+        (
+            "a failure of nothing",
+            deleted(&[]),
+            replaced(1, vec![failed("")]),
+            (vec![Wrong::Unstruck { text: failure.clone() }], (3, 0, 0)),
+        ),
+        (
+            "answered twice",
+            deleted(&heard),
+            replaced(1, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-2")]),
+            (vec![Wrong::Twice { what: "tok-1-2".to_owned() }], (4, 0, 0)),
+        ),
+    ] {
+        let Verdict { wrong, answered, failed, withdrawn, .. } = verdict(&case, transcript);
+        assert_eq!((wrong, (answered, failed, withdrawn)), want, "{what}");
+    }
+}
+
+/// What was changed is answered as it was or as it is, and never both.
+#[test]
+fn what_was_changed_is_answered_once_as_it_was_or_as_it_is() {
+    let (old, new) = (("ask tok-1-2", 1), ("ask anew", 1));
+    let now = || message(ONE, &format!("tok-1-2-anew ends{LINE}"));
+    let heard = |times| vec![Wrong::Heard { token: "tok-1-2".to_owned(), times }];
+    let incomplete =
+        |text: &str| vec![Wrong::Incomplete { token: "tok-1-2".to_owned(), text: text.to_owned() }];
+    let mixed = "tok-1-2 begins\ntok-1-2-anew ends";
+    for (what, received, transcript, want) in [
+        ("as it was", vec![old], good(), (vec![], (4, 0))),
+        ("as it is", vec![new], replaced(1, vec![now()]), (vec![], (4, 1))),
+        ("as it was, and the other one was heard", vec![new], good(), (heard(1), (4, 0))),
+        ("both heard", vec![old, new], good(), (heard(2), (4, 0))),
+        (
+            "both answered",
+            vec![old],
+            replaced(1, vec![answer(ONE, "tok-1-2"), now()]),
+            (vec![Wrong::Twice { what: "tok-1-2".to_owned() }], (4, 0)),
+        ),
+        (
+            "some of both",
+            vec![new],
+            replaced(1, vec![message(ONE, &format!("{mixed}{LINE}"))]),
+            (incomplete(mixed), (3, 0)),
+        ),
+        (
+            "not at all",
+            vec![],
+            replaced(1, vec![]),
+            (vec![Wrong::Lost { token: "tok-1-2".to_owned() }], (3, 0)),
+        ),
+        (
+            "in another thread",
+            vec![new],
+            replaced(1, vec![Message { channel_id: TWO, ..now() }]),
+            (
+                vec![
+                    Wrong::Lost { token: "tok-1-2".to_owned() },
+                    Wrong::Elsewhere { text: "tok-1-2-anew ends".to_owned() },
+                ],
+                (3, 0),
+            ),
+        ),
+    ] {
+        let Verdict { wrong, answered, anew, .. } = verdict(&amended(changed(), &received), transcript);
+        assert_eq!((wrong, (answered, anew)), want, "{what}");
+    }
+}
+
+/// Whose a failure is that names nobody is not known where something may have been taken back: it is in no order.
+#[test]
+fn a_failure_that_may_be_of_what_was_taken_back_is_out_of_no_order() {
+    let always = vec![Strike { thread: None, from_ms: 0, until_ms: 9_000 }];
+    let deleted = Case { strikes: always.clone(), ..amended(Amended::Deleted, &[]) };
+    let told =
+        || [vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-3"), failed("")], good().split_off(3)].concat();
+    assert_eq!(verdict(&deleted, told()).wrong, []);
+    let kept = Case { strikes: always, ..case() };
+    let disordered = Wrong::Disordered { token: "tok-1-3".to_owned(), before: "tok-1-2".to_owned() };
+    assert_eq!(verdict(&kept, told()).wrong, [disordered]);
 }

@@ -11,6 +11,8 @@ pub(super) const THREADS: usize = 10;
 /// The longest pause before a step, and the base of times within one, in milliseconds.
 const PAUSE_MS: u64 = 150;
 const TIME_MS: u64 = 400;
+/// Of so many messages one is changed or deleted.
+const AMENDS_ONE_IN: u64 = 4;
 
 /// What is struck in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +177,51 @@ impl Turn {
     }
 }
 
+/// What somebody does with a message that they said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// They take it back.
+    Delete,
+    /// They give it another text, see [`anew`].
+    Edit,
+}
+
+/// When they do that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// As soon as it is said, before something is struck.
+    AtOnce,
+    /// After something was struck.
+    AfterBlow,
+    /// Then too, with the message before it in that thread.
+    Before,
+}
+
+/// That somebody changes what they said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Amend {
+    pub(super) change: Change,
+    pub(super) when: When,
+}
+
+impl Amend {
+    /// One that the gateway may die of must bring an answer soon: it stays until then.
+    fn draw(seed: &mut Seed, blow: Blow) -> Self {
+        let change = if seed.below(2) == 0 { Change::Delete } else { Change::Edit };
+        let when = match seed.below(6) {
+            0..3 if blow != Blow::Between => When::AtOnce,
+            0..4 => When::AfterBlow,
+            _ => When::Before,
+        };
+        Self { change, when }
+    }
+}
+
+/// The token of what a message is changed to.
+pub(super) fn anew(token: &str) -> String {
+    format!("{token}-anew")
+}
+
 /// One step: somebody says something, and something is struck.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
@@ -184,6 +231,8 @@ pub(super) struct Step {
     pub(super) thread: usize,
     /// What is said.
     pub(super) turn: Turn,
+    /// What they do with it.
+    pub(super) amend: Option<Amend>,
     /// What is struck.
     pub(super) blow: Blow,
     /// How long what takes a while takes.
@@ -195,7 +244,7 @@ pub(super) struct Step {
 /// All steps of a run, in order. Each hundred of them holds every kind of blow as often as it should come.
 pub(super) fn plan(mut seed: Seed, turns: usize) -> Vec<Step> {
     let mut deck = Vec::new();
-    let mut steps = Vec::new();
+    let mut steps: Vec<Step> = Vec::new();
     for number in 0..turns {
         if deck.is_empty() {
             deck = shares(&mut seed);
@@ -204,13 +253,18 @@ pub(super) fn plan(mut seed: Seed, turns: usize) -> Vec<Step> {
         let blow = deck.swap_remove(at);
         let pause = seed.time_below(Duration::from_millis(PAUSE_MS));
         let time = seed.time_below(Duration::from_millis(TIME_MS));
-        let thread = usize::try_from(seed.below(THREADS as u64)).unwrap_or_default();
+        let mut thread = usize::try_from(seed.below(THREADS as u64)).unwrap_or_default();
+        let amend = (seed.below(AMENDS_ONE_IN) == 0).then(|| Amend::draw(&mut seed, blow));
+        if let (Some(_), Some(last)) = (amend, steps.last()) {
+            // Where it may have to wait for its turn.
+            thread = last.thread;
+        }
         let mut turn = Turn::draw(&mut seed, &token(thread, number));
         if blow == Blow::Between {
             // Something to be killed at comes soon.
             turn = Turn::quick(&token(thread, number));
         }
-        steps.push(Step { pause, thread, turn, blow, time, draw: seed.number() });
+        steps.push(Step { pause, thread, turn, amend, blow, time, draw: seed.number() });
     }
     steps
 }
@@ -239,6 +293,13 @@ mod tests {
             assert_eq!(count(|blow| matches!(blow, Blow::Request(..))), 80);
             assert_eq!(count(|blow| matches!(blow, Blow::Event(_))), 30);
             assert_eq!(count(|blow| matches!(blow, Blow::Socket(_) | Blow::NoSession)), 20);
+            for change in [Change::Delete, Change::Edit] {
+                for when in [When::AtOnce, When::AfterBlow, When::Before] {
+                    let amend = Some(Amend { change, when });
+                    let count = steps.iter().filter(|step| step.amend == amend).count();
+                    assert!(count > 3, "{amend:?}: {count} times");
+                }
+            }
             let quiet: Vec<usize> =
                 (0..THREADS).filter(|thread| steps.iter().all(|step| step.thread != *thread)).collect();
             assert_eq!(quiet, [] as [usize; 0], "threads where nothing is said");

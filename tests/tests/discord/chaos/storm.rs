@@ -1,7 +1,7 @@
 //! The run of a plan on real processes: what is said, what is struck, and what of it the judge has to know.
 
-use super::judge::{ASKS, Case, Said, Strike, is_open};
-use super::plan::{Blow, Step, Turn, Which, token};
+use super::judge::{ASKS, Amended, Case, Said, Strike, is_open};
+use super::plan::{self, Blow, Change, Step, Turn, Which, anew, token};
 use crate::stage::{Stage, button, labels};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
@@ -40,12 +40,12 @@ pub(super) struct Storm {
     /// Where the agent of each thread works.
     dirs: Vec<PathBuf>,
     said: Vec<Said>,
+    /// The messages of that.
+    messages: Vec<Id>,
     strikes: Vec<Strike>,
     before: BTreeSet<Id>,
     /// The last press on each question.
     pressed: BTreeMap<Id, Id>,
-    /// How many presses there were in each thread.
-    presses: BTreeMap<Id, usize>,
     /// Messages that Discord had kept when the gateway was killed, and whose receipt never left.
     pub(super) between: BTreeSet<Id>,
     /// What was done how often.
@@ -60,10 +60,10 @@ impl Storm {
         let threads: Vec<Id> = dirs.iter().map(|dir| stage.spawn_in(dir)).collect();
         let dirs = dirs.iter().map(|dir| stage.house.world.path(dir)).collect();
         let before = stage.fake.whole_transcript().iter().map(|message| message.id).collect();
-        let (said, strikes) = (Vec::new(), Vec::new());
+        let (said, messages, strikes) = (Vec::new(), Vec::new(), Vec::new());
         let (between, tally) = (BTreeSet::new(), BTreeMap::new());
-        let (pressed, presses) = (BTreeMap::new(), BTreeMap::new());
-        Self { stage, threads, dirs, said, strikes, before, pressed, presses, between, tally }
+        let pressed = BTreeMap::new();
+        Self { stage, threads, dirs, said, messages, strikes, before, pressed, between, tally }
     }
 
     fn count(&mut self, what: &'static str) {
@@ -73,10 +73,46 @@ impl Storm {
     /// Somebody says something.
     pub(super) fn say(&mut self, thread: usize, token: String, turn: &Turn) {
         let (thread, at_ms, delayed) = (self.threads[thread], now_ms(), self.delayed());
-        self.stage.fake.post(self.stage.ann, thread, &turn.prompt);
+        self.messages.push(self.stage.fake.post(self.stage.ann, thread, &turn.prompt));
         let may_be_late = self.delayed() > delayed;
         let Turn { prompt, answer, asks } = turn.clone();
-        self.said.push(Said { thread, token, prompt, answer, at_ms, asks, may_be_late });
+        self.said.push(Said { thread, token, prompt, answer, at_ms, asks, may_be_late, amended: None });
+    }
+
+    /// Somebody changes or deletes what they said last in a thread, or the message before it; once.
+    fn amend(&mut self, thread: usize, change: Change, is_before: bool) {
+        let thread = self.threads[thread];
+        let there = (0..self.said.len()).rev().filter(|at| self.said[*at].thread == thread);
+        let Some(at) = there.skip(usize::from(is_before)).next() else { return };
+        let (said, message) = (&mut self.said[at], self.messages[at]);
+        if said.amended.is_some() {
+            return;
+        }
+        let what = match change {
+            Change::Delete => {
+                self.stage.fake.delete(message);
+                said.amended = Some(Amended::Deleted);
+                "deletions"
+            }
+            Change::Edit => {
+                let token = anew(&said.token);
+                let Turn { prompt, answer, .. } = Turn::quick(&token);
+                self.stage.fake.edit(message, &prompt);
+                said.amended = Some(Amended::Changed { token, prompt, answer });
+                "edits"
+            }
+        };
+        self.count(what);
+    }
+
+    /// Does what somebody does with a message at this moment, if it is then.
+    fn amend_at(&mut self, step: &Step, is_struck: bool) {
+        match step.amend {
+            Some(amend) if is_struck != (amend.when == plan::When::AtOnce) => {
+                self.amend(step.thread, amend.change, amend.when == plan::When::Before);
+            }
+            _ => {}
+        }
     }
 
     /// Who may answer presses the first button of every question that is open. A press that was acknowledged has been
@@ -101,7 +137,6 @@ impl Storm {
             let used = self.stage.fake.click(self.stage.boss, message.id, &button(message, &label));
             if let Ok(used) = used {
                 self.pressed.insert(message.id, used.id);
-                *self.presses.entry(message.channel_id).or_default() += 1;
                 self.count("presses");
             }
         }
@@ -122,6 +157,13 @@ impl Storm {
             // What is struck is about what is said now.
             Blow::Event(fate) => {
                 self.stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), fate);
+                if let Some(amend) = step.amend {
+                    let event = match amend.change {
+                        Change::Delete => "MESSAGE_DELETE",
+                        Change::Edit => "MESSAGE_UPDATE",
+                    };
+                    self.stage.fake.event_fault(event, When::Next(1), fate);
+                }
                 self.count("events");
             }
             Blow::Request(fate, which) => {
@@ -136,7 +178,9 @@ impl Storm {
             _ => {}
         }
         self.say(step.thread, token, turn);
+        self.amend_at(step, false);
         self.strike(step);
+        self.amend_at(step, true);
     }
 
     fn strike(&mut self, step: &Step) {
@@ -328,14 +372,18 @@ impl Storm {
         for entry in self.stage.house.agent_events("prompt") {
             *received.entry(entry["text"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
         }
+        let mut presses = BTreeMap::new();
+        for pressed in self.stage.fake.interactions().iter().filter(|it| it.message_id.is_some()) {
+            *presses.entry(pressed.channel_id).or_default() += 1;
+        }
         let case = Case {
             bot: self.stage.bot.user,
             parent: self.stage.channel,
             threads: self.threads,
             before: self.before,
             said: self.said,
+            presses,
             strikes: self.strikes,
-            presses: self.presses,
             received,
         };
         let mut kept = Vec::new();
