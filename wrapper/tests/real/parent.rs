@@ -50,7 +50,7 @@ impl Clock {
     /// The parent was gone `since`: nobody is left after the grace. Whether that was not much later, on a machine that
     /// lets nobody wait: how long it did let somebody wait meanwhile is granted for each time that somebody had to be
     /// woken.
-    fn is_gone_in_time(self, rig: &Rig, since: Instant) -> bool {
+    fn ends_in_time(self, rig: &Rig, since: Instant) -> bool {
         let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
         let mut ended = [PollFd::new(&self.wrapper, PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1), "the wrapper does not end");
@@ -77,7 +77,7 @@ fn c49_r_the_control_socket_closes() {
         let clock = Clock::of(rig.wrapper_pid());
         let since = Instant::now();
         drop(rig.control.take());
-        let is_in_time = clock.is_gone_in_time(&rig, since);
+        let is_in_time = clock.ends_in_time(&rig, since);
         assert_eq!(rig.exit_code(), 137);
         is_in_time
     });
@@ -99,7 +99,7 @@ fn c49_c52_c54_a06_r_the_parent_is_killed() {
         let clock = Clock::of(wrapper_pid);
         let since = Instant::now();
         rig.signal(Signal::KILL);
-        let is_in_time = clock.is_gone_in_time(&rig, since);
+        let is_in_time = clock.ends_in_time(&rig, since);
         assert_eq!(rig.exit_code(), 1000 + 9);
         assert!(!is_alive(wrapper_pid));
         is_in_time
