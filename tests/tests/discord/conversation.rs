@@ -43,7 +43,7 @@ fn a_session_lives_in_its_thread() {
     let spoke = texts(&stage.told(stage.channel));
     let starters = stage.told(stage.channel).into_iter().filter(|it| it.origin.is_none()).count();
     assert_eq!(starters, 1, "nothing but the starter: {spoke:#?}");
-    assert!(stage.fake.tally().typing.contains_key(&thread.to_string()));
+    until(SOON, "it was seen to work", || stage.fake.tally().typing.contains_key(&thread.to_string()));
     stage.end();
 }
 

@@ -135,10 +135,10 @@ fn c33_r_children_of_threads_are_found() {
     launch.term_grace_ms = 100;
     let mut rig = Rig::running(&launch);
     eventually("all are there", || rig.below().len() == 9);
-    let tree = rig.below();
     rig.signal(Signal::TERM);
     assert_eq!(rig.exit_code(), 128 + libc::SIGTERM);
-    assert!(tree.iter().all(|pid| !is_alive(*pid)), "{tree:?}");
+    // By the mark of the lease: others choose numbers meanwhile, and take those of the dead.
+    assert_eq!(rig.living(), Vec::<i32>::new());
 }
 
 /// The tracer gets the adapter's end first and does nothing with it.
