@@ -82,8 +82,8 @@ impl Storm {
     /// Somebody changes or deletes what they said last in a thread, or the message before it; once.
     fn amend(&mut self, thread: usize, change: Change, is_before: bool) {
         let thread = self.threads[thread];
-        let there = (0..self.said.len()).rev().filter(|at| self.said[*at].thread == thread);
-        let Some(at) = there.skip(usize::from(is_before)).next() else { return };
+        let mut there = (0..self.said.len()).rev().filter(|at| self.said[*at].thread == thread);
+        let Some(at) = there.nth(usize::from(is_before)) else { return };
         let (said, message) = (&mut self.said[at], self.messages[at]);
         if said.amended.is_some() {
             return;
