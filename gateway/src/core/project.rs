@@ -40,9 +40,9 @@ const OPTIONS_MAX: usize = 25;
 /// The parts of one row, at most: a limit that makes more of them is too small for conversations.
 const PARTS_MAX: u32 = 100_000;
 /// States that are seen by what follows them, and not said.
-const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
+pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// States of the agent, and of the binding, that are said also where hardly anything is.
-const OWED: [&str; 6] =
+pub(crate) const OWED: [&str; 6] =
     ["agent_failed", "agent_away", "agent_waits", "approves_by_itself", "cancel_stuck", "unbound"];
 /// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
 pub(crate) const SHOWN: [EventKind; 7] = [

@@ -6,6 +6,10 @@ use super::life::LINE_BYTES_MAX;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
+/// What stands behind a word, so many times, when it goes on for long.
+const SPEECH: &str = "and so on ";
+const SPEECH_TIMES: usize = 50;
+
 /// What the agents of all processes share: it outlives each of them.
 #[derive(Debug, Default)]
 pub(super) struct Minds {
@@ -20,8 +24,12 @@ pub(super) struct Minds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Word,
+    /// A word with much behind it: more than a few messages hold.
+    Speech,
     Thought,
     Tool,
+    /// A tool that changes a file.
+    Change,
     Noise,
     /// A line that is too long.
     Flood,
@@ -66,6 +74,7 @@ pub(super) struct Agent {
     /// Its words, each with the offset at which its line ends.
     pub(super) words: Vec<(u64, String)>,
     words_made: usize,
+    calls_made: usize,
     /// It broke a limit: nothing more of it is read.
     pub(super) broke: bool,
     /// Whether a broken fault model may still hold things up.
@@ -104,6 +113,7 @@ impl Agent {
             queued: 0,
             words: Vec::new(),
             words_made: 0,
+            calls_made: 0,
             broke: false,
             calm,
         }
@@ -236,6 +246,8 @@ impl Agent {
             (12, Deed::Word),
             (2, Deed::Thought),
             (2, Deed::Tool),
+            (6, Deed::Change),
+            (3, Deed::Speech),
             (1, Deed::Noise),
             (usize::from(!self.calm && chance.one_in(6)), Deed::Flood),
             (2, Deed::Ask),
@@ -293,25 +305,39 @@ impl Agent {
         !self.hangs && self.unsaid.is_empty() && self.turn.as_ref().is_some_and(may_act)
     }
 
+    /// Says a word that nobody else says, with something behind it.
+    fn word(&mut self, more: &str) {
+        self.words_made += 1;
+        let word = format!("w{}.{} ", self.no, self.words_made);
+        let content = json!({ "type": "text", "text": format!("{word}{more}") });
+        self.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+        self.words.push((self.queued, word));
+    }
+
+    /// The id of its next tool call, and what it is called: as nothing else is.
+    fn call(&mut self, what: &str) -> (String, String) {
+        self.calls_made += 1;
+        (format!("call-{}", self.calls_made), format!("{what}-{}.{}", self.no, self.calls_made))
+    }
+
     /// Does the next thing of its turn.
     pub(super) fn act(&mut self) {
         let Some(deed) = self.turn.as_mut().and_then(|turn| turn.deeds.pop_front()) else { return };
         match deed {
-            Deed::Word => {
-                self.words_made += 1;
-                let word = format!("w{}.{} ", self.no, self.words_made);
-                let content = json!({ "type": "text", "text": word });
-                self.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
-                self.words.push((self.queued, word));
-            }
+            Deed::Word => self.word(""),
+            Deed::Speech => self.word(&SPEECH.repeat(SPEECH_TIMES)),
             Deed::Thought => {
                 let content = json!({ "type": "text", "text": "hm" });
                 self.update(&json!({ "sessionUpdate": "agent_thought_chunk", "content": content }));
             }
             Deed::Tool => {
-                let call = format!("call-{}", self.requests);
-                let update = json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": "looks", "kind": "read", "status": "completed" });
-                self.update(&update);
+                let (call, title) = self.call("looks");
+                self.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": "read", "status": "completed" }));
+            }
+            Deed::Change => {
+                let (call, title) = self.call("changes");
+                let diff = json!([{ "type": "diff", "path": title, "oldText": null, "newText": "new\n" }]);
+                self.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": "edit", "status": "completed", "content": diff }));
             }
             Deed::Noise => {
                 let line = b"this is not ACP\n";

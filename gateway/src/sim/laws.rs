@@ -4,8 +4,8 @@
 use super::ear;
 use super::host::Lease;
 use super::people::{self, Want, Wish};
+use super::shown;
 use super::stage::{Broken, Stage};
-use crate::core::project::PartKind;
 use crate::error::Failure;
 use crate::store::by_hand::Pump;
 use crate::store::check;
@@ -66,11 +66,11 @@ fn tables(sql: &'static str) -> impl Iterator<Item = &'static str> {
     words.filter(|word| word.starts_with("acp_"))
 }
 
-fn broken(law: &str, rows: &[String]) -> Result<(), Broken> {
+pub(super) fn broken(law: &str, rows: &[String]) -> Result<(), Broken> {
     if rows.is_empty() { Ok(()) } else { Err(Broken(format!("{law}: {}", rows.join("; ")))) }
 }
 
-fn texts(db: &Connection, sql: &str) -> Vec<String> {
+pub(super) fn texts(db: &Connection, sql: &str) -> Vec<String> {
     let mut statement = db.prepare_cached(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
     let rows = statement.query_map([], |row| row.get(0)).unwrap_or_else(|error| panic!("{error}: {sql}"));
     rows.map(|row| row.unwrap_or_else(|error| panic!("{error}: {sql}"))).collect()
@@ -240,7 +240,7 @@ fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
     Ok(())
 }
 
-fn word_of(payload: &str) -> Option<(usize, usize)> {
+pub(super) fn word_of(payload: &str) -> Option<(usize, usize)> {
     let (_, rest) = payload.split_once("\"text\":\"w")?;
     let (lease, rest) = rest.split_once('.')?;
     let (word, _) = rest.split_once(' ')?;
@@ -261,7 +261,8 @@ pub(super) fn at_rest(stage: &mut Stage<'_>) -> Result<(), Broken> {
         heard_out(stage, lease, &closed)?;
     }
     processes(stage, db)?;
-    rooms(stage, db)?;
+    shown::rooms(stage, db)?;
+    shown::as_chosen(db)?;
     let open = stage.wishes.iter().filter(|wish| wish.answer.is_none() && !wish.refused);
     broken("every wish is answered", &open.map(|wish| format!("{:?}", wish.want)).collect::<Vec<_>>())
 }
@@ -336,103 +337,31 @@ fn processes(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
     broken("I8: a lease is open without a process", &open.difference(&living).cloned().collect::<Vec<_>>())
 }
 
-/// I7: what people see is what was planned from the journal, in its order.
-fn rooms(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
-    const SQL: &str = "SELECT p.binding_key, b.thread_id, p.nonce, p.state, p.text, p.kind, coalesce(p.run_id, '') \
-        FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) ORDER BY p.binding_key, p.session_seq, p.part_no";
-    let room = stage.room.lock();
-    let mut places: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for (at, shown) in room.shown.iter().enumerate() {
-        if places.insert((&shown.conversation, &shown.message.nonce), at).is_some() {
-            return Err(Broken(format!(
-                "I7: shown twice in {}: {:?}",
-                shown.conversation, shown.message.text
-            )));
-        }
-    }
-    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
-    let mut rows = statement.query([]).unwrap_or_else(|error| panic!("{error}"));
-    let mut last: Option<(String, usize)> = None;
-    let mut planned = BTreeSet::new();
-    while let Some(row) = rows.next().unwrap_or_else(|error| panic!("{error}")) {
-        let text = |at: usize| row.get::<_, String>(at).unwrap_or_else(|error| panic!("{error}"));
-        let (binding, thread, nonce, state) = (text(0), text(1), text(2), text(3));
-        let place = places.get(&(thread.as_str(), nonce.as_str())).copied();
-        planned.insert((thread, nonce));
-        match (state.as_str(), place) {
-            ("sent", None) => return Err(Broken(format!("I7: {:?} is sent, and nobody sees it", text(4)))),
-            ("rejected", Some(_)) => return Err(Broken(format!("I7: {:?} is rejected and shown", text(4)))),
-            ("sent", Some(at)) => {
-                if room.shown.get(at).is_none_or(|shown| shown.message.text != text(4)) {
-                    return Err(Broken(format!("I7: {:?} reads otherwise", text(4))));
-                }
-                if last.as_ref().is_some_and(|(of, before)| *of == binding && *before > at) {
-                    return Err(Broken(format!("I7: {:?} is shown out of order", text(4))));
-                }
-                last = Some((binding, at));
-            }
-            _ => {}
-        }
-    }
-    let unplanned = room.shown.iter().find(|shown| {
-        let key = (shown.conversation.clone(), shown.message.nonce.clone());
-        shown.message.kind == PartKind::Final && !planned.contains(&key)
-    });
-    match unplanned {
-        Some(shown) => Err(Broken(format!("I7: nobody planned {:?}", shown.message.text))),
-        None => says_all(db, &room.shown),
-    }
-}
-
-/// The final of a completed turn has every word of it.
-fn says_all(db: &Connection, shown: &[super::room::Shown]) -> Result<(), Broken> {
-    const SQL: &str = "SELECT p.run_id, b.thread_id FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) \
-        JOIN acp_runs r USING (run_id) WHERE p.kind = 'final' AND r.state = 'completed' \
-        GROUP BY p.binding_key, p.run_id HAVING sum(p.state <> 'sent') = 0";
-    const WORDS: &str =
-        "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'agent_message' ORDER BY seq";
-    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
-    let runs = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
-    let runs: Vec<_> = runs.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
-    for (run, thread) in runs {
-        let of_run = shown.iter().filter(|it| {
-            it.conversation == thread
-                && it.message.kind == PartKind::Final
-                && it.message.run_id.is_some_and(|id| id.to_string() == run)
-        });
-        let text: Vec<&str> = of_run.map(|it| it.message.text.as_str()).collect();
-        let text = format!("{} ", text.join(" ").replace('\n', " "));
-        let mut words = db.prepare_cached(WORDS).unwrap_or_else(|error| panic!("{error}"));
-        let payloads = words.query_map([&run], |row| row.get::<_, String>(0));
-        let payloads: Vec<String> =
-            payloads.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
-        let mut from = 0;
-        for (lease, word) in payloads.iter().filter_map(|payload| word_of(payload)) {
-            let wanted = format!("w{lease}.{word} ");
-            match text.get(from..).and_then(|rest| rest.find(&wanted)) {
-                Some(at) => from += at,
-                None => {
-                    return Err(Broken(format!("I7: {wanted:?} of run {run} is not in its final {text:?}")));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What is watched in the database besides its rows: where bindings began, what moved, and which tables changed.
+/// What is watched in the database besides its rows: where bindings began, what was chosen there from which row on, what
+/// moved, and which tables changed.
 /// Before the first life.
 pub(super) fn watch(db: &Connection) {
     // No `OR IGNORE` in the triggers: an upsert that fires them would put its own policy in its place.
     const SQL: &str = "
         CREATE TABLE IF NOT EXISTS temp.bound (binding_key TEXT PRIMARY KEY, from_seq INTEGER NOT NULL);
+        CREATE TABLE IF NOT EXISTS temp.chosen (binding_key TEXT NOT NULL, verbosity TEXT, from_seq INTEGER NOT NULL);
         CREATE TABLE IF NOT EXISTS temp.moved (what TEXT PRIMARY KEY);
         CREATE TABLE IF NOT EXISTS temp.touched (name TEXT PRIMARY KEY);
         DELETE FROM temp.bound;
+        DELETE FROM temp.chosen;
         DELETE FROM temp.moved;
         CREATE TEMP TRIGGER IF NOT EXISTS bound_from AFTER INSERT ON main.acp_bindings BEGIN
           INSERT INTO bound SELECT NEW.binding_key, last_session_seq FROM main.acp_sessions WHERE session_key = NEW.session_key;
           INSERT INTO moved SELECT 'binding > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding > ' || NEW.status);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS chosen_first AFTER INSERT ON main.acp_binding_style
+          WHEN (SELECT count(*) FROM main.acp_binding_style WHERE binding_key = NEW.binding_key) = 1 BEGIN
+          INSERT INTO chosen SELECT binding_key, verbosity, -1 FROM main.acp_bindings WHERE binding_key = NEW.binding_key;
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS chosen_later AFTER UPDATE OF verbosity ON main.acp_bindings
+          WHEN EXISTS (SELECT 1 FROM main.acp_binding_style WHERE binding_key = NEW.binding_key) BEGIN
+          INSERT INTO chosen SELECT NEW.binding_key, NEW.verbosity, last_session_seq FROM main.acp_sessions
+            WHERE session_key = NEW.session_key;
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS binding_moved AFTER UPDATE OF status ON main.acp_bindings WHEN OLD.status <> NEW.status BEGIN
           INSERT INTO moved SELECT 'binding ' || OLD.status || ' > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding ' || OLD.status || ' > ' || NEW.status);

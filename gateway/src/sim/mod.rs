@@ -9,6 +9,7 @@
 //! | `room` | a chat service |
 //! | `people`, `wishes` | who uses it all, and what they want next |
 //! | `laws` | what must hold after each step, and at rest |
+//! | `shown` | what people must see of the journal, in messages and files, and how much of it |
 //! | `ear` | reads the log: transitions, and faults that the gateway finds in itself |
 //! | `names` | what steps are called |
 //! | `reach` | what the seeds must reach together |
@@ -33,6 +34,7 @@ mod people;
 mod plants;
 mod reach;
 mod room;
+mod shown;
 mod stage;
 mod tests;
 mod trouble;

@@ -34,10 +34,14 @@ pub(super) enum Plant {
     LeaseNotClosed,
     /// A message that was taken is forgotten.
     InboxRowLost,
+    /// Files do not go with their message.
+    FilesLost,
+    /// How much somebody wants to be told is forgotten.
+    ChoiceForgotten,
 }
 
 impl Plant {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::AckBeforeCommit,
         Self::CheckpointBeforeSend,
         Self::ReplayedKeyActs,
@@ -51,6 +55,8 @@ impl Plant {
         Self::DeadLeaseNotDrained,
         Self::LeaseNotClosed,
         Self::InboxRowLost,
+        Self::FilesLost,
+        Self::ChoiceForgotten,
     ];
 
     /// Those between gateway and supervisor.
@@ -95,6 +101,9 @@ impl Plant {
                  WHERE e.run_id = r.run_id)"
             }
             Self::SupersededWrites => "UPDATE acp_sessions SET epoch = 1 WHERE epoch = 0",
+            Self::ChoiceForgotten if did("verbosity_set") => {
+                "UPDATE acp_binding_style SET style_json = json_remove(style_json, '$.verbosity')"
+            }
             Self::InboxRowLost if did("inbox_insert") && chance.one_in(3) => {
                 "DELETE FROM acp_inbox WHERE state = 'received'"
             }

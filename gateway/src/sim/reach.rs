@@ -57,7 +57,7 @@ const MOVES: [&str; 23] = [
 ];
 
 /// Everything that crosses a border of the gateway.
-const EFFECTS: [&str; 38] = [
+const EFFECTS: [&str; 40] = [
     "commit:bind",
     "commit:binding_gone",
     "commit:binding_park",
@@ -73,6 +73,7 @@ const EFFECTS: [&str; 38] = [
     "commit:delivery_plan",
     "commit:delivery_settle",
     "commit:delivery_style",
+    "commit:delivery_without_files",
     "commit:expire_answers",
     "commit:inbox_insert",
     "commit:inbox_record",
@@ -82,6 +83,7 @@ const EFFECTS: [&str; 38] = [
     "commit:reply_rejected",
     "commit:spawn_session",
     "commit:unbind",
+    "commit:verbosity_set",
     "supervisor:ack",
     "supervisor:attach",
     "supervisor:close",
@@ -99,7 +101,7 @@ const EFFECTS: [&str; 38] = [
 ];
 
 /// Those in or around which a crash must come often, since seeds come to them seldom: once in how many times.
-const SELDOM: [(&str, usize); 22] = [
+const SELDOM: [(&str, usize); 24] = [
     ("commit:bind", 3),
     ("commit:binding_gone", 3),
     ("commit:binding_park", 12),
@@ -112,10 +114,12 @@ const SELDOM: [(&str, usize); 22] = [
     ("commit:delivery_plan", 12),
     ("commit:delivery_settle", 12),
     ("commit:delivery_style", 12),
+    ("commit:delivery_without_files", 3),
     ("commit:expire_answers", 40),
     ("commit:reply_begin", 12),
     ("commit:reply_rejected", 3),
     ("commit:unbind", 12),
+    ("commit:verbosity_set", 12),
     ("news:changed", 12),
     ("news:exited", 12),
     ("supervisor:ack", 12),
@@ -131,7 +135,7 @@ pub(super) fn seldom(names: &str) -> Option<usize> {
 }
 
 /// Transactions of the gateway that no seed comes to, and why.
-const BEYOND: [(&str, &str); 15] = [
+const BEYOND: [(&str, &str); 13] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is ever taken away from under its binding"),
@@ -141,12 +145,10 @@ const BEYOND: [(&str, &str); 15] = [
     ("console_send", "as before"),
     ("delivery_card", "the room cannot change what it shows"),
     ("delivery_fold", "as before"),
-    ("delivery_without_files", "the room carries no files"),
     ("forget_said", "of what is older than thirty days"),
     ("inbox_answered", "nobody in the room uses a slash command or a button"),
     ("inbox_keep", "as before"),
     ("inbox_withdraw", "as before"),
-    ("verbosity_set", "nobody in the room says how much they want to be told"),
 ];
 
 /// Transitions in the tables of `core` that no seed comes to: a turn is ended before its session is closed or faults, so

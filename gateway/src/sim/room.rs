@@ -15,6 +15,9 @@ pub(super) const ROOM: &str = "room";
 /// Its account.
 pub(super) const ACCOUNT: &str = "main";
 
+/// The longest file, in bytes.
+const FILE_BYTES_MAX: u64 = 100_000;
+
 /// A message that people see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shown {
@@ -29,6 +32,8 @@ pub(super) enum Fate {
     Refused,
     /// Nobody ever learns whether it is there.
     Unknown,
+    /// Files are refused, for a moment and for good.
+    NoFiles,
 }
 
 /// A call of the gateway that has not been answered.
@@ -54,6 +59,8 @@ pub(super) struct Inside {
     pub(super) fate: Option<(&'static str, Fate)>,
     /// A planted bug: the service's answer is taken for another message's.
     pub(super) ignores_nonces: bool,
+    /// A planted bug: messages come without their files.
+    pub(super) loses_files: bool,
 }
 
 impl Room {
@@ -72,8 +79,12 @@ impl Channel for Room {
     }
 
     fn limit(&self) -> Limit {
-        // Small, so that answers have several parts.
-        Limit::new(Unit::Utf16, 60)
+        // Small, so that answers have several parts; and with room for what is said beside a file.
+        Limit::new(Unit::Utf16, 80)
+    }
+
+    fn file_bytes_max(&self) -> Option<u64> {
+        Some(FILE_BYTES_MAX)
     }
 
     fn normal(&self) -> Destination {
@@ -113,7 +124,11 @@ impl Inside {
     fn show(&mut self, to: &ConversationRef, message: &Outgoing) -> String {
         let found = if self.ignores_nonces { None } else { self.find(to, message) };
         let at = found.unwrap_or_else(|| {
-            self.shown.push(Shown { conversation: to.conversation_id.clone(), message: message.clone() });
+            let mut message = message.clone();
+            if self.loses_files {
+                message.files.clear();
+            }
+            self.shown.push(Shown { conversation: to.conversation_id.clone(), message });
             self.shown.len() - 1
         });
         format!("m{at}")
@@ -162,12 +177,18 @@ impl Inside {
             Some(Fate::Refused) if self.find(to, message).is_none() => {
                 return SendOutcome::Rejected { why: "never here".to_owned(), again: false };
             }
-            Some(Fate::Refused) | None => {}
+            Some(Fate::NoFiles) if !message.files.is_empty() && self.find(to, message).is_none() => {
+                return SendOutcome::FilesRefused { why: "no files".to_owned(), again: chance.one_in(2) };
+            }
+            Some(Fate::Refused | Fate::NoFiles) | None => {}
         }
         if !chance.one_in(trouble) {
             return SendOutcome::Sent { message_id: self.show(to, message) };
         }
         match chance.below(6) {
+            _ if !message.files.is_empty() && self.find(to, message).is_none() && chance.one_in(2) => {
+                SendOutcome::FilesRefused { why: "no files now".to_owned(), again: chance.one_in(2) }
+            }
             0 => SendOutcome::Limited { retry_after_ms: 1 + chance.next() % 3_000 },
             1 => SendOutcome::Rejected { why: "not now".to_owned(), again: true },
             2 if chance.one_in(4) => SendOutcome::Rejected { why: "never".to_owned(), again: false },

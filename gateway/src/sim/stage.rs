@@ -132,6 +132,7 @@ impl<'a> Stage<'a> {
     /// Everything, from nothing to rest.
     pub(super) fn play(mut self) -> Result<Tally, Broken> {
         self.room.lock().ignores_nonces = self.plant == Some(Plant::NonceIgnored);
+        self.room.lock().loses_files = self.plant == Some(Plant::FilesLost);
         loop {
             self.tally.lives += 1;
             let ended = self.live()?;

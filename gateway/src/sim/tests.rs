@@ -288,4 +288,6 @@ plants! {
     found_a_dead_lease_that_is_not_drained = DeadLeaseNotDrained breaks "nothing is lost",
     found_a_process_that_is_not_ended = LeaseNotClosed breaks "I8: the process of a closed session ends",
     found_a_message_that_is_forgotten = InboxRowLost breaks "what is answered is on record",
+    found_files_that_are_lost = FilesLost breaks "I7: the files of",
+    found_a_choice_that_is_forgotten = ChoiceForgotten breaks "somebody chose",
 }

@@ -30,7 +30,15 @@ impl Trouble {
             // Where it comes seldom turns end and are told, where it comes often all of it is taken up again.
             crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
             fate: chance
-                .pick(&[Some(Fate::Refused), Some(Fate::Unknown), None, None, None, None])
+                .pick(&[
+                    Some(Fate::Refused),
+                    Some(Fate::Unknown),
+                    Some(Fate::NoFiles),
+                    None,
+                    None,
+                    None,
+                    None,
+                ])
                 .copied()
                 .flatten(),
             room: often(chance, 4, 12),

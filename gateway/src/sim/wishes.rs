@@ -8,6 +8,9 @@ use super::stage::{Broken, ROOMS, Stage};
 use crate::channel::Change;
 use crate::core::session::Ending;
 
+/// How much people want to be told.
+const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "default"];
+
 impl Stage<'_> {
     pub(super) fn hear_answer(&mut self, ports: &Ports) -> Result<(), Broken> {
         let mut answers = lock(&ports.answers);
@@ -100,7 +103,8 @@ impl Stage<'_> {
         let text = format!("do {no}");
         let message = self.chance.below(no);
         match self.chance.below(50) {
-            0..=12 => say(text),
+            0..=9 => say(text),
+            10..=12 => say(format!("/acp verbosity {}", VERBOSITY[self.chance.below(VERBOSITY.len())])),
             13..=15 => say(format!("/acp steer {text}")),
             16 | 17 => say("/acp cancel".to_owned()),
             18 => say(["/acp close", "/acp close --discard"][usize::from(self.chance.one_in(2))].to_owned()),

@@ -105,6 +105,41 @@ fn what_was_missed_is_read_with_the_server_that_it_is_in() {
     stage.end();
 }
 
+/// An old message of a server that is not served any more does nothing: its commands are gone from there, its buttons are
+/// refused, and what waits goes on waiting.
+#[test]
+fn a_press_in_a_server_that_is_not_served_is_refused() {
+    let mut named = String::new();
+    let stage = Stage::on(&[], |ground| {
+        named = format!("guilds = [\"{}\"]", ground.guild);
+        named.clone()
+    });
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, "permission Delete everything");
+    let asked = stage.said(thread, "Delete everything");
+    let shown = labels(&asked);
+    let file = stage.house.world.path("gateway.toml");
+    let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
+    stage.house.world.write("gateway.toml", &text.replace(&named, "guilds = [\"5\"]"));
+    stage.reload();
+    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
+    until(SOON, "its commands are gone from a server that is not served", has_none);
+    for who in [stage.boss, stage.ann, stage.eve] {
+        let said = stage.private_answer(&stage.press(who, &asked, &shown[0]));
+        assert_eq!(said, "This server is not served by this gateway.");
+    }
+    assert_eq!(stage.house.agent_events("turn_end").len(), 0, "nobody has answered");
+    assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered");
+    // Served again, the same button counts.
+    stage.house.world.write("gateway.toml", &text);
+    stage.reload();
+    stage.is_there();
+    stage.press(stage.boss, &asked, &shown[0]);
+    assert!(stage.shows(&asked, "Answered: ").content.contains("boss"));
+    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    stage.end();
+}
+
 /// Whoever approves by name need not be allowed to speak by name too.
 #[test]
 fn who_answers_may_also_speak() {
