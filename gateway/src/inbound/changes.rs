@@ -3,7 +3,7 @@
 use super::{Inlet, Inner};
 use crate::channel::{
     Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, PartKind, Place,
-    Placed, Reply, Said, Suggest, Suggestion,
+    Placed, Reply, Said, Suggest, Suggestion, Waiting,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -71,6 +71,18 @@ impl Inbox for Inlet {
 
     fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
+    }
+
+    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
+        Box::pin(async move {
+            let read = move |db: &_| inbox::waiting(db, &at);
+            let rows = self.inner.store.read("inbox_waiting", read).await.map_err(log("what waits")).ok()?;
+            let said = |(message_id, said, text): (String, String, String)| {
+                let is_command = command::parse(&said).is_some();
+                Waiting { message_id, text: (!is_command).then_some(text) }
+            };
+            Some(rows.into_iter().map(said).collect())
+        })
     }
 
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {

@@ -6,12 +6,13 @@
 //! nobody told of is found with the next one, or with the next session of events.
 
 use super::Inner;
-use super::again::again;
+use super::again::{Attempt as _, again};
 use super::backfill::{Behind, LOOK, MISSED};
 use super::interactions::shown;
 use super::known::Spot;
 use super::looks::Shelf;
 use super::mailbox::{Mailbox, Next, Put};
+use super::owed::{Look, Looked, Owed};
 use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
@@ -21,6 +22,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 /// Things that may wait in one lane. What does not fit is read again from Discord.
 const WAITING_MAX: usize = 256;
@@ -89,6 +91,7 @@ impl Lanes {
                 channel,
                 mailbox: Arc::clone(&mailbox),
                 behind: Behind::default(),
+                owed: Owed::default(),
             };
             tasks.spawn(lane.run());
             mailbox
@@ -104,6 +107,8 @@ pub(super) struct Lane {
     pub(super) mailbox: Arc<Mailbox<Job>>,
     /// What was brought since the mark without being read.
     pub(super) behind: Behind,
+    /// What is to be looked at once nothing waits.
+    pub(super) owed: Owed,
 }
 
 impl Drop for Lane {
@@ -118,13 +123,40 @@ impl Lane {
         let mailbox = Arc::clone(&self.mailbox);
         loop {
             let patience = self.behind.patience();
-            match tokio::time::timeout(patience.unwrap_or(IDLE), mailbox.next()).await {
-                Ok(Next::Job(job)) => self.work(job).await,
-                Ok(Next::Read) => self.catch_up().await,
+            let idle = Instant::now() + patience.unwrap_or(IDLE);
+            let owed = self.owed.next().filter(|(at, _)| *at <= idle);
+            let until = owed.map_or(idle, |(at, _)| at);
+            match (tokio::time::timeout_at(until, mailbox.next()).await, owed) {
+                (Ok(Next::Job(job)), _) => self.work(job).await,
+                (Ok(Next::Read), _) => self.catch_up().await,
                 // What comes meanwhile is not kept waiting by what nobody waits for.
-                Err(_) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
-                Err(_) if mailbox.close() => return,
-                Err(_) => {}
+                (Err(_), Some((_, look))) => self.look(look).await,
+                (Err(_), None) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
+                (Err(_), None) if mailbox.close() => return,
+                (Err(_), None) => {}
+            }
+        }
+    }
+
+    /// Looks at something that is owed, unless something else comes.
+    async fn look(&mut self, look: Look) {
+        let mailbox = Arc::clone(&self.mailbox);
+        let looked = match look {
+            Look::Waiting => self.look_at_waiting(mailbox.arrives()).await,
+            Look::Thread => self.look_at_thread(mailbox.arrives()).await,
+        };
+        match looked {
+            Ok(Looked::Done) => self.owed.done(look),
+            // It is the next thing to be done after what came.
+            Ok(Looked::Interrupted) => {}
+            Err(fault) => {
+                let is_for_good = self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
+                tracing::info!(%fault, ?look, is_for_good, thread_id = %self.channel, "a look failed");
+                if is_for_good {
+                    self.owed.done(look);
+                } else {
+                    self.owed.failed(look, Instant::now());
+                }
             }
         }
     }
@@ -156,7 +188,10 @@ impl Lane {
             Job::Edited(edit) => self.edited(edit).await,
             Job::Deleted(id) => self.deleted(id).await,
             Job::Thread(shelf) => self.thread(&shelf).await,
-            Job::Gone(why) => self.gone(why).await,
+            Job::Gone(why) => {
+                self.owed = Owed::default();
+                self.gone(why).await;
+            }
         }
     }
 

@@ -8,13 +8,14 @@ use super::super::settings::Settings;
 use super::*;
 use crate::channel::{
     Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Kept, Offered, Place, Placed, Reply,
-    Said, Suggest, Suggestion,
+    Said, Suggest, Suggestion, Waiting,
 };
 use acp_discord::core::base::Base;
 use acp_discord::core::closes;
-use acp_discord::core::event::{Gap, Given, Interaction, Member, User, Value};
+use acp_discord::core::event::{Gap, Given, Interaction, Member, Thread, User, Value};
 use acp_discord::session::{self, Sink};
 use acp_shared::redact::Secret;
+use serde_json::{Value as Json, json};
 use std::sync::Mutex;
 
 const ANN: Snowflake = Snowflake(5);
@@ -90,6 +91,10 @@ impl Inbox for Arc<Plane> {
     fn deleted(&self, _: ConversationRef, _: String) -> Reply<'_, Amended> {
         Box::pin(async { Amended::NotOurs })
     }
+    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
+        let is_there = self.ask(&format!("waiting {}", at.conversation_id));
+        Box::pin(async move { is_there.then(Vec::new) })
+    }
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {
         self.ask(&format!("changed {} {change:?}", at.conversation_id));
         Box::pin(async { Changed::Nothing })
@@ -122,17 +127,29 @@ impl Inbox for Arc<Plane> {
     }
 }
 
-/// A Discord on which nothing was ever said.
-async fn quiet() -> String {
+/// A Discord on which nothing was ever said, and what it says of a conversation; with none it refuses to say.
+async fn quiet(channel: watch::Receiver<Option<Json>>) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = |uri: axum::http::Uri| async move {
+    let answer = move |uri: axum::http::Uri| {
         let is_page = uri.path().ends_with("/messages");
-        let channel = serde_json::json!({"id": "7", "type": 0, "guild_id": "9"});
-        axum::Json(if is_page { serde_json::json!([]) } else { channel })
+        let answer = if is_page { Some(json!([])) } else { channel.borrow().clone() };
+        async move { answer.map(axum::Json).ok_or(axum::http::StatusCode::SERVICE_UNAVAILABLE) }
     };
     tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
     format!("http://{address}")
+}
+
+/// A channel of a server.
+fn channel() -> Json {
+    json!({"id": "7", "type": 0, "guild_id": "9"})
+}
+
+/// A thread in which nobody has ever spoken, put away by a person or not at all.
+fn thread(archived: bool) -> Json {
+    let id = Snowflake::from_ms(now_ms()).to_string();
+    let state = json!({"archived": archived, "auto_archive_duration": 60, "locked": false});
+    json!({"id": id, "type": 11, "guild_id": "9", "parent_id": "3", "thread_metadata": state})
 }
 
 fn settings(token: &str, base: &str) -> Settings {
@@ -146,7 +163,18 @@ fn settings(token: &str, base: &str) -> Settings {
 
 /// Somebody who listens to events that a test puts in, from the first of a session on.
 async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
-    let discord = Discord::new("main".to_owned(), settings("token", &quiet().await)).unwrap();
+    let (_, says) = watch::channel(Some(channel()));
+    let (plane, sink, ear, _) = ground_of(is_away, says).await;
+    (plane, sink, ear)
+}
+
+/// The same on a Discord that says this of conversations.
+async fn ground_of(
+    is_away: bool,
+    says: watch::Receiver<Option<Json>>,
+) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>) {
+    let discord = Discord::new("main".to_owned(), settings("token", &quiet(says).await)).unwrap();
+    let inner = Arc::clone(&discord.inner);
     let (sink, events) = session::pipe(4_096);
     let line = Line::of(discord.inner.settings().token.clone(), events);
     let plane = Arc::new(Plane::default());
@@ -154,7 +182,7 @@ async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>
     let inbox: Arc<dyn Inbox> = Arc::new(Arc::clone(&plane));
     let ear = Ear::new(discord.inner, inbox);
     sink.put(ready());
-    (plane, sink, tokio::spawn(ear.hear(line)))
+    (plane, sink, tokio::spawn(ear.hear(line)), inner)
 }
 
 fn user(id: Snowflake) -> User {
@@ -300,4 +328,52 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
         until("the next one begins", || !inner.pulse.has_failed()).await;
         hearing.abort();
     }
+}
+
+/// While Discord does not let a thread be looked at of which nobody knows whether a person put it away, what people say
+/// there is heard, in its order, and nothing is said there; when it can be looked at, it is.
+#[tokio::test]
+async fn d12_what_is_said_where_nobody_can_look_is_heard() {
+    let (says, said_of_it) = watch::channel(Some(thread(false)));
+    let (plane, sink, _ear, inner) = ground_of(false, said_of_it).await;
+    plane.bind("7");
+    let at = Snowflake(7);
+    until("it is looked at", || inner.known.is_followed(at)).await;
+    says.send_replace(None);
+    sink.put(Event::ThreadChanged(Thread {
+        id: at,
+        guild: Some(Snowflake(9)),
+        parent: Some(Snowflake(3)),
+        name: "thread".to_owned(),
+        owner: None,
+        private: false,
+        archived: true,
+        locked: false,
+        auto_archive_minutes: 60,
+        archived_at: None,
+    }));
+    until("it is lost sight of", || !inner.known.is_followed(at)).await;
+    let texts = ["one", "two", "three"];
+    for (id, text) in (1_001..).zip(texts) {
+        sink.put(said(id, 7, text));
+    }
+    until("it is heard", || plane.offered().len() == texts.len()).await;
+    assert_eq!(plane.offered(), texts);
+    assert!(!inner.known.is_followed(at) && plane.asked("changed 7 Archived") == 0, "nobody knows");
+    says.send_replace(Some(thread(true)));
+    let away = "changed 7 Archived { by_person: true }";
+    until("it is looked at again", || plane.asked(away) > 0 && inner.known.is_followed(at)).await;
+}
+
+/// A session of events that begins while no thread can be looked at holds up nothing of what people say either.
+#[tokio::test]
+async fn a_session_that_begins_where_nobody_can_look_is_heard() {
+    let (_says, said_of_it) = watch::channel(None);
+    let (plane, sink, _ear, inner) = ground_of(false, said_of_it).await;
+    inner.known.is_at(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
+    plane.bind("7");
+    sink.put(ready());
+    sink.put(said(1_001, 7, "one"));
+    until("it is heard", || plane.offered() == ["one"]).await;
+    assert!(!inner.known.is_followed(Snowflake(7)));
 }
