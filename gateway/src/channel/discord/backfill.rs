@@ -85,14 +85,26 @@ fn mark_of(place: &Place) -> Snowflake {
 
 impl Lane {
     /// Reads what may have been missed, and brings it. Later messages wait for that in the lane: until it worked, or
-    /// turns out to be of no use.
-    pub(super) async fn catch_up(&mut self) {
+    /// turns out to be of no use. Where there was no room for a message it begins there at the latest: what the
+    /// configuration binds has no mark before its first word.
+    pub(super) async fn catch_up(&mut self, from: Option<Snowflake>) {
         let mut pause = PAUSE.0;
+        let missed = from.map(|from| Snowflake(from.0.saturating_sub(1)));
         let came = loop {
-            match self.inbox.place(self.inner.at(self.channel, None)).await {
-                Placed::Nowhere => break Came::Nothing,
-                Placed::Unknown => {}
-                Placed::At(place) => match self.read_all(mark_of(&place)).await {
+            let begin = match self.inbox.place(self.inner.at(self.channel, None)).await {
+                Placed::Unknown => None,
+                Placed::At(place) => {
+                    let mark = mark_of(&place);
+                    Some(missed.map_or(mark, |missed| missed.min(mark)))
+                }
+                Placed::Nowhere => match missed {
+                    Some(missed) if self.inner.turns_out_configured(self.channel).await => Some(missed),
+                    _ => break Came::Nothing,
+                },
+            };
+            match begin {
+                None => {}
+                Some(begin) => match self.read_all(begin).await {
                     Ok(()) => {
                         // What was told and waits comes first: it is older than what is looked up then.
                         self.owed.want(Look::Thread, Instant::now());

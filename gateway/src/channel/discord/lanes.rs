@@ -14,6 +14,7 @@ use super::looks::Shelf;
 use super::mailbox::{Mailbox, Next, Put};
 use super::owed::{Look, Looked, Owed};
 use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
+use crate::core::command;
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
@@ -50,6 +51,19 @@ pub(super) enum Job {
     Gone(String),
 }
 
+impl Job {
+    /// The message from which on a read brings this back, if one does: what is changed is told once, and so is a command
+    /// where nothing is bound.
+    fn is_read_from(&self) -> Option<Snowflake> {
+        match self {
+            Self::Message(message) | Self::Unsure(message, _) => {
+                command::parse(&message.text).is_none().then_some(message.id)
+            }
+            Self::Edited(_) | Self::Deleted(_) | Self::Thread(_) | Self::Gone(_) => None,
+        }
+    }
+}
+
 /// The lanes of one account.
 pub(super) struct Lanes {
     inner: Arc<Inner>,
@@ -65,10 +79,20 @@ impl Lanes {
     /// Puts something into a lane. Never waits.
     pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
         let mut job = job;
-        let is_read_again = matches!(job, Job::Message(_) | Job::Unsure(..));
-        while let Put::Closed(back) = self.open(tasks, channel).put(job, is_read_again) {
+        let from = job.is_read_from();
+        while let Put::Closed(back) = self.open(tasks, channel).put(job, from) {
             job = back;
         }
+    }
+
+    /// There is no room for a message anywhere: the conversation is read from it on, should it turn out to be ours.
+    pub(super) fn miss(
+        &mut self,
+        tasks: &mut tokio::task::JoinSet<()>,
+        channel: Snowflake,
+        message: Snowflake,
+    ) {
+        while !self.open(tasks, channel).miss(message) {}
     }
 
     /// Has a conversation read from its mark on, before anything else that waits there. However often that is said
@@ -128,7 +152,7 @@ impl Lane {
             let until = owed.map_or(idle, |(at, _)| at);
             match (tokio::time::timeout_at(until, mailbox.next()).await, owed) {
                 (Ok(Next::Job(job)), _) => self.work(job).await,
-                (Ok(Next::Read), _) => self.catch_up().await,
+                (Ok(Next::Read(from)), _) => self.catch_up(from).await,
                 // What comes meanwhile is not kept waiting by what nobody waits for.
                 (Err(_), Some((_, look))) => self.look(look).await,
                 (Err(_), None) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
@@ -150,7 +174,8 @@ impl Lane {
             // It is the next thing to be done after what came.
             Ok(Looked::Interrupted) => {}
             Err(fault) => {
-                let is_for_good = self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
+                let is_for_good =
+                    self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
                 tracing::info!(%fault, ?look, is_for_good, thread_id = %self.channel, "a look failed");
                 if is_for_good {
                     self.owed.done(look);
@@ -329,7 +354,7 @@ impl Inner {
     }
 
     /// The same, asked for where it is not known. When nobody says it for a while it is none.
-    async fn turns_out_configured(&self, channel: Snowflake) -> bool {
+    pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
         let mut pause = PAUSE.0;
         loop {
             if let Some(known) = self.is_configured(channel) {
