@@ -24,7 +24,8 @@ pub use crate::store::bindings::Place;
 pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
 pub use inbox::{
-    Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion, Waiting,
+    Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
+    Waiting,
 };
 
 use crate::core::project::tag::tagged;

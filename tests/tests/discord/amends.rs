@@ -99,7 +99,8 @@ fn c14_r_what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said()
     until(LONG, "they are answered", || {
         finals.iter().all(|text| stage.finals(thread).iter().any(|it| it == text))
     });
-    let heard = ["say withdrawn", "say before", "say gone", "say early"].map(|text| stage.house.prompts_received(text));
+    let heard = ["say withdrawn", "say before", "say gone", "say early"]
+        .map(|text| stage.house.prompts_received(text));
     assert_eq!(heard, [0; 4]);
     assert_eq!(want.map(|text| stage.house.prompts_received(text)), [1; 5]);
     stage.end();

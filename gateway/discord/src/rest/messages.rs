@@ -294,14 +294,33 @@ mod tests {
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
-            let (history, out) = History::of(Snowflake(10), &answer);
+            let (history, whys) = History::of(Snowflake(10), &answer);
             let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
-            let out: Vec<Option<u64>> = out.into_iter().map(|(id, _)| Some(id?.0)).collect();
+            let out: Vec<Option<u64>> = history.left_out.iter().map(|id| Some((*id)?.0)).collect();
+            assert_eq!(out.len(), whys.len());
             assert_eq!((seen, out), (ids, left_out));
             assert_eq!((history.through, history.has_more), (Snowflake(through), has_more));
         }
         // A page of what is known already leads no further.
         let old: Vec<Value> = (0..100).map(told).collect();
         assert!(!History::of(Snowflake(99), &old).0.has_more);
+    }
+
+    /// That a message is not there is only said where nothing of the page could be it.
+    #[test]
+    fn a_message_is_lacking_where_nothing_could_be_it() {
+        let odd = |id: Value| json!({"id": id, "author": "nobody"});
+        for (answer, has, lacks) in [
+            (vec![], false, true),
+            (vec![told(11)], false, true),
+            (vec![told(12), told(11)], true, false),
+            (vec![odd(json!("12")), told(11)], false, false),
+            (vec![odd(json!("13")), told(11)], false, true),
+            (vec![odd(json!({})), told(11)], false, false),
+        ] {
+            let (history, _) = History::of(Snowflake(10), &answer);
+            let id = Snowflake(12);
+            assert_eq!((history.message(id).is_some(), history.lacks(id)), (has, lacks), "{answer:?}");
+        }
     }
 }

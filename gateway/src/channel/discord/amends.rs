@@ -129,3 +129,30 @@ impl Lane {
         again("what happened to a conversation", self.channel, change).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use acp_discord::core::read;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_message_says_now_is_taken_where_it_is_its_prompt() {
+        let id = Snowflake(7);
+        let says = |text: &str| {
+            let author = json!({"id": "5", "username": "ann"});
+            read::message(&json!({"id": "7", "channel_id": "1", "content": text, "author": author})).unwrap()
+        };
+        for (prompt, now, want) in [
+            (Some("one"), Some(says("one")), None),
+            (Some("one"), Some(says("two")), Some(Found::Says(id, "two".to_owned()))),
+            // Of a command, of one that is not there, of one of which nothing is shown.
+            (None, Some(says("/acp steer two")), None),
+            (Some("one"), None, None),
+            (Some("one"), Some(says(" ")), None),
+        ] {
+            assert_eq!(compared(id, prompt, now.as_ref()), want, "{prompt:?} {now:?}");
+        }
+    }
+}
