@@ -28,6 +28,10 @@ pub trait Inbox: Send + Sync + 'static {
     /// A person took a message back: while its prompt waits, it is dropped.
     fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended>;
 
+    /// The messages of a conversation whose turn has not begun, as they are known: what is changed about one of them, or
+    /// that it is gone, still counts. `None` when that cannot be read now.
+    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>>;
+
     /// Something happened to a conversation itself.
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed>;
 
@@ -157,6 +161,15 @@ pub enum Amended {
         /// Why, for the log.
         why: String,
     },
+}
+
+/// A message whose turn has not begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The channel's id of it.
+    pub message_id: String,
+    /// What it says, as far as that is what the agent will be told: none of a command.
+    pub text: Option<String>,
 }
 
 /// What happened to a conversation.

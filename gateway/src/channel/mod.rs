@@ -25,6 +25,7 @@ pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
 pub use inbox::{
     Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
+    Waiting,
 };
 
 use crate::core::project::tag::tagged;

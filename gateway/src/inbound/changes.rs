@@ -3,7 +3,7 @@
 use super::{Inlet, Inner};
 use crate::channel::{
     Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, PartKind, Place,
-    Placed, Reply, Said, Suggest, Suggestion,
+    Placed, Reply, Said, Suggest, Suggestion, Waiting,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -71,6 +71,18 @@ impl Inbox for Inlet {
 
     fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
+    }
+
+    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
+        Box::pin(async move {
+            let read = move |db: &_| inbox::waiting(db, &at);
+            let rows = self.inner.store.read("inbox_waiting", read).await.map_err(log("what waits")).ok()?;
+            let said = |(message_id, said, text): (String, String, String)| {
+                let is_command = command::parse(&said).is_some();
+                Waiting { message_id, text: (!is_command).then_some(text) }
+            };
+            Some(rows.into_iter().map(said).collect())
+        })
     }
 
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {
@@ -212,9 +224,13 @@ impl Inner {
         message_id: &str,
         change: QueuedChange,
     ) -> Result<Amended, Failure> {
-        let Some((session, run_id)) = self.prompted(at, message_id).await? else {
+        let Some((session, run_id, is_command)) = self.prompted(at, message_id).await? else {
             return Ok(Amended::NotOurs);
         };
+        if is_command && matches!(change, QueuedChange::Reword(_)) {
+            // What it says is not what its prompt says.
+            return Ok(Amended::NotOurs);
+        }
         // Done again it is the same: there is nothing to be remembered under a key of its own.
         let now = self.service.queued(&session, run_id, change, IdempotencyKey::mint()).await?;
         Ok(match now {
@@ -223,16 +239,19 @@ impl Inner {
         })
     }
 
-    /// The run that a message became.
+    /// The run that a message became, and whether it is a command.
     async fn prompted(
         &self,
         at: &ConversationRef,
         message_id: &str,
-    ) -> Result<Option<(SessionKey, RunId)>, Failure> {
+    ) -> Result<Option<(SessionKey, RunId, bool)>, Failure> {
         let (at, id) = (at.clone(), message_id.to_owned());
-        let row = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await?;
-        Ok(match row.and_then(|row| row.outcome) {
-            Some(Outcome::Prompted { session_key, run_id, .. }) => Some((session_key, run_id)),
+        let Some(row) = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await? else {
+            return Ok(None);
+        };
+        let is_command = command::parse(&row.inbound.text).is_some();
+        Ok(match row.outcome {
+            Some(Outcome::Prompted { session_key, run_id, .. }) => Some((session_key, run_id, is_command)),
             _ => None,
         })
     }

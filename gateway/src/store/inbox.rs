@@ -9,7 +9,7 @@ use crate::core::run::RunState;
 use crate::core::told::told;
 use crate::error::Failure;
 use crate::store::bindings;
-use crate::store::codec::{Int, all, first, int, json, json_opt, run, to_json, word};
+use crate::store::codec::{Int, all, first, id, int, json, json_opt, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
@@ -19,6 +19,11 @@ use std::borrow::Cow;
 
 const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, \
     context_json, files_json, state, outcome_json, created_at";
+/// Few runs wait, and of a conversation there are many messages: so the runs are looked through.
+const WAITING: &str = "SELECT i.message_id, i.text, i.context_json, i.outcome_json, r.run_id, r.prompt \
+    FROM acp_runs AS r INDEXED BY acp_runs_unfinished CROSS JOIN acp_inbox AS i ON i.message_id = r.requester_message_id \
+    WHERE r.state IN ('queued','running') AND r.state = 'queued' AND r.mode = 'prompt' AND i.channel = ?1 \
+    AND i.account_id = ?2 AND i.conversation_id = ?3 ORDER BY r.rowid";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
 /// What a person said in a conversation.
@@ -332,6 +337,27 @@ pub(crate) fn of_run(
     Ok(found
         .filter(|(answer, ..)| *answer == Answer::ByMessage)
         .map(|(_, message_id, state)| (message_id, state)))
+}
+
+/// The messages of a conversation whose prompt waits, in the order in which they were accepted: the id, what it said when
+/// it came, and what the prompt says now. None of those that have no message: slash commands and clicks.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn waiting(
+    db: &Connection,
+    at: &ConversationRef,
+) -> Result<Vec<(String, String, String)>, StoreError> {
+    let keys = params![at.channel, at.account_id, at.conversation_id];
+    let found = all(db, WAITING, keys, |row| {
+        let context: Context = json(row, "context_json")?;
+        let outcome: Option<Outcome> = json_opt(row, "outcome_json")?;
+        let run_id: RunId = id(row, "run_id")?;
+        let is_its = matches!(outcome, Some(Outcome::Prompted { run_id: its, .. }) if its == run_id);
+        let is_there = is_its && context.answer == Answer::ByMessage;
+        Ok(is_there.then_some((row.get("message_id")?, row.get("text")?, row.get("prompt")?)))
+    })?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// Records what was done about a message. The person is not told yet. Recorded again, it is the same.

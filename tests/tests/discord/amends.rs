@@ -58,6 +58,56 @@ fn c14_r_what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
     stage.end();
 }
 
+/// What people change and take back while nobody can keep it is found after a kill: as long as its turn has not begun,
+/// it is looked at again as it stands now.
+#[test]
+fn c14_r_what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
+    let mut stage = Stage::new(&[], "");
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, BUSY);
+    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let texts = ["say withdrawn", "say before", "say kept", "say gone", "say early"];
+    let [withdrawn, before, _kept, gone, early] = texts.map(|text| {
+        let id = stage.fake.post(stage.ann, thread, text);
+        stage.reacted(id, thread, "⏳");
+        id
+    });
+    // Asked for in the conversation and not typed there as it is: nothing to be compared.
+    let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say beside"))]);
+    stage.answer(&steered);
+    let typed = stage.fake.post(stage.ann, thread, "/acp steer say typed");
+    stage.reacted(typed, thread, "⏳");
+    let lock = stage.locked();
+    stage.fake.delete(withdrawn);
+    stage.fake.edit(before, "say after");
+    until(LONG, "it waits", || stage.house.gateway_log().contains("a deletion waits"));
+    stage.house.kill_gateway();
+    drop(lock);
+    stage.fake.delete(gone);
+    stage.fake.edit(early, "say late");
+    stage.house.start_gateway();
+    stage.is_there();
+    let waiting = || {
+        let db = stage.house.world.journal(GATEWAY);
+        let sql = "SELECT prompt FROM acp_runs WHERE state = 'queued' ORDER BY rowid";
+        let mut rows = db.prepare(sql).unwrap_or_else(|e| panic!("{e}"));
+        let texts = rows.query_map([], |row| row.get::<_, String>(0)).and_then(Iterator::collect);
+        texts.unwrap_or_else(|e| panic!("{e}"))
+    };
+    let want = ["say after", "say kept", "say late", "say beside", "say typed"];
+    until(LONG, "it stands as they want it", || -> bool { Vec::<String>::eq(&waiting(), &want) });
+    stage.command(stage.ann, thread, "acp cancel", &[]);
+    let finals = want.map(|text| text.trim_start_matches("say "));
+    until(LONG, "they are answered", || {
+        finals.iter().all(|text| stage.finals(thread).iter().any(|it| it == text))
+    });
+    let heard = ["say withdrawn", "say before", "say gone", "say early"]
+        .map(|text| stage.house.prompts_received(text));
+    assert_eq!(heard, [0; 4]);
+    assert_eq!(want.map(|text| stage.house.prompts_received(text)), [1; 5]);
+    stage.end();
+}
+
 /// A thread that goes while nothing can be committed is not forgotten.
 #[test]
 fn d03_r_a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {

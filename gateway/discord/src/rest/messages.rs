@@ -48,6 +48,8 @@ fn unix_ms() -> u64 {
 pub struct History {
     /// What could be read.
     pub messages: Vec<Message>,
+    /// What could not: its id, as far as that can be read.
+    pub left_out: Vec<Option<Snowflake>>,
     /// The newest message of the page, whether it could be read or not; what the page was to begin after, where there
     /// is none.
     pub through: Snowflake,
@@ -55,13 +57,12 @@ pub struct History {
     pub has_more: bool,
 }
 
-/// A message that cannot be read: its id, as far as that can be, and what is wrong.
-type LeftOut = (Option<Snowflake>, String);
-
 impl History {
-    /// What an answer holds. A page that leads no further is the last one, whatever is in it.
-    fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<LeftOut>) {
+    /// What an answer holds, and what is wrong with each message that is left out. A page that leads no further is the
+    /// last one, whatever is in it.
+    fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
         let (mut messages, mut left_out, mut through) = (Vec::new(), Vec::new(), after);
+        let mut whys = Vec::new();
         for one in answer {
             let id = match read::message(one) {
                 Ok(message) => {
@@ -71,7 +72,8 @@ impl History {
                 }
                 Err(error) => {
                     let id = Id::deserialize(one).ok().map(|Id { id }| id);
-                    left_out.push((id, error.0));
+                    left_out.push(id);
+                    whys.push(error.0);
                     id
                 }
             };
@@ -79,7 +81,20 @@ impl History {
         }
         messages.sort_by_key(|message| message.id);
         let has_more = answer.len() >= usize::from(PAGE_MAX) && through > after;
-        (Self { messages, through, has_more }, left_out)
+        (Self { messages, left_out, through, has_more }, whys)
+    }
+
+    /// A message of the page, if it is there and could be read.
+    #[must_use]
+    pub fn message(&self, id: Snowflake) -> Option<&Message> {
+        self.messages.iter().find(|message| message.id == id)
+    }
+
+    /// Whether a message that the page would hold is not there: not even as one that could not be read.
+    #[must_use]
+    pub fn lacks(&self, id: Snowflake) -> bool {
+        let may_be = |left_out: &Option<Snowflake>| left_out.is_none_or(|left_out| left_out == id);
+        self.message(id).is_none() && !self.left_out.iter().any(may_be)
     }
 }
 
@@ -183,8 +198,8 @@ impl Rest {
         let route = Route::get_messages(channel, Page::After(after), PAGE_MAX);
         let name = route.name;
         let answer: Vec<Value> = parse(name, Nature::Read, self.json(Call::new(route, turn)).await?)?;
-        let (history, left_out) = History::of(after, &answer);
-        for (id, why) in &left_out {
+        let (history, whys) = History::of(after, &answer);
+        for (id, why) in history.left_out.iter().zip(whys) {
             self.0.counters.left_out();
             tracing::error!(%channel, message = ?id, why, "a message cannot be read, and is left out");
         }
@@ -279,14 +294,33 @@ mod tests {
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
-            let (history, out) = History::of(Snowflake(10), &answer);
+            let (history, whys) = History::of(Snowflake(10), &answer);
             let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
-            let out: Vec<Option<u64>> = out.into_iter().map(|(id, _)| Some(id?.0)).collect();
+            let out: Vec<Option<u64>> = history.left_out.iter().map(|id| Some((*id)?.0)).collect();
+            assert_eq!(out.len(), whys.len());
             assert_eq!((seen, out), (ids, left_out));
             assert_eq!((history.through, history.has_more), (Snowflake(through), has_more));
         }
         // A page of what is known already leads no further.
         let old: Vec<Value> = (0..100).map(told).collect();
         assert!(!History::of(Snowflake(99), &old).0.has_more);
+    }
+
+    /// That a message is not there is only said where nothing of the page could be it.
+    #[test]
+    fn a_message_is_lacking_where_nothing_could_be_it() {
+        let odd = |id: Value| json!({"id": id, "author": "nobody"});
+        for (answer, has, lacks) in [
+            (vec![], false, true),
+            (vec![told(11)], false, true),
+            (vec![told(12), told(11)], true, false),
+            (vec![odd(json!("12")), told(11)], false, false),
+            (vec![odd(json!("13")), told(11)], false, true),
+            (vec![odd(json!({})), told(11)], false, false),
+        ] {
+            let (history, _) = History::of(Snowflake(10), &answer);
+            let id = Snowflake(12);
+            assert_eq!((history.message(id).is_some(), history.lacks(id)), (has, lacks), "{answer:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Inner;
 use super::lanes::{Lane, PAUSE};
+use super::owed::Look;
 use super::reads::Came;
 use crate::channel::{Place, Placed};
 use acp_discord::core::errors::{Meaning, What};
@@ -13,6 +14,7 @@ use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{Fault, History, Turn};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Messages wait for this, so it goes like a word about a change.
 pub(super) const MISSED: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
@@ -83,15 +85,32 @@ fn mark_of(place: &Place) -> Snowflake {
 
 impl Lane {
     /// Reads what may have been missed, and brings it. Later messages wait for that in the lane: until it worked, or
-    /// turns out to be of no use.
-    pub(super) async fn catch_up(&mut self) {
+    /// turns out to be of no use. Where there was no room for a message it begins there at the latest: what the
+    /// configuration binds has no mark before its first word.
+    pub(super) async fn catch_up(&mut self, from: Option<Snowflake>) {
         let mut pause = PAUSE.0;
+        let missed = from.map(|from| Snowflake(from.0.saturating_sub(1)));
         let came = loop {
-            match self.inbox.place(self.inner.at(self.channel, None)).await {
-                Placed::Nowhere => break Came::Nothing,
-                Placed::Unknown => {}
-                Placed::At(place) => match self.read_all(mark_of(&place)).await {
-                    Ok(()) => break Came::Read,
+            let begin = match self.inbox.place(self.inner.at(self.channel, None)).await {
+                Placed::Unknown => None,
+                Placed::At(place) => {
+                    let mark = mark_of(&place);
+                    Some(missed.map_or(mark, |missed| missed.min(mark)))
+                }
+                Placed::Nowhere => match missed {
+                    Some(missed) if self.inner.turns_out_configured(self.channel).await => Some(missed),
+                    _ => break Came::Nothing,
+                },
+            };
+            match begin {
+                None => {}
+                Some(begin) => match self.read_all(begin).await {
+                    Ok(()) => {
+                        // What was told and waits comes first: it is older than what is looked up then.
+                        self.owed.want(Look::Thread, Instant::now());
+                        self.owed.want(Look::Waiting, Instant::now());
+                        break Came::Read;
+                    }
                     Err(fault) => match self.refused(&fault).await {
                         Some(came) => break came,
                         None => {
@@ -128,13 +147,7 @@ impl Lane {
         let fault = match read {
             Ok(false) => return,
             // Whoever spoke took the thread out, and that was told by nobody either.
-            Ok(true) => {
-                if let Err(fault) = self.look_at_thread().await {
-                    tracing::info!(thread_id = %self.channel, %fault, "it is looked at before the next word there");
-                    self.inner.known.is_lost_sight_of(self.channel);
-                }
-                return;
-            }
+            Ok(true) => return self.owed.want(Look::Thread, Instant::now()),
             Err(fault) => fault,
         };
         if self.refused(&fault).await.is_some() {
@@ -146,7 +159,7 @@ impl Lane {
     }
 
     /// What a fault says for good about reading here.
-    async fn refused(&self, fault: &Fault) -> Option<Came> {
+    pub(super) async fn refused(&self, fault: &Fault) -> Option<Came> {
         match fault.meaning() {
             Some(Meaning::Gone(What::Channel)) => {
                 self.gone(fault.to_string()).await;
@@ -169,8 +182,7 @@ impl Lane {
 
     async fn read_all(&mut self, mark: Snowflake) -> Result<(), Fault> {
         let page = self.page(mark, MISSED).await?;
-        self.read_from(mark, page, MISSED).await?;
-        self.look_at_thread().await
+        self.read_from(mark, page, MISSED).await.map(drop)
     }
 
     /// Brings everything from a page on, page by page, and moves the mark with each. What was brought before is not

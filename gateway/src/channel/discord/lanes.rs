@@ -6,13 +6,15 @@
 //! nobody told of is found with the next one, or with the next session of events.
 
 use super::Inner;
-use super::again::again;
+use super::again::{Attempt as _, again};
 use super::backfill::{Behind, LOOK, MISSED};
 use super::interactions::shown;
 use super::known::Spot;
 use super::looks::Shelf;
 use super::mailbox::{Mailbox, Next, Put};
+use super::owed::{Look, Looked, Owed};
 use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
+use crate::core::command;
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
@@ -21,6 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 /// Things that may wait in one lane. What does not fit is read again from Discord.
 const WAITING_MAX: usize = 256;
@@ -48,6 +51,19 @@ pub(super) enum Job {
     Gone(String),
 }
 
+impl Job {
+    /// The message from which on a read brings this back, if one does: what is changed is told once, and so is a command
+    /// where nothing is bound.
+    fn is_read_from(&self) -> Option<Snowflake> {
+        match self {
+            Self::Message(message) | Self::Unsure(message, _) => {
+                command::parse(&message.text).is_none().then_some(message.id)
+            }
+            Self::Edited(_) | Self::Deleted(_) | Self::Thread(_) | Self::Gone(_) => None,
+        }
+    }
+}
+
 /// The lanes of one account.
 pub(super) struct Lanes {
     inner: Arc<Inner>,
@@ -63,10 +79,20 @@ impl Lanes {
     /// Puts something into a lane. Never waits.
     pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
         let mut job = job;
-        let is_read_again = matches!(job, Job::Message(_) | Job::Unsure(..));
-        while let Put::Closed(back) = self.open(tasks, channel).put(job, is_read_again) {
+        let from = job.is_read_from();
+        while let Put::Closed(back) = self.open(tasks, channel).put(job, from) {
             job = back;
         }
+    }
+
+    /// There is no room for a message anywhere: the conversation is read from it on, should it turn out to be ours.
+    pub(super) fn miss(
+        &mut self,
+        tasks: &mut tokio::task::JoinSet<()>,
+        channel: Snowflake,
+        message: Snowflake,
+    ) {
+        while !self.open(tasks, channel).miss(message) {}
     }
 
     /// Has a conversation read from its mark on, before anything else that waits there. However often that is said
@@ -89,6 +115,7 @@ impl Lanes {
                 channel,
                 mailbox: Arc::clone(&mailbox),
                 behind: Behind::default(),
+                owed: Owed::default(),
             };
             tasks.spawn(lane.run());
             mailbox
@@ -104,6 +131,8 @@ pub(super) struct Lane {
     pub(super) mailbox: Arc<Mailbox<Job>>,
     /// What was brought since the mark without being read.
     pub(super) behind: Behind,
+    /// What is to be looked at once nothing waits.
+    pub(super) owed: Owed,
 }
 
 impl Drop for Lane {
@@ -118,13 +147,41 @@ impl Lane {
         let mailbox = Arc::clone(&self.mailbox);
         loop {
             let patience = self.behind.patience();
-            match tokio::time::timeout(patience.unwrap_or(IDLE), mailbox.next()).await {
-                Ok(Next::Job(job)) => self.work(job).await,
-                Ok(Next::Read) => self.catch_up().await,
+            let idle = Instant::now() + patience.unwrap_or(IDLE);
+            let owed = self.owed.next().filter(|(at, _)| *at <= idle);
+            let until = owed.map_or(idle, |(at, _)| at);
+            match (tokio::time::timeout_at(until, mailbox.next()).await, owed) {
+                (Ok(Next::Job(job)), _) => self.work(job).await,
+                (Ok(Next::Read(from)), _) => self.catch_up(from).await,
                 // What comes meanwhile is not kept waiting by what nobody waits for.
-                Err(_) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
-                Err(_) if mailbox.close() => return,
-                Err(_) => {}
+                (Err(_), Some((_, look))) => self.look(look).await,
+                (Err(_), None) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
+                (Err(_), None) if mailbox.close() => return,
+                (Err(_), None) => {}
+            }
+        }
+    }
+
+    /// Looks at something that is owed, unless something else comes.
+    async fn look(&mut self, look: Look) {
+        let mailbox = Arc::clone(&self.mailbox);
+        let looked = match look {
+            Look::Waiting => self.look_at_waiting(mailbox.arrives()).await,
+            Look::Thread => self.look_at_thread(mailbox.arrives()).await,
+        };
+        match looked {
+            Ok(Looked::Done) => self.owed.done(look),
+            // It is the next thing to be done after what came.
+            Ok(Looked::Interrupted) => {}
+            Err(fault) => {
+                let is_for_good =
+                    self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
+                tracing::info!(%fault, ?look, is_for_good, thread_id = %self.channel, "a look failed");
+                if is_for_good {
+                    self.owed.done(look);
+                } else {
+                    self.owed.failed(look, Instant::now());
+                }
             }
         }
     }
@@ -156,7 +213,10 @@ impl Lane {
             Job::Edited(edit) => self.edited(edit).await,
             Job::Deleted(id) => self.deleted(id).await,
             Job::Thread(shelf) => self.thread(&shelf).await,
-            Job::Gone(why) => self.gone(why).await,
+            Job::Gone(why) => {
+                self.owed = Owed::default();
+                self.gone(why).await;
+            }
         }
     }
 
@@ -294,7 +354,7 @@ impl Inner {
     }
 
     /// The same, asked for where it is not known. When nobody says it for a while it is none.
-    async fn turns_out_configured(&self, channel: Snowflake) -> bool {
+    pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
         let mut pause = PAUSE.0;
         loop {
             if let Some(known) = self.is_configured(channel) {

@@ -271,8 +271,8 @@ impl Ear {
             match Arc::clone(&self.unsure).try_acquire_owned() {
                 Ok(place) => self.put(channel, Job::Unsure(message, place)),
                 Err(_) => {
-                    tracing::warn!(thread_id = %channel, "too much waits to be told apart: what is bound is read later");
-                    self.lanes.read(&mut self.tasks, channel);
+                    tracing::warn!(thread_id = %channel, "too much waits to be told apart: what is ours is read later");
+                    self.lanes.miss(&mut self.tasks, channel, message.id);
                 }
             }
         }

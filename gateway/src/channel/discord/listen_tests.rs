@@ -8,14 +8,16 @@ use super::super::settings::Settings;
 use super::*;
 use crate::channel::{
     Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Kept, Offered, Place, Placed, Reply,
-    Said, Suggest, Suggestion,
+    Said, Suggest, Suggestion, Waiting,
 };
 use acp_discord::core::base::Base;
 use acp_discord::core::closes;
-use acp_discord::core::event::{Gap, Given, Interaction, Member, User, Value};
+use acp_discord::core::event::{Gap, Given, Interaction, Member, Thread, User, Value};
 use acp_discord::session::{self, Sink};
 use acp_shared::redact::Secret;
+use serde_json::{Value as Json, json};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ANN: Snowflake = Snowflake(5);
 const BOT: Snowflake = Snowflake(2);
@@ -32,6 +34,8 @@ struct Plane {
     /// What happens while the next list is read, after what is bound was looked at.
     meanwhile: Mutex<Option<Meanwhile>>,
     asked: Mutex<Vec<String>>,
+    /// The messages whose turn has not begun, and what they said.
+    waiting: Mutex<Vec<Waiting>>,
     offered: Mutex<Vec<String>>,
 }
 
@@ -84,11 +88,18 @@ impl Inbox for Arc<Plane> {
     fn answered(&self, _: ConversationRef, _: String, _: AnswerShown) -> Reply<'_, ()> {
         Box::pin(std::future::ready(()))
     }
-    fn edited(&self, _: ConversationRef, _: String, _: String) -> Reply<'_, Amended> {
-        Box::pin(async { Amended::NotOurs })
+    fn edited(&self, at: ConversationRef, id: String, text: String) -> Reply<'_, Amended> {
+        self.ask(&format!("edited {} {id} {text}", at.conversation_id));
+        Box::pin(async { Amended::Done })
     }
-    fn deleted(&self, _: ConversationRef, _: String) -> Reply<'_, Amended> {
-        Box::pin(async { Amended::NotOurs })
+    fn deleted(&self, at: ConversationRef, id: String) -> Reply<'_, Amended> {
+        self.ask(&format!("deleted {} {id}", at.conversation_id));
+        Box::pin(async { Amended::Done })
+    }
+    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
+        let is_there = self.ask(&format!("waiting {}", at.conversation_id));
+        let waiting = self.waiting.lock().unwrap().clone();
+        Box::pin(async move { is_there.then_some(waiting) })
     }
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {
         self.ask(&format!("changed {} {change:?}", at.conversation_id));
@@ -122,17 +133,76 @@ impl Inbox for Arc<Plane> {
     }
 }
 
-/// A Discord on which nothing was ever said.
-async fn quiet() -> String {
+/// A Discord.
+struct Town {
+    /// What it says of any conversation; with none it refuses to say.
+    says: watch::Receiver<Option<Json>>,
+    /// The ids of what was said in the conversation 7: "7: " and its id each time.
+    said: std::ops::Range<u64>,
+    /// Whether the bot may not read that. Then pages are empty.
+    is_shut: bool,
+    /// How often a message itself was asked for.
+    asked: Arc<AtomicUsize>,
+}
+
+impl Town {
+    /// One on which nothing was ever said.
+    fn quiet(says: watch::Receiver<Option<Json>>) -> Self {
+        Self { says, said: 0..0, is_shut: false, asked: Arc::default() }
+    }
+
+    /// What becomes of a request.
+    fn answer(&self, uri: &axum::http::Uri) -> (axum::http::StatusCode, axum::Json<Json>) {
+        use axum::http::StatusCode;
+        let refuse = |status, code: u32| (status, axum::Json(json!({"code": code, "message": "no"})));
+        let id = uri.path().split("/messages/").nth(1).and_then(|id| id.parse().ok());
+        self.asked.fetch_add(usize::from(id.is_some()), Ordering::Relaxed);
+        match (id, self.says.borrow().clone()) {
+            (Some(_), _) if self.is_shut => refuse(StatusCode::FORBIDDEN, 50_013),
+            (Some(id), _) if self.said.contains(&id) => (StatusCode::OK, axum::Json(one(id))),
+            (Some(_), _) => refuse(StatusCode::NOT_FOUND, 10_008),
+            (None, _) if uri.path().ends_with("/messages") => (StatusCode::OK, axum::Json(self.page(uri))),
+            (None, Some(channel)) => (StatusCode::OK, axum::Json(channel)),
+            (None, None) => refuse(StatusCode::SERVICE_UNAVAILABLE, 0),
+        }
+    }
+
+    /// A page of what was said after a message, as Discord answers: the newest first.
+    fn page(&self, uri: &axum::http::Uri) -> Json {
+        let after = uri.query().and_then(|query| query.split("after=").nth(1)?.split('&').next());
+        let after: u64 = after.and_then(|after| after.parse().ok()).unwrap_or(0);
+        let is_it = uri.path().contains("/channels/7/") && !self.is_shut;
+        let page = self.said.clone().filter(|id| is_it && *id > after).take(100);
+        let mut page: Vec<Json> = page.map(one).collect();
+        page.reverse();
+        Json::Array(page)
+    }
+}
+
+fn one(id: u64) -> Json {
+    let author = json!({"id": ANN.to_string(), "username": "ann"});
+    json!({"id": id.to_string(), "channel_id": "7", "content": format!("7: {id}"), "author": author})
+}
+
+async fn serve(town: Town) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = |uri: axum::http::Uri| async move {
-        let is_page = uri.path().ends_with("/messages");
-        let channel = serde_json::json!({"id": "7", "type": 0, "guild_id": "9"});
-        axum::Json(if is_page { serde_json::json!([]) } else { channel })
-    };
+    let town = Arc::new(town);
+    let answer = move |uri: axum::http::Uri| std::future::ready(town.answer(&uri));
     tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
     format!("http://{address}")
+}
+
+/// A channel of a server.
+fn channel() -> Json {
+    json!({"id": "7", "type": 0, "guild_id": "9"})
+}
+
+/// A thread in which nobody has ever spoken, put away by a person or not at all.
+fn thread(archived: bool) -> Json {
+    let id = Snowflake::from_ms(now_ms()).to_string();
+    let state = json!({"archived": archived, "auto_archive_duration": 60, "locked": false});
+    json!({"id": id, "type": 11, "guild_id": "9", "parent_id": "3", "thread_metadata": state})
 }
 
 fn settings(token: &str, base: &str) -> Settings {
@@ -146,7 +216,21 @@ fn settings(token: &str, base: &str) -> Settings {
 
 /// Somebody who listens to events that a test puts in, from the first of a session on.
 async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
-    let discord = Discord::new("main".to_owned(), settings("token", &quiet().await)).unwrap();
+    let (_, says) = watch::channel(Some(channel()));
+    let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
+    (plane, sink, ear)
+}
+
+/// The same on this Discord, where the configuration binds these.
+async fn ground_of(
+    is_away: bool,
+    town: Town,
+    configured: &[u64],
+) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>) {
+    let configured = configured.iter().copied().map(Snowflake).collect();
+    let settings = Settings { configured, ..settings("token", &serve(town).await) };
+    let discord = Discord::new("main".to_owned(), settings).unwrap();
+    let inner = Arc::clone(&discord.inner);
     let (sink, events) = session::pipe(4_096);
     let line = Line::of(discord.inner.settings().token.clone(), events);
     let plane = Arc::new(Plane::default());
@@ -154,7 +238,7 @@ async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>
     let inbox: Arc<dyn Inbox> = Arc::new(Arc::clone(&plane));
     let ear = Ear::new(discord.inner, inbox);
     sink.put(ready());
-    (plane, sink, tokio::spawn(ear.hear(line)))
+    (plane, sink, tokio::spawn(ear.hear(line)), inner)
 }
 
 fn user(id: Snowflake) -> User {
@@ -299,5 +383,125 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
         assert_eq!(plane.offered(), texts, "{has_failed}");
         until("the next one begins", || !inner.pulse.has_failed()).await;
         hearing.abort();
+    }
+}
+
+/// While Discord does not let a thread be looked at of which nobody knows whether a person put it away, what people say
+/// there is heard, in its order, and nothing is said there; when it can be looked at, it is.
+#[tokio::test]
+async fn d12_what_is_said_where_nobody_can_look_is_heard() {
+    let (says, of_it) = watch::channel(Some(thread(false)));
+    let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(of_it), &[]).await;
+    plane.bind("7");
+    let at = Snowflake(7);
+    until("it is looked at", || inner.known.is_followed(at)).await;
+    says.send_replace(None);
+    sink.put(Event::ThreadChanged(Thread {
+        id: at,
+        guild: Some(Snowflake(9)),
+        parent: Some(Snowflake(3)),
+        name: "thread".to_owned(),
+        owner: None,
+        private: false,
+        archived: true,
+        locked: false,
+        auto_archive_minutes: 60,
+        archived_at: None,
+    }));
+    until("it is lost sight of", || !inner.known.is_followed(at)).await;
+    let texts = ["one", "two", "three"];
+    for (id, text) in (1_001..).zip(texts) {
+        sink.put(said(id, 7, text));
+    }
+    until("it is heard", || plane.offered().len() == texts.len()).await;
+    assert_eq!(plane.offered(), texts);
+    assert!(!inner.known.is_followed(at) && plane.asked("changed 7 Archived") == 0, "nobody knows");
+    says.send_replace(Some(thread(true)));
+    let away = "changed 7 Archived { by_person: true }";
+    until("it is looked at again", || plane.asked(away) > 0 && inner.known.is_followed(at)).await;
+}
+
+/// A session of events that begins while no thread can be looked at holds up nothing of what people say either.
+#[tokio::test]
+async fn a_session_that_begins_where_nobody_can_look_is_heard() {
+    let (_, says) = watch::channel(None);
+    let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(says), &[]).await;
+    inner.known.is_at(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
+    plane.bind("7");
+    sink.put(ready());
+    sink.put(said(1_001, 7, "one"));
+    until("it is heard", || plane.offered() == ["one"]).await;
+    assert!(!inner.known.is_followed(Snowflake(7)));
+}
+
+/// What there is no room for while the control plane is away is read, in its order, also where the configuration binds
+/// what has had no word yet: the conversation itself, or the channel that it is a thread of.
+#[tokio::test]
+async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
+    let ids = 1_001..1_301_u64;
+    for (configured, says, chatter) in [(7, channel(), 0), (3, thread(false), 0), (3, thread(false), 4_500)] {
+        let (_, says) = watch::channel(Some(says));
+        let town = Town { said: ids.clone(), ..Town::quiet(says) };
+        let (plane, sink, _ear, _) = ground_of(true, town, &[configured]).await;
+        let crowd = (0..chatter).map(|number| said(2_000 + number, 100 + number % 20, "chatter"));
+        let events: Vec<Event> =
+            crowd.chain(ids.clone().map(|id| said(id, 7, &format!("7: {id}")))).collect();
+        for (number, events) in (1..).zip(events.chunks(1_000)) {
+            for event in events {
+                sink.put(event.clone());
+            }
+            sink.put(typing());
+            until("all of it came", || plane.asked("suggest") == number).await;
+        }
+        plane.away(false);
+        let want: Vec<String> = ids.clone().map(|id| format!("7: {id}")).collect();
+        let heard = || {
+            let mut seen = BTreeSet::new();
+            // All of this Discord hangs from one channel, the chatter too.
+            let is_its = |text: &String| text.starts_with("7: ") && seen.insert(text.clone());
+            plane.offered().into_iter().filter(is_its).collect::<Vec<_>>()
+        };
+        until("all of it is heard", || heard().len() >= want.len()).await;
+        assert_eq!(heard(), want, "{configured} {chatter}");
+    }
+}
+
+/// Messages whose turn has not begun are compared with what they say now, a page for those that are close to each other.
+/// A bot that may not read takes none of them for gone.
+#[tokio::test]
+async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
+    for (is_shut, edited, deleted, asked) in
+        [(false, &["1002 7: 1002", "1299 7: 1299"][..], &["1400", "900"][..], 2), (true, &[], &[], 6)]
+    {
+        let (_, says) = watch::channel(Some(channel()));
+        let town = Town { said: 1_001..1_301, is_shut, ..Town::quiet(says) };
+        let alone = Arc::clone(&town.asked);
+        let (plane, sink, _ear, _) = ground_of(false, town, &[]).await;
+        let waits = |(id, text): (u64, Option<&str>)| {
+            let (message_id, text) = (id.to_string(), text.map(str::to_owned));
+            Waiting { message_id, text }
+        };
+        let waiting = [
+            (900, Some("gone")),
+            (1_001, Some("7: 1001")),
+            (1_002, Some("as it was")),
+            (1_003, None),
+            (1_299, Some("as it was, on another page")),
+            (1_400, None),
+        ];
+        *plane.waiting.lock().unwrap() = waiting.map(waits).into();
+        plane.bind("7");
+        // Twice: what it comes to is seen when it is looked at again.
+        for times in 1..=2 {
+            sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+            until("it is looked at", || alone.load(Ordering::Relaxed) >= asked * times).await;
+        }
+        let of = |what: &str| -> BTreeSet<String> {
+            let all = plane.asked.lock().unwrap().clone();
+            all.iter().filter_map(|it| it.strip_prefix(what)).map(str::to_owned).collect()
+        };
+        let want = |of: &[&str]| -> BTreeSet<String> { of.iter().map(|it| (*it).to_owned()).collect() };
+        let want = (want(edited), want(deleted));
+        until("it is found", || (of("edited 7 "), of("deleted 7 ")) == want).await;
     }
 }

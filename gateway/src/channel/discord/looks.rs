@@ -3,15 +3,16 @@
 //! What a person put away is left alone until somebody takes it out; what Discord put away comes back with the next word.
 
 use super::Inner;
-use super::again::again;
 use super::known::by_person;
 use super::lanes::Lane;
+use super::owed::{Look, Looked};
 use crate::channel::Change;
 use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::Fault;
 use acp_discord::rest::model;
+use tokio::time::Instant;
 
 /// A thread, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,37 +100,41 @@ impl Inner {
 }
 
 impl Lane {
-    /// What happened to the thread while nobody listened is told by nobody either.
+    /// Looks at the thread: what happened to it while nobody listened is told by nobody either. Not any more as soon as
+    /// something else is to be done: nothing is said there before the look (`look_first`), and whoever speaks, changes
+    /// something or takes it out need not wait for it.
     ///
     /// # Errors
     /// It could not be looked at.
-    pub(super) async fn look_at_thread(&self) -> Result<(), Fault> {
+    pub(super) async fn look_at_thread(&self, something: impl Future<Output = ()>) -> Result<Looked, Fault> {
         let era = self.inner.known.era();
-        if let Some(shelf) = self.inner.look(self.channel).await? {
-            self.shelved(&shelf).await;
+        let looked = tokio::select! {
+            biased;
+            looked = self.inner.look(self.channel) => looked,
+            () = something => return Ok(Looked::Interrupted),
+        };
+        match looked {
+            Ok(Some(shelf)) => self.shelved(&shelf).await,
+            Ok(None) => {}
+            Err(fault) => {
+                // Whatever was known of it, it is not known now.
+                self.inner.known.is_lost_sight_of(self.channel);
+                return Err(fault);
+            }
         }
         self.inner.known.looked(self.channel, era);
-        Ok(())
-    }
-
-    /// The same, until it is known or nobody will say it; whether it is.
-    pub(super) async fn look_until(&self) -> bool {
-        let looked = again("a look at a thread", self.channel, || self.look_at_thread()).await;
-        if let Err(fault) = &looked {
-            tracing::info!(%fault, thread_id = %self.channel, "a thread cannot be looked at");
-        }
-        looked.is_ok()
+        Ok(Looked::Done)
     }
 
     /// It was told that the thread is put away, or is not.
-    pub(super) async fn thread(&self, shelf: &Shelf) {
-        let is_known = self.inner.known.last_ms(self.channel).is_some();
-        if shelf.is_archived && !is_known {
-            // When somebody last spoke there is said by a look alone, which tells the rest too.
-            if self.look_until().await {
-                return;
-            }
+    pub(super) async fn thread(&mut self, shelf: &Shelf) {
+        if shelf.is_archived && self.inner.known.last_ms(self.channel).is_none() {
+            // When somebody last spoke there is said by a look alone, which tells the rest too. Until then nothing is
+            // said there.
+            self.inner.known.is_lost_sight_of(self.channel);
+            return self.owed.want(Look::Thread, Instant::now());
         }
+        self.owed.done(Look::Thread);
         self.shelved(shelf).await;
     }
 

@@ -1,6 +1,7 @@
 //! What waits for one conversation. One lane takes from it; it is closed only while nothing is in it, so that nothing
 //! is put where nobody takes it.
 
+use acp_discord::core::ids::Snowflake;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -11,8 +12,9 @@ const RESERVE: usize = 16;
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
-    /// The conversation is to be read from its mark on, before anything else.
-    Read,
+    /// The conversation is to be read, before anything else: from its mark on, and from this message on, where there was
+    /// no room for it or for one after it.
+    Read(Option<Snowflake>),
     /// This is to be done.
     Job(T),
 }
@@ -31,29 +33,40 @@ pub(super) enum Put<T> {
 /// What waits: pure.
 #[derive(Debug)]
 struct Waiting<T> {
-    jobs: VecDeque<T>,
+    /// With the messages that a read from there on brings back.
+    jobs: VecDeque<(Option<Snowflake>, T)>,
     most: usize,
     /// It is to be read. However often that is said until it begins, it is read once.
     wants_read: bool,
+    /// The first message that waited or came when there was no room for one.
+    missed: Option<Snowflake>,
     is_closed: bool,
 }
 
 impl<T> Waiting<T> {
     const fn new(most: usize) -> Self {
-        Self { jobs: VecDeque::new(), most, wants_read: false, is_closed: false }
+        Self { jobs: VecDeque::new(), most, wants_read: false, missed: None, is_closed: false }
     }
 
-    fn put(&mut self, job: T, is_read_again: bool) -> Put<T> {
+    fn put(&mut self, job: T, from: Option<Snowflake>) -> Put<T> {
         if self.is_closed {
             return Put::Closed(job);
         }
-        let most = if is_read_again { self.most } else { self.most * RESERVE };
+        let most = if from.is_some() { self.most } else { self.most * RESERVE };
         if self.jobs.len() >= most {
-            self.wants_read = true;
+            self.miss(from);
             return Put::Full;
         }
-        self.jobs.push_back(job);
+        self.jobs.push_back((from, job));
         Put::Kept
+    }
+
+    /// There is no room for a message. What waits already is older: so that all of it comes in its order, the read
+    /// begins there. False: it is closed.
+    fn miss(&mut self, from: Option<Snowflake>) -> bool {
+        let waits = self.jobs.iter().find_map(|(from, _)| *from).filter(|_| from.is_some());
+        self.missed = [self.missed, from, waits].into_iter().flatten().min();
+        self.read()
     }
 
     /// False: it is closed.
@@ -64,9 +77,9 @@ impl<T> Waiting<T> {
 
     fn next(&mut self) -> Option<Next<T>> {
         if std::mem::take(&mut self.wants_read) {
-            return Some(Next::Read);
+            return Some(Next::Read(self.missed.take()));
         }
-        self.jobs.pop_front().map(Next::Job)
+        self.jobs.pop_front().map(|(_, job)| Next::Job(job))
     }
 
     fn is_empty(&self) -> bool {
@@ -97,11 +110,20 @@ impl<T> Mailbox<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in. Never waits. Whether a read brings it back decides how much room there is for it.
-    pub(super) fn put(&self, job: T, is_read_again: bool) -> Put<T> {
-        let put = self.lock().put(job, is_read_again);
+    /// Puts something in. Never waits. Whether a read from some message on brings it back decides how much room there is
+    /// for it.
+    pub(super) fn put(&self, job: T, from: Option<Snowflake>) -> Put<T> {
+        let put = self.lock().put(job, from);
         self.more.notify_one();
         put
+    }
+
+    /// There was no room for a message elsewhere: the conversation is read as if there had been none here. False: nobody
+    /// takes from here any more.
+    pub(super) fn miss(&self, from: Snowflake) -> bool {
+        let is_open = self.lock().miss(Some(from));
+        self.more.notify_one();
+        is_open
     }
 
     /// Has the conversation read before anything else. False: nobody takes from here any more.
@@ -169,11 +191,16 @@ mod tests {
         )) {
             let mut waiting = Waiting::new(3);
             let (mut kept, mut out, mut owes_read, mut is_closed) = (Vec::new(), Vec::new(), false, false);
-            for (number, step) in steps.into_iter().enumerate() {
+            let mut from = None;
+            for (number, step) in (0_u64..).zip(steps) {
                 match step {
-                    Step::Put => match waiting.put(number, true) {
+                    Step::Put => match waiting.put(number, Some(Snowflake(number))) {
                         Put::Kept => kept.push(number),
-                        Put::Full => owes_read = true,
+                        Put::Full => {
+                            owes_read = true;
+                            // The first one that waits, or the one that there was no room for before it.
+                            from = from.or(kept.get(out.len()).copied().map(Snowflake));
+                        }
                         Put::Closed(back) => prop_assert!(is_closed && back == number),
                     },
                     Step::Read => {
@@ -182,7 +209,10 @@ mod tests {
                         owes_read |= is_open;
                     }
                     Step::Next => match waiting.next() {
-                        Some(Next::Read) => prop_assert!(std::mem::take(&mut owes_read)),
+                        Some(Next::Read(begins)) => {
+                            prop_assert!(std::mem::take(&mut owes_read));
+                            prop_assert_eq!(begins, from.take());
+                        }
                         Some(Next::Job(job)) => {
                             prop_assert!(!owes_read, "a read comes first");
                             out.push(job);
@@ -197,7 +227,7 @@ mod tests {
             }
             while let Some(next) = waiting.next() {
                 match next {
-                    Next::Read => prop_assert!(std::mem::take(&mut owes_read)),
+                    Next::Read(_) => prop_assert!(std::mem::take(&mut owes_read)),
                     Next::Job(job) => out.push(job),
                 }
             }
@@ -208,12 +238,15 @@ mod tests {
     #[test]
     fn what_no_read_brings_back_has_more_room() {
         let mut waiting = Waiting::new(1);
-        assert_eq!([waiting.put(1, true), waiting.put(2, true)], [Put::Kept, Put::Full]);
-        assert_eq!(waiting.put(3, false), Put::Kept);
-        assert_eq!([waiting.next(), waiting.next()], [Some(Next::Read), Some(Next::Job(1))]);
+        let from = |id: u64| Some(Snowflake(id));
+        assert_eq!([waiting.put(1, from(1)), waiting.put(2, from(2))], [Put::Kept, Put::Full]);
+        assert_eq!(waiting.put(3, None), Put::Kept);
+        assert_eq!([waiting.next(), waiting.next()], [Some(Next::Read(from(1))), Some(Next::Job(1))]);
         assert_eq!(waiting.next(), Some(Next::Job(3)));
-        let kept = (0..100).filter(|number| waiting.put(*number, false) == Put::Kept).count();
-        assert_eq!(kept, RESERVE);
+        let kept = (0..100).filter(|number| waiting.put(*number, None) == Put::Kept).count();
+        assert_eq!((kept, waiting.next()), (RESERVE, Some(Next::Read(None))), "no message was missed");
+        assert!(waiting.miss(from(9)) && waiting.miss(from(8)));
+        assert_eq!(waiting.next(), Some(Next::Read(from(8))));
     }
 
     /// A lane that ends at its idle time is not given anything at that moment that nobody takes.
@@ -234,7 +267,7 @@ mod tests {
             });
             let mut kept = 0;
             for number in 0..3 {
-                kept += i32::from(mailbox.put(number, true) == Put::Kept);
+                kept += i32::from(mailbox.put(number, Some(Snowflake(1))) == Put::Kept);
                 tokio::task::yield_now().await;
             }
             assert_eq!(taken.await.ok(), Some(kept));
@@ -248,7 +281,7 @@ mod tests {
         assert!(wait().await.is_err());
         assert!(mailbox.read() && mailbox.read());
         assert!(wait().await.is_ok());
-        assert_eq!(mailbox.next().await, Next::Read);
+        assert_eq!(mailbox.next().await, Next::Read(None));
         assert!(wait().await.is_err(), "it was said twice and is done once");
     }
 }

@@ -17,6 +17,7 @@ mod line;
 mod listen;
 mod looks;
 mod mailbox;
+mod owed;
 mod reads;
 mod registration;
 mod render;

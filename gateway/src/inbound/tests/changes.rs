@@ -57,6 +57,11 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
     *fake.fails.lock().unwrap() = None;
     assert_eq!(amended(&inlet, "m3", Some("/acp close")).await, Amended::NotOurs, "a command is done");
     assert_eq!(amended(&inlet, "never", None).await, Amended::NotOurs);
+    *fake.queued_now.lock().unwrap() = QueuedNow::Done;
+    inlet.accept(message("m4", "/acp steer look")).await.unwrap();
+    let words = amended(&inlet, "m4", Some("/acp steer look here")).await;
+    assert_eq!(words, Amended::NotOurs, "no prompt says the command itself");
+    assert_eq!(amended(&inlet, "m4", None).await, Amended::Done);
 }
 
 /// Told in the conversation a message that waits has buttons, which are kept until they mean nothing.

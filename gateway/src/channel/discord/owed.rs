@@ -1,0 +1,96 @@
+//! What a lane has still to look at: once nothing else is to be done there, and again after a pause where Discord or the
+//! store does not answer. So nothing that is said there waits for it: pure.
+
+use super::lanes::PAUSE;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Look {
+    /// Whether the messages whose turn has not begun still say what they said.
+    Waiting,
+    /// Whether the thread is put away.
+    Thread,
+}
+
+/// What a look came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// It was made, or would never come to anything.
+    Done,
+    /// Something else is to be done first.
+    Interrupted,
+}
+
+/// When something is looked at, and the pause after that when it fails.
+#[derive(Debug, Clone, Copy)]
+struct Try {
+    at: Instant,
+    pause: Duration,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Owed(BTreeMap<Look, Try>);
+
+impl Owed {
+    /// Something is to be looked at as soon as may be.
+    pub(super) fn want(&mut self, look: Look, now: Instant) {
+        self.0.insert(look, Try { at: now, pause: PAUSE.0 });
+    }
+
+    /// What is looked at next, and when.
+    pub(super) fn next(&self) -> Option<(Instant, Look)> {
+        self.0.iter().map(|(look, a_try)| (a_try.at, *look)).min()
+    }
+
+    /// It could not be looked at.
+    pub(super) fn failed(&mut self, look: Look, now: Instant) {
+        if let Some(a_try) = self.0.get_mut(&look) {
+            a_try.at = now + a_try.pause;
+            a_try.pause = (a_try.pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// It was looked at, or need not be any more.
+    pub(super) fn done(&mut self, look: Look) {
+        self.0.remove(&look);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_looked_at_again_later_each_time_and_what_is_done_is_not() {
+        let begun = Instant::now();
+        let at = |ms: u64| begun + Duration::from_millis(ms);
+        let mut owed = Owed::default();
+        assert_eq!(owed.next(), None);
+        owed.failed(Look::Thread, at(0));
+        assert_eq!(owed.next(), None, "nobody wants it");
+        owed.want(Look::Thread, at(0));
+        owed.want(Look::Waiting, at(0));
+        assert_eq!(owed.next(), Some((at(0), Look::Waiting)));
+        owed.failed(Look::Waiting, at(0));
+        assert_eq!(owed.next(), Some((at(0), Look::Thread)), "one holds up no other");
+        owed.done(Look::Thread);
+        let mut now = 0;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let (next, _) = owed.next().unwrap_or((at(0), Look::Thread));
+            let next_ms = u64::try_from(next.duration_since(begun).as_millis()).unwrap_or(0);
+            pauses.push(next_ms - now);
+            now = next_ms;
+            owed.failed(Look::Waiting, at(now));
+        }
+        assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
+        owed.want(Look::Waiting, at(now));
+        assert_eq!(owed.next(), Some((at(now), Look::Waiting)), "there is a new reason");
+        owed.done(Look::Waiting);
+        assert_eq!(owed.next(), None);
+    }
+}
