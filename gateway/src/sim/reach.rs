@@ -143,8 +143,8 @@ const BEYOND: [(&str, &str); 15] = [
     ("delivery_fold", "as before"),
     ("delivery_without_files", "the room carries no files"),
     ("forget_said", "of what is older than thirty days"),
-    ("inbox_answered", "nobody in the room uses a slash command or a button"),
-    ("inbox_keep", "as before"),
+    ("inbox_keep", "nobody in the room uses a slash command or a button"),
+    ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),
     ("verbosity_set", "nobody in the room says how much they want to be told"),
 ];

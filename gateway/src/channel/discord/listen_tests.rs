@@ -81,8 +81,8 @@ impl Inbox for Arc<Plane> {
     fn withdraw(&self, _: Inbound) -> Reply<'_, bool> {
         Box::pin(async { false })
     }
-    fn answered(&self, _: ConversationRef, _: String, _: AnswerShown) -> Reply<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn told(&self, _: Inbound, _: Option<AnswerShown>) -> Reply<'_, bool> {
+        Box::pin(std::future::ready(true))
     }
     fn edited(&self, _: ConversationRef, _: String, _: String) -> Reply<'_, Amended> {
         Box::pin(async { Amended::NotOurs })

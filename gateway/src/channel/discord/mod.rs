@@ -6,6 +6,7 @@
 
 mod again;
 mod amends;
+mod answers;
 mod backfill;
 mod bound;
 mod door;
@@ -42,7 +43,7 @@ use render::Files;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// The channel's name in conversations.
 pub(crate) const DISCORD: &str = "discord";
@@ -82,6 +83,8 @@ struct Inner {
     known: Known,
     pulse: health::Pulse,
     registered: registration::Registered,
+    /// Room for answers that are given again.
+    repeats: Semaphore,
 }
 
 impl Discord {
@@ -95,7 +98,8 @@ impl Discord {
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
         let (counts, registered) = (Arc::default(), registration::Registered::default());
-        let inner = Inner { account, settings, base, rest, counts, known, pulse, registered };
+        let repeats = Semaphore::new(answers::REPEATS_MAX);
+        let inner = Inner { account, settings, base, rest, counts, known, pulse, registered, repeats };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -106,7 +106,7 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
     // The message that says it to them is known from then on: its buttons go once they mean nothing.
     for id in ["i5", "i4", "i1", "never"] {
         let shown = AnswerShown { message_id: format!("answer to {id}"), text: queued.text.clone() };
-        inlet.answered(conversation("c"), id.to_owned(), shown).await;
+        assert!(inlet.told(by_caller(id, "more"), Some(shown)).await);
     }
     let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key())).await.unwrap();
     let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();

@@ -424,10 +424,10 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
             assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
             if crash != "done" {
                 let (kept, recorded) = (said.clone(), first.clone());
-                store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
+                store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, 0, false).await.unwrap();
+                inlet.inner.tell(&said, &first, 0, Before::Nobody).await.unwrap();
             }
             // In the meantime, by another message.
             store

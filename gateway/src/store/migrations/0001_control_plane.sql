@@ -250,6 +250,8 @@ CREATE TABLE acp_inbox (
   files_json TEXT,
   state TEXT NOT NULL CHECK (state IN ('received','routed','refused')),
   outcome_json TEXT,
+  -- Its outcome was left to whoever brought it to tell.
+  caller_tells INTEGER NOT NULL DEFAULT 0 CHECK (caller_tells IN (0,1)),
   created_at INTEGER NOT NULL,
   PRIMARY KEY (channel, account_id, conversation_id, message_id)
 ) STRICT;
