@@ -246,7 +246,9 @@ impl Pass {
             });
             let (list, over) = read.await?;
             if list.is_empty() {
-                self.amend_some(binding, channel, over).await?;
+                if self.amend_some(binding, channel, over).await? {
+                    continue;
+                }
                 return Ok(true);
             }
             for row in list {

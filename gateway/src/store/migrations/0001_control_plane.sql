@@ -222,6 +222,7 @@ CREATE TABLE acp_button_message (
   kind TEXT NOT NULL CHECK (kind IN ('final','notice','permission','error')),
   text TEXT NOT NULL,
   tries INTEGER NOT NULL DEFAULT 0 CHECK (tries >= 0),
+  tried_at INTEGER NOT NULL DEFAULT 0 CHECK (tried_at >= 0),
   PRIMARY KEY (channel, account_id, conversation_id, message_id)
 ) STRICT, WITHOUT ROWID;
 
