@@ -66,7 +66,7 @@ impl Commands {
         };
         let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
         let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
-        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row))))
+        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row, false))))
     }
 
     /// `/acp allow`, `deny`, `answer`

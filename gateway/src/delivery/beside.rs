@@ -40,7 +40,9 @@ impl Pass {
     /// Looks which messages are over, and amends them: see [`Pass::amend`].
     pub(super) async fn tidy(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-        let over = self.store.read("delivery_over", move |db| buttons::over(db, &at, &key)).await?;
+        let is_markdown = channel.reads_markdown();
+        let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
+        let over = self.store.read("delivery_over", over).await?;
         let mut is_done = true;
         for message in over {
             is_done &= self.amend(binding, channel, message).await? != Amends::Left;

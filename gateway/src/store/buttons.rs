@@ -76,6 +76,7 @@ pub(crate) fn over(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
+    is_markdown: bool,
 ) -> Result<Vec<ButtonMessage>, StoreError> {
     let sql = format!(
         "SELECT message_id, about_json, kind, text FROM acp_button_message WHERE {DUE} AND session_key = ?4 \
@@ -105,14 +106,18 @@ pub(crate) fn over(
         let text = match about {
             About::Permission(id) => {
                 let row = permissions::get(db, &id)?;
-                amended(&message.text, row.as_ref().map_or(Fate::Gone, Fate::Permission))
+                amended(&message.text, row.as_ref().map_or(Fate::Gone, Fate::Permission), is_markdown)
             }
             About::Queued(run_id) => {
                 const RUN: &str = "SELECT mode, state FROM acp_runs WHERE run_id = ?1";
                 let now = first(db, RUN, [run_id.to_string()], |row| {
                     Ok((word(row, "mode")?, word(row, "state")?))
                 })?;
-                amended(&message.text, now.map_or(Fate::Gone, |(mode, state)| Fate::Run(mode, state)))
+                amended(
+                    &message.text,
+                    now.map_or(Fate::Gone, |(mode, state)| Fate::Run(mode, state)),
+                    is_markdown,
+                )
             }
         };
         out.extend(text.map(|text| ButtonMessage { text, ..message }));

@@ -91,7 +91,7 @@ fn check_reached(journal: &Connection, kills: u64) {
         ("answers of a person", "SELECT count(*) FROM acp_permission WHERE settled_by = 'ada'"),
         (
             "questions that nobody answered",
-            "SELECT count(*) FROM acp_permission WHERE settled_by = 'deadline'",
+            "SELECT count(*) FROM acp_permission WHERE settled_without = 'deadline'",
         ),
     ];
     let found = found.map(|(what, sql)| (what, count(sql)));

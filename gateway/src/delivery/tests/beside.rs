@@ -6,7 +6,7 @@ use crate::channel::{Inbound, Signal};
 use crate::core::link::{Ask, PermissionOption, Wanted};
 use crate::core::project::PartKind;
 use crate::core::project::actions::About;
-use crate::core::rows::{PermissionRow, PermissionState};
+use crate::core::rows::{PermissionRow, PermissionState, Settler, Without};
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec;
 use crate::store::inbox;
@@ -20,8 +20,12 @@ async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + '
     store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
 }
 
+fn person(name: &str) -> Option<Settler> {
+    Some(Settler::Person(name.to_owned()))
+}
+
 /// What an agent asks, as its row says it now.
-fn asked(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> PermissionRow {
+fn asked(state: PermissionState, option_id: Option<&str>, by: Option<Settler>) -> PermissionRow {
     let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
     let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
     PermissionRow {
@@ -30,7 +34,7 @@ fn asked(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> P
         ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by.map(str::to_owned),
+        settled_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }
@@ -51,8 +55,11 @@ async fn lease(store: &Store) {
 #[tokio::test]
 async fn a_question_loses_its_buttons_when_it_is_settled() {
     let rows = [
-        (asked(PermissionState::Answered, Some("y"), Some("ann")), "Answered: Yes (ann)."),
-        (asked(PermissionState::Expired, None, Some("deadline")), "Nobody answered in time: refused."),
+        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: Yes (ann)."),
+        (
+            asked(PermissionState::Expired, None, Some(Settler::Without(Without::Deadline))),
+            "Nobody answered in time: refused.",
+        ),
     ];
     for (settled, want) in rows {
         for is_restarted in [false, true] {
@@ -73,8 +80,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
                 (task, stop) = drive(&store, &board, "");
             }
             put(&store, settled.clone()).await;
-            let payload =
-                json!({"permission_id": id, "option_id": settled.option_id, "by": settled.settled_by});
+            let payload = json!({"permission_id": id, "option_id": settled.option_id});
             scribe.event(EventKind::PermissionSettled, payload).await;
             let text = format!("The agent asks for a permission: Write\n{want}");
             board
@@ -83,7 +89,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
             assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
             eventually("nothing to be kept of it", || async {
                 let (at, key) = (conversation("c"), key());
-                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key));
+                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key, false));
                 read.await.unwrap().is_empty().then_some(())
             })
             .await;
@@ -146,7 +152,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     store.write("keep", keep).await.unwrap();
     let due = || async {
         let at = conversation("c");
-        let over = store.read("over", move |db| buttons::over(db, &at, &key())).await.unwrap().len();
+        let over = store.read("over", move |db| buttons::over(db, &at, &key(), false)).await.unwrap().len();
         let read = |db: &_| buttons::bindings(db, crate::store::now_ms());
         (over, store.read("found", read).await.unwrap().len())
     };
@@ -184,7 +190,7 @@ async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
     scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
     board.until("the question", |shown| shown.len() == 1).await;
     board.is_fixed.store(true, Ordering::SeqCst);
-    put(&store, asked(PermissionState::Answered, Some("y"), Some("ann"))).await;
+    put(&store, asked(PermissionState::Answered, Some("y"), person("ann"))).await;
     scribe.event(EventKind::PermissionSettled, json!({"permission_id": id, "option_id": "y"})).await;
     let text =
         "A message here could not be changed, and its buttons mean nothing any more. Answered: Yes (ann).";
@@ -218,7 +224,7 @@ async fn a_long_question_says_what_became_of_it() {
     board.until("the question", |shown| shown.len() == 1).await;
     assert!(!board.limit().fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))), "it is long");
     let by = "a".repeat(300);
-    put(&store, asked(PermissionState::Answered, Some("y"), Some(&by))).await;
+    put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
     let payload = json!({"permission_id": id, "option_id": "y", "by": by});
     scribe.event(EventKind::PermissionSettled, payload).await;
     let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: Yes (aaa");

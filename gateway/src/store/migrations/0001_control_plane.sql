@@ -344,7 +344,10 @@ CREATE TABLE acp_permission (
   ask_json TEXT NOT NULL,
   state TEXT NOT NULL CHECK (state IN ('pending','answered','expired')),
   option_id TEXT,
+  -- The name of a person, or else what settled it without one.
   settled_by TEXT,
+  settled_without TEXT CHECK (settled_without IN ('policy','deadline','cancel','turn ended','lease ended',
+    'session closed','agent','nobody can be asked','adopted')),
   created_at INTEGER NOT NULL,
   deadline_at INTEGER,
   PRIMARY KEY (lease_id, stdout_offset)
