@@ -26,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAILED: &str = "The turn failed (";
 /// That a message waits.
 const WAITS: &str = "The agent is busy: queued behind ";
+/// How it begins what is said of a press whose answer may not have been heard.
+const PRESSED: &str = "`/acp answer` of ";
 /// With this a question begins.
 pub(super) const ASKS: &str = "The agent asks for a permission: ";
 /// With these a card begins that is over.
@@ -232,8 +234,8 @@ impl<'a> Judge<'a> {
             if is_open || !labels(message).is_empty() {
                 self.wrong(Wrong::Open { text: text.to_owned() });
             }
-            // What is said about a press is an answer to it.
-            if message.origin.is_some() {
+            // What is said about a press is an answer to it, or names it where the answer may not have been heard.
+            if message.origin.is_some() || text.starts_with(PRESSED) {
             } else if is_open || begins(&FOLDED) {
                 shown.cards += 1;
             } else if let Some(about) = text.strip_prefix(ASKS) {
