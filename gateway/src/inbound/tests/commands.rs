@@ -100,7 +100,8 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
         let service = Arc::clone(&fake) as Arc<dyn Service>;
         let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
         fake.pending.lock().unwrap().push(question(1));
-        let said = Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
+        let said =
+            Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
         let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
         assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: Option y.", is_here));
         assert_eq!(square.texts().len(), usize::from(!is_here));
