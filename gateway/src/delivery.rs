@@ -161,7 +161,7 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     let read = move |db: &_| {
         let mut found = card_rows::left_open(db, now_ms())?;
         if is_more {
-            found.extend(buttons::bindings(db)?);
+            found.extend(buttons::bindings(db, now_ms())?);
         }
         Ok(found)
     };

@@ -31,6 +31,7 @@ use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use tell::Before;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -200,8 +201,9 @@ impl Inlet {
                     if settled > 0 {
                         tracing::info!(settled, "messages that had to wait were settled");
                     }
-                    let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, 1)).await;
-                    left.is_ok_and(|rows| rows.is_empty())
+                    let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, RESUME_ROWS));
+                    let is_held = |row: &InboxRow| self.inner.claims.is_held(&row.inbound);
+                    left.await.is_ok_and(|rows| rows.iter().all(is_held))
                 }
                 Err(_) => false,
             };
@@ -270,9 +272,6 @@ impl Inner {
         drop(turn);
         drop(lane);
         self.prune(&inbound.conversation);
-        if outcome.is_ok() {
-            self.claims.end(&inbound);
-        }
         outcome
     }
 
@@ -297,22 +296,28 @@ impl Inner {
         if row.inbound.text != inbound.text {
             return Err(Failure::of(Code::IdempotencyConflict).origin("gateway"));
         }
-        let (outcome, is_unknown) = match row.outcome {
-            Some(outcome) if row.settled => return Ok(outcome),
-            Some(outcome) => (outcome, true),
+        let (outcome, before) = match row.outcome {
+            Some(outcome) if row.settled || self.is_told_by_caller(&inbound) => return Ok(outcome),
+            Some(outcome) if row.caller_tells => (outcome, Before::PerhapsByCaller),
+            Some(outcome) => (outcome, Before::Perhaps),
             None => {
                 let outcome = match deaf {
                     Some(other) => other.refuse(),
                     None => self.act(&row.inbound, row.files).await?,
                 };
+                // From here on it waits for word that they were told, or that nobody is there any more to tell them.
+                let caller_tells = self.is_told_by_caller(&inbound);
                 let (said, kept) = (row.inbound.clone(), outcome.clone());
-                let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept);
+                let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
                 self.store.write("inbox_record", record).await?;
                 self.show(&row.inbound, &outcome);
-                (outcome, false)
+                if caller_tells {
+                    return Ok(outcome);
+                }
+                (outcome, Before::Nobody)
             }
         };
-        let told = self.tell(&row.inbound, &outcome, row.received_at_ms, is_unknown).await?;
+        let told = self.tell(&row.inbound, &outcome, row.received_at_ms, before).await?;
         let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
         let (said, kept) = (row.inbound, outcome.clone());
         let settle = move |tx: &crate::store::Tx<'_>| {
@@ -476,7 +481,7 @@ impl Inner {
             reason: stale.as_str().to_owned(),
         };
         let (said, outcome) = (inbound.clone(), told.clone());
-        let record = move |tx: &crate::store::Tx<'_>, stale| inbox::record(tx, &said, &outcome(stale));
+        let record = move |tx: &crate::store::Tx<'_>, stale| inbox::record(tx, &said, &outcome(stale), false);
         let removed = self.bindings.remove_stale(&binding, record).await?;
         if removed.is_some() {
             self.metrics.stale_removed(&inbound.conversation.channel, "inbound");

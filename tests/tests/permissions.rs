@@ -270,7 +270,7 @@ fn a_deadline_settles_the_question() {
     let events = ask(&house, &key, "permission").finish(LONG).ok().lines();
     check_turn(&events, "end_turn");
     assert_eq!(chunks(&events), ["permission: selected reject_once"]);
-    assert_eq!(settled(&events)[0]["by"], "deadline", "{events:#?}");
+    assert_eq!(settled(&events)[0]["without"], "deadline", "{events:#?}");
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     house.end();
 }

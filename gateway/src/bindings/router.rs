@@ -38,6 +38,11 @@ impl BoundDeliveryRouter {
         Self { store, channels, metrics }
     }
 
+    /// Whether what is said in a conversation stays as it is: then what becomes of it is told by messages of their own.
+    pub(crate) fn never_changes(&self, at: &ConversationRef) -> bool {
+        self.channels.get(at).is_ok_and(|channel| !channel.can_edit())
+    }
+
     /// Where a message of a conversation goes.
     ///
     /// # Errors

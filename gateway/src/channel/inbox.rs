@@ -11,9 +11,10 @@ pub trait Inbox: Send + Sync + 'static {
     /// Brings a message, a slash command or a click.
     fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
 
-    /// What was said to whoever brought a message with buttons stands in the conversation as a message of this id: it
-    /// loses them once they mean nothing any more.
-    fn answered(&self, at: ConversationRef, message_id: String, answer: AnswerShown) -> Reply<'_, ()>;
+    /// Whoever holds a [`Claim`] to this has told what came of it, as far as anything was to be told: nobody else says it.
+    /// An answer with buttons stands in the conversation as a message of its own, and loses them once they mean nothing
+    /// any more. Whether that is kept; until it is, the claim must be held, or the conversation is told too.
+    fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool>;
 
     /// Keeps what somebody waits for an answer to ([`Answer::ByCaller`](super::Answer::ByCaller)), and does nothing about
     /// it yet: what is kept may be called taken, and is offered then. What is not kept within this time never is.
@@ -109,8 +110,8 @@ pub enum Kept {
     },
 }
 
-/// Whoever holds this says what came of something that was kept. Once nobody does, the gateway does it all the same, and
-/// says so in the conversation.
+/// Whoever holds this says what came of something that was kept, and that it is said ([`Inbox::told`]). Once nobody
+/// holds it, the gateway does what is left to be done, and tells the conversation what came of it.
 #[derive(Debug)]
 pub struct Claim {
     pub(crate) is_new: bool,
@@ -138,7 +139,7 @@ pub struct Said {
     pub shown: bool,
 }
 
-/// A message with buttons that answers another one.
+/// A message with buttons that answers another one, and stays in its conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerShown {
     /// The channel's id of it.

@@ -363,6 +363,11 @@ pub enum EditOutcome {
         /// Why, for the log.
         why: String,
     },
+    /// The message stands as it is, and the channel will never take this change of it.
+    Refused {
+        /// Why, for the log.
+        why: String,
+    },
 }
 
 /// What a look for a message came to.

@@ -76,7 +76,7 @@ impl Show {
             "plan" => plan(&event, out),
             "permission" => out.note(&format!("[permission] {}", text("title"))),
             "permission_settled" => {
-                let by = text("by");
+                let by = if text("by").is_empty() { text("without") } else { text("by") };
                 let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
                 let choice = if text("option_id").is_empty() { text("outcome") } else { text("option_id") };
                 out.note(&format!("[permission] {choice}{by}"))

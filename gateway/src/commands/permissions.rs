@@ -22,7 +22,7 @@ pub(super) struct Choice {
     option_id: String,
     /// What people read of the option.
     name: String,
-    /// Whether the question stands where it is answered, and says itself what becomes of it.
+    /// Whether the conversation where it is answered says by itself what becomes of it: the question there, or a notice.
     #[serde(default)]
     is_shown: bool,
 }
@@ -50,7 +50,10 @@ impl Commands {
         };
         let option = pick_option(options_of(row), &args.verdict).map_err(usage)?;
         let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
-        let is_shown = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
+        let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
+        // The question may be on its way still. Where its message cannot say it a notice after it does, whenever that is.
+        let is_told = || self.router.never_changes(&asked.inbound.conversation);
+        let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));
         Ok(Choice {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
@@ -66,7 +69,7 @@ impl Commands {
         };
         let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
         let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
-        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row))))
+        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row, false))))
     }
 
     /// `/acp allow`, `deny`, `answer`

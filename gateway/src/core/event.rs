@@ -49,7 +49,8 @@ kinds! {
     Replay = "replay",
     /// The agent asks for a permission. Payload: `{"permission_id", "params": <as received>, "deadline_at_ms"?}`.
     Permission = "permission",
-    /// A permission was settled. Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "why"?}`.
+    /// A permission was settled. Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`:
+    /// the name of a person, or what settled it without one (`policy`, `deadline` …).
     PermissionSettled = "permission_settled",
     /// Something happened to the session or its agent. Payload: `{"status", "text", …}`.
     Status = "status",

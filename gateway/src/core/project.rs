@@ -179,6 +179,29 @@ fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) 
     })
 }
 
+/// What is said where a message that is over can never be changed, so that it keeps buttons that mean nothing: once, after
+/// what else is said of its row. `text` is what the message itself was to say from then on. `None` for a notice about
+/// another part.
+pub(crate) fn unchanged(
+    binding_id: BindingId,
+    (session_seq, part_no): (u64, u32),
+    run_id: Option<RunId>,
+    text: &str,
+) -> Option<Part> {
+    let part_no = (part_no < PARTS_MAX).then_some(2 * PARTS_MAX + part_no)?;
+    let became = text.trim_end().rsplit('\n').next().unwrap_or_default();
+    Some(Part {
+        session_seq,
+        part_no,
+        run_id,
+        kind: PartKind::Notice,
+        text: format!("A message here could not be changed, and its buttons mean nothing any more. {became}"),
+        nonce: nonce(binding_id, session_seq, part_no),
+        asks: None,
+        files: Vec::new(),
+    })
+}
+
 /// What a row needs before it can be projected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {

@@ -228,6 +228,68 @@ pub(crate) enum PermissionState {
     Expired,
 }
 
+/// Who or what settled a permission. Whatever a person is called, they are one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Settler {
+    /// A person of this name, which may be empty.
+    Person(String),
+    /// Something else.
+    Without(Without),
+}
+
+/// What settles a permission without a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Without {
+    /// The session's setting: nobody was asked.
+    Policy,
+    /// Nobody answered in time.
+    Deadline,
+    /// The turn was stopped.
+    Cancel,
+    /// The turn came to its end.
+    TurnEnded,
+    /// The agent's process ended.
+    LeaseEnded,
+    /// The session was closed.
+    SessionClosed,
+    /// The agent took it back.
+    Agent,
+    /// There is nobody to be asked.
+    Nobody,
+    /// The state was taken over by another gateway.
+    Adopted,
+}
+
+impl Without {
+    /// Every one.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Policy,
+        Self::Deadline,
+        Self::Cancel,
+        Self::TurnEnded,
+        Self::LeaseEnded,
+        Self::SessionClosed,
+        Self::Agent,
+        Self::Nobody,
+        Self::Adopted,
+    ];
+
+    /// The word in the journal and in the row.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Deadline => "deadline",
+            Self::Cancel => "cancel",
+            Self::TurnEnded => "turn ended",
+            Self::LeaseEnded => "lease ended",
+            Self::SessionClosed => "session closed",
+            Self::Agent => "agent",
+            Self::Nobody => "nobody can be asked",
+            Self::Adopted => "adopted",
+        }
+    }
+}
+
 /// A row of `acp_permission`, key (lease, stdout offset).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PermissionRow {
@@ -241,8 +303,8 @@ pub(crate) struct PermissionRow {
     pub(crate) state: PermissionState,
     /// The chosen option.
     pub(crate) option_id: Option<String>,
-    /// Who or what settled it: a person's name, `policy`, `cancel`, `deadline`, `lease ended` …
-    pub(crate) settled_by: Option<String>,
+    /// Who or what settled it.
+    pub(crate) settled_by: Option<Settler>,
     /// Milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
     /// When the configured outcome is taken; `None` waits for ever.

@@ -14,41 +14,70 @@ use std::time::Duration;
 /// The longest that one of these may take, in milliseconds.
 const BESIDE_MS: u64 = 5_000;
 
+/// What became of an edit that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Edit {
+    /// The message is as it should be, or there is none.
+    Done,
+    /// Nobody knows.
+    Unknown,
+    /// It never can be made.
+    Never,
+}
+
+/// What became of a message that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Amends {
+    /// It says it, or there is nothing to be done about it.
+    Done,
+    /// It is said beside it, by what is owed from now on.
+    Said,
+    /// It is tried again.
+    Left,
+}
+
 impl Pass {
     /// Looks which messages are over, and amends them: see [`Pass::amend`].
     pub(super) async fn tidy(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-        let over = self.store.read("delivery_over", move |db| buttons::over(db, &at, &key)).await?;
+        let is_markdown = channel.reads_markdown();
+        let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
+        let over = self.store.read("delivery_over", over).await?;
         let mut is_done = true;
         for message in over {
-            is_done &= self.amend(binding, channel, message).await?;
+            is_done &= self.amend(binding, channel, message).await? != Amends::Left;
         }
         Ok(is_done)
     }
 
-    /// The same before what is owed, which waits for it: not beyond the first one that cannot be amended just now.
+    /// The same before what is owed, which waits for it: not beyond the first one that cannot be amended just now. Whether
+    /// something is owed instead of an amendment.
     pub(super) async fn amend_some(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
         over: Vec<ButtonMessage>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        let mut is_owed = false;
         for message in over {
-            if !self.amend(binding, channel, message).await? {
-                break;
+            match self.amend(binding, channel, message).await? {
+                Amends::Done => {}
+                Amends::Said => is_owed = true,
+                Amends::Left => break,
             }
         }
-        Ok(())
+        Ok(is_owed)
     }
 
-    /// Takes the buttons from a message that is over, and says in it what became of it. Whether it says it now.
+    /// Takes the buttons from a message that is over, and says in it what became of it; beside it where it never can be
+    /// changed.
     async fn amend(
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
-        message: ButtonMessage,
-    ) -> Result<bool, StoreError> {
-        let ButtonMessage { message_id, kind, text } = message;
+        over: ButtonMessage,
+    ) -> Result<Amends, StoreError> {
+        let ButtonMessage { message_id, kind, text } = over.clone();
         // What became of it stands at its end.
         let limit = channel.limit();
         let text = if limit.fits(&text) { text } else { tail(&text, limit) };
@@ -67,26 +96,38 @@ impl Pass {
         let at = &binding.conversation;
         let edit = async {
             if !channel.can_edit() {
-                return Some(true);
+                return Some(Edit::Done);
             }
             let edited = channel.edit(at, &message_id, &message);
             match tokio::time::timeout(Duration::from_millis(BESIDE_MS), edited).await {
-                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(true),
+                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(Edit::Done),
                 // That it was not even asked says nothing of the message.
                 Ok(EditOutcome::Limited { .. }) => None,
-                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(false),
+                Ok(EditOutcome::Refused { why }) => {
+                    tracing::warn!(message_id, why, "a message keeps buttons that mean nothing");
+                    Some(Edit::Never)
+                }
+                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(Edit::Unknown),
             }
         };
         let done = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Ok(false),
+            () = self.stop.cancelled() => return Ok(Amends::Left),
             done = edit => done,
         };
-        let Some(done) = done else { return Ok(false) };
-        let (at, id) = (at.clone(), message_id.clone());
-        let tried = move |tx: &crate::store::Tx<'_>| buttons::tried(tx, &at, &id, done);
-        self.store.write("delivery_buttons", tried).await?;
-        Ok(done)
+        let Some(done) = done else { return Ok(Amends::Left) };
+        let binding = binding.clone();
+        let tried = move |tx: &crate::store::Tx<'_>| match done {
+            Edit::Never => {
+                Ok(if buttons::refused(tx, &binding, &over)? { Amends::Said } else { Amends::Done })
+            }
+            Edit::Done | Edit::Unknown => {
+                let is_done = done == Edit::Done;
+                buttons::tried(tx, &binding.conversation, &over.message_id, is_done)?;
+                Ok(if is_done { Amends::Done } else { Amends::Left })
+            }
+        };
+        self.store.write("delivery_buttons", tried).await
     }
 
     /// The answer of a run stands in the conversation: the message that asked for it shows that.

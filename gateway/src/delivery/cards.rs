@@ -318,7 +318,7 @@ impl<'a> Keeper<'a> {
                         Came::Later { after_ms: None }
                     }
                     EditOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
-                    EditOutcome::Gone { why } => {
+                    EditOutcome::Gone { why } | EditOutcome::Refused { why } => {
                         tracing::info!(%run_id, why, "a card is gone");
                         Came::Gone
                     }

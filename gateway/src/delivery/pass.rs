@@ -239,14 +239,18 @@ impl Pass {
         let id = binding.binding_id;
         loop {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
+            let is_markdown = channel.reads_markdown();
             let read = self.store.read("delivery_unsettled", move |db| {
                 let list = rows::unsettled(db, id)?;
-                let over = if list.is_empty() { buttons::over(db, &at, &key)? } else { Vec::new() };
+                let over =
+                    if list.is_empty() { buttons::over(db, &at, &key, is_markdown)? } else { Vec::new() };
                 Ok((list, over))
             });
             let (list, over) = read.await?;
             if list.is_empty() {
-                self.amend_some(binding, channel, over).await?;
+                if self.amend_some(binding, channel, over).await? {
+                    continue;
+                }
                 return Ok(true);
             }
             for row in list {

@@ -2,8 +2,8 @@
 
 use super::{Inlet, Inner};
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, PartKind, Place,
-    Placed, Reply, Said, Suggest, Suggestion, Waiting,
+    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Placed,
+    Reply, Said, Suggest, Suggestion, Waiting,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -11,7 +11,6 @@ use crate::core::project::nonce_of;
 use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
-use crate::store::buttons::{self, ButtonMessage};
 use crate::store::inbox::{self, Answer, Outcome};
 use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
@@ -43,18 +42,8 @@ impl Inbox for Inlet {
         })
     }
 
-    fn answered(&self, at: ConversationRef, message_id: String, answer: AnswerShown) -> Reply<'_, ()> {
-        Box::pin(async move {
-            let keep = move |tx: &crate::store::Tx<'_>| {
-                let outcome = inbox::get(tx, &at, &message_id)?.and_then(|row| row.outcome);
-                let asks = outcome.as_ref().and_then(|it| Some((it.asks()?, it.prompted()?)));
-                let Some((asks, session)) = asks else { return Ok(()) };
-                let AnswerShown { message_id, text } = answer.clone();
-                let message = ButtonMessage { message_id, kind: PartKind::Notice, text };
-                buttons::keep(tx, &at, session, &message, &asks.about)
-            };
-            drop(self.inner.store.write("inbox_answered", keep).await.map_err(log("an answer with buttons")));
-        })
+    fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool> {
+        Box::pin(self.was_told(message, answer))
     }
 
     fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept> {

@@ -3,9 +3,10 @@
 //! gateway does it all the same and says so in the conversation.
 
 use super::{Inlet, Inner, check, lane_of};
-use crate::channel::{Claim, Kept};
+use crate::channel::{AnswerShown, Claim, Kept, PartKind};
 use crate::core::command::{self, Command};
 use crate::core::rows::ConversationRef;
+use crate::store::buttons::{self, ButtonMessage};
 use crate::store::inbox::{self, Inbound, Outcome};
 use crate::store::{StoreError, Tx};
 use std::collections::HashSet;
@@ -44,7 +45,7 @@ fn key_of(inbound: &Inbound) -> Key {
     (lane_of(&inbound.conversation), inbound.message_id.clone())
 }
 
-/// Holds a message as long as it lives. What is not done by then is done without whoever brought it.
+/// Holds a message as long as it lives. What is not done or not told by then is without whoever brought it.
 struct Hold {
     inner: Arc<Inner>,
     key: Key,
@@ -147,6 +148,36 @@ impl Inlet {
     }
 }
 
+impl Inlet {
+    /// See [`crate::channel::Inbox::told`].
+    pub(super) async fn was_told(&self, message: Inbound, answer: Option<AnswerShown>) -> bool {
+        let said = message.clone();
+        let settle = move |tx: &Tx<'_>| {
+            let row = inbox::get(tx, &said.conversation, &said.message_id)?;
+            let Some(outcome) = row.and_then(|row| row.outcome) else { return Ok(false) };
+            let asks = outcome.asks().zip(outcome.prompted());
+            if let (Some(AnswerShown { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
+                let shown = ButtonMessage { message_id, kind: PartKind::Notice, text };
+                buttons::keep(tx, &said.conversation, session, &shown, &asks.about)?;
+            }
+            inbox::settle(tx, &said, &outcome)?;
+            Ok(true)
+        };
+        match self.inner.store.write("inbox_told", settle).await {
+            Ok(is_settled) => {
+                if is_settled {
+                    self.inner.claims.end(&message);
+                }
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, message_id = message.message_id, "that somebody was told cannot be kept");
+                false
+            }
+        }
+    }
+}
+
 impl Inner {
     /// Whether what came of a message is for whoever brought it to say, who is there.
     pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
@@ -154,21 +185,27 @@ impl Inner {
     }
 }
 
-/// What a conversation is told of a slash command or a click that was done without whoever brought it. What is for one
-/// person alone is not said there.
-pub(super) fn late(inbound: &Inbound, outcome: &Outcome) -> String {
+/// What a conversation is told of a slash command or a click whose answer nobody else gave, or perhaps nobody:
+/// `caller_tells` when it was done in time and only its answer may be missing. What is for one person alone is not said
+/// there.
+pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool) -> String {
     let command = command::parse(&inbound.text);
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
-    let what = format!("`{}` of {} could only be done now", words.join(" "), inbound.author);
+    let is_refused = matches!(outcome, Outcome::Refused { .. });
+    let became = match (caller_tells, is_refused) {
+        (false, false) => "could only be done now",
+        (false, true) => "could not be done",
+        (true, false) => "was done, and whoever used it may not have been told",
+        (true, true) => "could not be done, and whoever used it may not have been told",
+    };
+    let what = format!("`{}` of {} {became}", words.join(" "), inbound.author);
     let is_private = command.as_ref().is_some_and(Command::is_private);
     let changes = matches!(&command, Some(Command::On { act, .. }) if act.changes());
     let said = outcome.text();
     match outcome {
         Outcome::Ignored { .. } => String::new(),
-        Outcome::Refused { .. } if is_private => {
-            format!("{}: use it again.", what.replace("only be done now", "not be done"))
-        }
-        Outcome::Refused { .. } => format!("{}: {said}", what.replace("only be done now", "not be done")),
+        Outcome::Refused { .. } if is_private => format!("{what}: use it again."),
+        Outcome::Refused { .. } => format!("{what}: {said}"),
         _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
         _ if is_private || said.is_empty() => format!("{what}."),
         _ => format!("{what}: {said}"),

@@ -19,6 +19,17 @@ const REPLY_LIMIT_MS: u64 = 5_000;
 /// The longest that a signal may take, in milliseconds.
 const SIGNAL_MS: u64 = 10_000;
 
+/// Who may have told them before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// It was done just now.
+    Nobody,
+    /// The gateway, in the conversation.
+    Perhaps,
+    /// Whoever brought it, since it was done for them to tell; or the gateway after them.
+    PerhapsByCaller,
+}
+
 /// A message of a reply that was sent.
 pub(super) struct Reply {
     /// Its nonce.
@@ -30,22 +41,22 @@ pub(super) struct Reply {
 }
 
 impl Inner {
-    /// Tells the person what came of it, once: the reply's nonce follows from the message id. `is_unknown`: an earlier
-    /// attempt may have told them. The channel's ids of what was said.
+    /// Tells the person what came of it, once: the reply's nonce follows from the message id. The channel's ids of what
+    /// was said.
     pub(super) async fn tell(
         &self,
         inbound: &Inbound,
         outcome: &Outcome,
         received_at_ms: u64,
-        is_unknown: bool,
+        before: Before,
     ) -> Result<Vec<Reply>, Failure> {
         let mut said = Vec::new();
-        if self.is_told_by_caller(inbound) || outcome.is_shown() {
+        if outcome.is_shown() {
             return Ok(said);
         }
         let text = match inbound.answer {
             Answer::ByMessage => outcome.text(),
-            Answer::ByCaller => late(inbound, outcome).into(),
+            Answer::ByCaller => late(inbound, outcome, before == Before::PerhapsByCaller).into(),
         };
         let Ok(channel) = self.channels.get(&inbound.conversation) else {
             tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
@@ -76,7 +87,9 @@ impl Inner {
                 tag,
                 files: Vec::new(),
             };
-            let Some(message_id) = self.reply(channel.as_ref(), inbound, &message, is_unknown).await? else {
+            let Some(message_id) =
+                self.reply(channel.as_ref(), inbound, &message, before != Before::Nobody).await?
+            else {
                 let nonce = message.nonce;
                 let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
                 self.store.write("reply_rejected", never).await?;

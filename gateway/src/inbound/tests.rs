@@ -98,10 +98,10 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
             let outcome = inner.act(&said, Vec::new()).await.unwrap();
             if crash != "prompted" {
                 let (kept, recorded) = (said.clone(), outcome.clone());
-                store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
+                store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome, 0, false).await.unwrap();
+                inner.tell(&said, &outcome, 0, super::tell::Before::Nobody).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);

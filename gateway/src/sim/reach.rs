@@ -146,8 +146,8 @@ const BEYOND: [(&str, &str); 13] = [
     ("delivery_card", "the room cannot change what it shows"),
     ("delivery_fold", "as before"),
     ("forget_said", "of what is older than thirty days"),
-    ("inbox_answered", "nobody in the room uses a slash command or a button"),
-    ("inbox_keep", "as before"),
+    ("inbox_keep", "nobody in the room uses a slash command or a button"),
+    ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),
 ];
 

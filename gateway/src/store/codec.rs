@@ -2,6 +2,7 @@
 
 use crate::core::rows::{
     BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
+    Without,
 };
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -59,6 +60,13 @@ words! {
     PermissionState { Pending = "pending", Answered = "answered", Expired = "expired" }
     TargetKind { Session = "session", Subagent = "subagent" }
     BindingStatus { Pending = "pending", Active = "active", Parked = "parked", Ending = "ending", Ended = "ended" }
+}
+
+impl Word for Without {
+    const ALL: &'static [Self] = &Without::ALL;
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
 }
 
 impl Word for SessionState {

@@ -159,7 +159,7 @@ fn take_over(db: &Connection, here: &Home) -> Result<GatewayInstanceId, StoreErr
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
     run(
         db,
-        "UPDATE acp_permission SET state = 'expired', settled_by = 'adopted' WHERE state = 'pending'",
+        "UPDATE acp_permission SET state = 'expired', settled_without = 'adopted' WHERE state = 'pending'",
         [],
     )?;
     run(db, "UPDATE acp_agent_request SET state = 'answered' WHERE state <> 'answered'", [])?;

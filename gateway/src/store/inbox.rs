@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, \
-    context_json, files_json, state, outcome_json, created_at";
+    context_json, files_json, state, outcome_json, caller_tells, created_at";
 /// Few runs wait, and of a conversation there are many messages: so the runs are looked through.
 const WAITING: &str = "SELECT i.message_id, i.text, i.context_json, i.outcome_json, r.run_id, r.prompt \
     FROM acp_runs AS r INDEXED BY acp_runs_unfinished CROSS JOIN acp_inbox AS i ON i.message_id = r.requester_message_id \
@@ -195,6 +195,8 @@ pub(crate) struct InboxRow {
     pub(crate) settled: bool,
     /// What was done, once it was; not settled yet means that the person was not told yet.
     pub(crate) outcome: Option<Outcome>,
+    /// Whether that was left to whoever brought it to tell.
+    pub(crate) caller_tells: bool,
     /// When it was brought in first, milliseconds since the Unix epoch: no reply to it is older.
     pub(crate) received_at_ms: u64,
 }
@@ -222,6 +224,7 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
         files: json_opt(row, "files_json")?.unwrap_or_default(),
         settled: state != "received",
         outcome: json_opt(row, "outcome_json")?,
+        caller_tells: row.get("caller_tells")?,
         received_at_ms: int(row, "created_at")?,
     })
 }
@@ -360,17 +363,24 @@ pub(crate) fn waiting(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Records what was done about a message. The person is not told yet. Recorded again, it is the same.
+/// Records what was done about a message. The person is not told yet; `caller_tells`: whoever brought it is to do that.
+/// Recorded again, it is the same.
 ///
 /// # Errors
 /// What SQLite says; [`StoreError::Refused`] when the message has another outcome.
-pub(crate) fn record(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
+pub(crate) fn record(
+    db: &Connection,
+    inbound: &Inbound,
+    outcome: &Outcome,
+    caller_tells: bool,
+) -> Result<(), StoreError> {
     let at = &inbound.conversation;
     let sql = format!(
-        "UPDATE acp_inbox SET outcome_json = ?5 WHERE {KEY} AND (outcome_json IS NULL OR outcome_json = ?5)"
+        "UPDATE acp_inbox SET outcome_json = ?5, caller_tells = ?6 \
+         WHERE {KEY} AND (outcome_json IS NULL OR outcome_json = ?5)"
     );
-    let keys = params![at.channel, at.account_id, at.conversation_id, inbound.message_id, to_json(outcome)?];
-    if run(db, &sql, keys)? == 1 {
+    let keys = (&at.channel, &at.account_id, &at.conversation_id, &inbound.message_id);
+    if run(db, &sql, params![keys.0, keys.1, keys.2, keys.3, to_json(outcome)?, caller_tells])? == 1 {
         Ok(())
     } else {
         Err(StoreError::Refused("the message has an outcome already"))

@@ -1,20 +1,20 @@
 //! `acp_permission`: what agents ask people for (H4).
 
 use crate::core::permission::named;
-use crate::core::rows::PermissionRow;
+use crate::core::rows::{PermissionRow, Settler};
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word};
+use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
 use crate::store::error::StoreError;
 use acp_shared::ids::{LeaseId, SessionKey};
 use rusqlite::{Connection, Row, params};
 
-const COLUMNS: &str =
-    "lease_id, session_key, ask_json, state, option_id, settled_by, created_at, deadline_at";
+const COLUMNS: &str = "lease_id, session_key, ask_json, state, option_id, settled_by, settled_without, created_at, \
+    deadline_at";
 
 const PUT: &str = "INSERT INTO acp_permission (lease_id, stdout_offset, session_key, ask_json, state, option_id, \
-    settled_by, created_at, deadline_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
+    settled_by, settled_without, created_at, deadline_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) \
     ON CONFLICT (lease_id, stdout_offset) DO UPDATE SET state = excluded.state, option_id = excluded.option_id, \
-    settled_by = excluded.settled_by, deadline_at = excluded.deadline_at \
+    settled_by = excluded.settled_by, settled_without = excluded.settled_without, deadline_at = excluded.deadline_at \
     WHERE state = 'pending' OR (state = excluded.state AND option_id IS excluded.option_id)";
 
 fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
@@ -24,7 +24,10 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
         ask: json(row, "ask_json")?,
         state: word(row, "state")?,
         option_id: row.get("option_id")?,
-        settled_by: row.get("settled_by")?,
+        settled_by: match word_opt(row, "settled_without")? {
+            Some(without) => Some(Settler::Without(without)),
+            None => row.get::<_, Option<String>>("settled_by")?.map(Settler::Person),
+        },
         created_at_ms: int(row, "created_at")?,
         deadline_at_ms: int_opt(row, "deadline_at")?,
     })
@@ -35,6 +38,11 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
 /// # Errors
 /// [`StoreError::Refused`] when it was settled in another way already.
 pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
+    let (by, without) = match &row.settled_by {
+        Some(Settler::Person(name)) => (Some(name.as_str()), None),
+        Some(Settler::Without(without)) => (None, Some(without.word())),
+        None => (None, None),
+    };
     let changed = run(
         db,
         PUT,
@@ -45,7 +53,8 @@ pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError
             to_json(&row.ask)?,
             row.state.word(),
             row.option_id,
-            row.settled_by,
+            by,
+            without,
             Int(row.created_at_ms),
             row.deadline_at_ms.map(Int)
         ],

@@ -196,7 +196,7 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     let said = inbox::unsettled(db, u64::from(u32::MAX))?;
     for row in said.into_iter().filter(|row| row.outcome.is_none()) {
         let outcome = Outcome::Refused { failure: uncertain(), reason: "restored".to_owned() };
-        inbox::record(db, &row.inbound, &outcome)?;
+        inbox::record(db, &row.inbound, &outcome, false)?;
         count += 1;
     }
     Ok(count)

@@ -224,6 +224,7 @@ CREATE TABLE acp_button_message (
   kind TEXT NOT NULL CHECK (kind IN ('final','notice','permission','error')),
   text TEXT NOT NULL,
   tries INTEGER NOT NULL DEFAULT 0 CHECK (tries >= 0),
+  tried_at INTEGER NOT NULL DEFAULT 0 CHECK (tried_at >= 0),
   PRIMARY KEY (channel, account_id, conversation_id, message_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -252,6 +253,8 @@ CREATE TABLE acp_inbox (
   files_json TEXT,
   state TEXT NOT NULL CHECK (state IN ('received','routed','refused')),
   outcome_json TEXT,
+  -- Its outcome was left to whoever brought it to tell.
+  caller_tells INTEGER NOT NULL DEFAULT 0 CHECK (caller_tells IN (0,1)),
   created_at INTEGER NOT NULL,
   PRIMARY KEY (channel, account_id, conversation_id, message_id)
 ) STRICT;
@@ -343,7 +346,10 @@ CREATE TABLE acp_permission (
   ask_json TEXT NOT NULL,
   state TEXT NOT NULL CHECK (state IN ('pending','answered','expired')),
   option_id TEXT,
+  -- The name of a person, or else what settled it without one.
   settled_by TEXT,
+  settled_without TEXT CHECK (settled_without IN ('policy','deadline','cancel','turn ended','lease ended',
+    'session closed','agent','nobody can be asked','adopted')),
   created_at INTEGER NOT NULL,
   deadline_at INTEGER,
   PRIMARY KEY (lease_id, stdout_offset)

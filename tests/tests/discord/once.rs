@@ -1,15 +1,18 @@
 //! Slash commands and clicks are done once or not at all, and whoever asked is told which: whatever is lost, killed or away
 //! between their being kept and being acknowledged.
 
-use crate::stage::Stage;
+use crate::stage::{Stage, labels};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::message_flag::LOADING;
 use acp_tests::fake_discord::core::model::{Id, Interaction};
 use acp_tests::house::GATEWAY;
 use acp_tests::wait::{SOON, until};
+use serde_json::json;
 
 const CALLBACK: &str = "POST /interactions/{}/{}/callback";
 const BUSY: &str = "say Begun.\nwait_cancel";
+const EDIT: &str = "PATCH /webhooks/{}/{}/messages/@original";
+const LOST: &str = "`/acp cancel` of ann was done, and whoever used it may not have been told.";
 const TOLD: &str = "`/acp cancel` of ann could only be done now.";
 
 fn busy() -> (Stage, Id) {
@@ -36,13 +39,23 @@ fn is_stopped(stage: &Stage) -> bool {
     !stage.house.agent_events("turn_end").is_empty()
 }
 
+/// Nothing more is to be done about an interaction.
+fn settled(stage: &Stage, used: &Interaction) {
+    until(SOON, "it is settled", || state(stage, used).as_deref() == Some("routed"));
+}
+
 /// The turn is stopped and the thread is told so once, not as an answer to the command.
 fn is_told_once(stage: &Stage, thread: Id) {
+    is_told(stage, thread, TOLD);
+}
+
+/// The same in these words.
+fn is_told(stage: &Stage, thread: Id, words: &str) {
     until(SOON, "the turn is stopped", || is_stopped(stage));
-    stage.said(thread, TOLD);
+    stage.said(thread, words);
     stage.fake.post(stage.ann, thread, "say next");
     until(SOON, "the next one is answered", || stage.finals(thread).last().is_some_and(|it| it == "next"));
-    let told = stage.told(thread).iter().filter(|it| it.content.contains("could only be done now")).count();
+    let told = stage.told(thread).iter().filter(|it| it.content.contains("`/acp cancel` of ann")).count();
     assert_eq!(told, 1);
 }
 
@@ -59,7 +72,58 @@ fn c14_r_a_command_that_was_kept_is_done_once_after_a_kill() {
     stage.fake.clear_faults();
     stage.house.start_gateway();
     is_told_once(&stage, thread);
-    assert_eq!(state(&stage, &used).as_deref(), Some("routed"));
+    settled(&stage, &used);
+    stage.end();
+}
+
+/// A kill between the work and the answer: it is not done again, and the thread is told what came of it.
+#[test]
+fn c14_r_a_command_that_was_done_is_told_after_a_kill() {
+    let (mut stage, thread) = busy();
+    stage.fake.rest_fault(EDIT, When::Next(1), RestFate::StallBefore { ms: None });
+    let used = stage.command(stage.ann, thread, "acp cancel", &[]);
+    until(SOON, "the turn is stopped", || is_stopped(&stage));
+    until(SOON, "the answer is on its way", || stage.fake.tally().rest_faults.values().sum::<u64>() == 1);
+    assert_eq!(state(&stage, &used).as_deref(), Some("received"), "nobody was told");
+    stage.house.kill_gateway();
+    stage.fake.clear_faults();
+    stage.house.start_gateway();
+    is_told(&stage, thread, LOST);
+    settled(&stage, &used);
+    assert_eq!(
+        stage.house.agent_events("turn_end").len(),
+        2,
+        "it was done once: the next turn ran to its end"
+    );
+    stage.end();
+}
+
+/// An answer that cannot be given any more is told in the thread, by the same process.
+#[test]
+fn c14_r_an_answer_that_is_refused_is_told_in_the_thread() {
+    let (stage, thread) = busy();
+    stage.fake.rest_fault(EDIT, When::Next(1), RestFate::ErrorBefore { status: 404 });
+    let used = stage.command(stage.ann, thread, "acp cancel", &[]);
+    is_told(&stage, thread, LOST);
+    settled(&stage, &used);
+    stage.end();
+}
+
+/// An answer of which nobody knows whether it arrived is given again, since that shows it once: nobody else says it, and
+/// its buttons go when its turn begins.
+#[test]
+fn c14_r_an_answer_whose_receipt_is_lost_is_given_again_and_loses_its_buttons() {
+    let (stage, thread) = busy();
+    stage.fake.rest_fault(EDIT, When::Next(3), RestFate::LostAfter);
+    let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say steered"))]);
+    let said = stage.answer(&used);
+    assert!(said.contains("queued"), "{said}");
+    let original = stage.fake.interaction(used.id).original_id.unwrap_or_else(|| panic!("no answer"));
+    assert_eq!(labels(&stage.message(original, thread)), ["Drop"]);
+    settled(&stage, &used);
+    stage.command(stage.ann, thread, "acp cancel", &[]);
+    until(SOON, "its buttons are gone", || labels(&stage.message(original, thread)).is_empty());
+    assert!(stage.told(thread).iter().all(|it| !it.content.contains("may not have been told")));
     stage.end();
 }
 
@@ -106,6 +170,7 @@ fn c14_r_a_command_that_cannot_be_kept_is_refused_in_time() {
     let again = stage.command(stage.ann, thread, "acp cancel", &[]);
     stage.answer(&again);
     until(SOON, "the turn is stopped", || is_stopped(&stage));
-    assert_eq!([&used, &again].map(|it| state(&stage, it)), [None, Some("routed".to_owned())]);
+    settled(&stage, &again);
+    assert_eq!(state(&stage, &used), None);
     stage.end();
 }

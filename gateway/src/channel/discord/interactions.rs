@@ -1,11 +1,13 @@
 //! Slash commands and clicks: kept, then acknowledged, since Discord waits for three seconds; then done like any message;
-//! then answered. The interaction's id is the message id, so that each is done once, whatever Discord repeats.
+//! then answered ([`super::answers`]). The interaction's id is the message id, so that each is done once, whatever Discord
+//! repeats.
 //!
 //! Nothing is acknowledged that is not kept, and what is kept is done, unless Discord provably did not hear that it was
 //! taken: then whoever asked sees that it failed, and nothing is done. What cannot be told to them (nobody knows whether
 //! Discord heard, or a kill came between) is told in the conversation.
 
 use super::Inner;
+use super::answers::{Owed, Twice};
 use super::render::{self, body};
 use super::slash::{specs, typed};
 use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
@@ -15,7 +17,7 @@ use acp_discord::core::custom_id::{Carried, decode};
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::event::{Click, Command, Interaction, Member};
 use acp_discord::core::message::{Body, Callback, EPHEMERAL};
-use acp_discord::rest::Fault;
+use acp_discord::rest::{Fault, Posted};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -45,18 +47,17 @@ impl Inner {
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
         let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
-        let Some(said) = self.taken(inbox, at, text, &later).await else { return };
+        let Some(owed) = self.taken(inbox, at, text, &later).await else { return };
+        let said = &owed.said;
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
-        match self.rest.edit_original(at.application, &at.token, &answer).await {
-            Ok(posted) if !said.actions.is_empty() => {
-                let message_id = posted.id.to_string();
-                let shown = AnswerShown { message_id, text: answer.content };
-                inbox.answered(self.at(at.channel, at.parent), at.id.to_string(), shown).await;
-            }
-            Ok(_) => {}
-            Err(fault) => tracing::warn!(%fault, "the answer to a command could not be shown"),
-        }
+        let has_buttons = !said.actions.is_empty();
+        let give = || self.rest.edit_original(at.application, &at.token, &answer);
+        let shown = |posted: &Posted| {
+            let (message_id, text) = (posted.id.to_string(), answer.content.clone());
+            has_buttons.then_some(AnswerShown { message_id, text })
+        };
+        self.answer(inbox, at, owed, Twice::Same, give, shown).await;
     }
 
     /// A click: the command that stands in the button.
@@ -74,14 +75,14 @@ impl Inner {
         if let Some(why) = self.closed_to(at) {
             return self.refuse(at, &why).await;
         }
-        let Some(said) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let Some(owed) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let said = &owed.said;
         if said.text.is_empty() || said.shown {
-            return;
+            return self.was_told(inbox, owed, None).await;
         }
         let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
-        if let Err(fault) = self.rest.followup(at.application, &at.token, &answer).await {
-            tracing::warn!(%fault, "the answer to a click could not be shown");
-        }
+        let give = || self.rest.followup(at.application, &at.token, &answer);
+        self.answer(inbox, at, owed, Twice::Shown, give, |_| None).await;
     }
 
     /// Suggestions while somebody types.
@@ -120,15 +121,16 @@ impl Inner {
         }
     }
 
-    /// Keeps what somebody asked for, acknowledges it and has it done. What they are to be told, if nobody else tells it.
+    /// Keeps what somebody asked for, acknowledges it and has it done. What they are owed, if nobody else tells it.
     async fn taken(
         &self,
         inbox: &dyn Inbox,
         at: &Interaction,
         text: String,
         taken: &Callback,
-    ) -> Option<Said> {
-        let until = Instant::now() + PATIENCE;
+    ) -> Option<Owed> {
+        let begun = Instant::now();
+        let until = begun + PATIENCE;
         let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
             self.refuse(at, "Discord does not say in time where this is, so nothing was done. Try again.")
                 .await;
@@ -158,7 +160,10 @@ impl Inner {
             }
         };
         match self.acknowledge(at, taken, claim.is_new()).await {
-            Heard::Yes => Some(self.offer(inbox, at, message).await),
+            Heard::Yes => {
+                let said = self.offer(inbox, at, message.clone()).await;
+                Some(Owed::new(claim, message, said, begun))
+            }
             Heard::No if claim.is_new() => {
                 let withdrawn = inbox.withdraw(message).await;
                 tracing::info!(interaction = %at.id, withdrawn, "what was not acknowledged is not done");
@@ -167,7 +172,7 @@ impl Inner {
             Heard::No | Heard::Unknown => {
                 // The conversation is told: nobody knows whether they can be.
                 drop(claim);
-                self.offer(inbox, at, message).await;
+                drop(self.offer(inbox, at, message).await);
                 if let Callback::Later { .. } = taken
                     && let Err(fault) = self.rest.delete_original(at.application, &at.token).await
                 {
@@ -200,11 +205,12 @@ impl Inner {
         }
     }
 
-    async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, message: Inbound) -> Said {
+    /// Has something done. What is to be said of it; an error where it was not done, and is later.
+    async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, message: Inbound) -> Result<Said, Said> {
         for _ in 0..OFFERS.0 {
             match inbox.offer(message.clone()).await {
-                Offered::Taken(said) => return said,
-                Offered::Refused { why } => return Said { text: why, private: true, ..Said::default() },
+                Offered::Taken(said) => return Ok(said),
+                Offered::Refused { why } => return Err(Said { text: why, private: true, ..Said::default() }),
                 Offered::Later { why } => {
                     tracing::warn!(why, interaction = %at.id, "an interaction waits");
                     tokio::time::sleep(OFFERS.1).await;
@@ -212,7 +218,7 @@ impl Inner {
             }
         }
         let text = "The gateway keeps that, and cannot do it now: it does it later, and says so in this conversation.";
-        Said { text: text.to_owned(), private: true, ..Said::default() }
+        Err(Said { text: text.to_owned(), private: true, ..Said::default() })
     }
 }
 

@@ -85,8 +85,8 @@ impl Inbox for Arc<Plane> {
     fn withdraw(&self, _: Inbound) -> Reply<'_, bool> {
         Box::pin(async { false })
     }
-    fn answered(&self, _: ConversationRef, _: String, _: AnswerShown) -> Reply<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn told(&self, _: Inbound, _: Option<AnswerShown>) -> Reply<'_, bool> {
+        Box::pin(std::future::ready(true))
     }
     fn edited(&self, at: ConversationRef, id: String, text: String) -> Reply<'_, Amended> {
         self.ask(&format!("edited {} {id} {text}", at.conversation_id));

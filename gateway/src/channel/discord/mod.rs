@@ -6,6 +6,7 @@
 
 mod again;
 mod amends;
+mod answers;
 mod backfill;
 mod bound;
 mod door;
@@ -43,7 +44,7 @@ use render::Files;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// The channel's name in conversations.
 pub(crate) const DISCORD: &str = "discord";
@@ -83,6 +84,8 @@ struct Inner {
     known: Known,
     pulse: health::Pulse,
     registered: registration::Registered,
+    /// Room for answers that are given again.
+    repeats: Semaphore,
 }
 
 impl Discord {
@@ -96,7 +99,8 @@ impl Discord {
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
         let (counts, registered) = (Arc::default(), registration::Registered::default());
-        let inner = Inner { account, settings, base, rest, counts, known, pulse, registered };
+        let repeats = Semaphore::new(answers::REPEATS_MAX);
+        let inner = Inner { account, settings, base, rest, counts, known, pulse, registered, repeats };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -175,7 +175,10 @@ pub(super) fn edited(result: Result<(), Fault>) -> EditOutcome {
         Err(Fault::Rejected(rejection)) if rejection.again() => {
             EditOutcome::Failed { why: rejection.to_string() }
         }
-        Err(Fault::Rejected(rejection)) => EditOutcome::Gone { why: rejection.to_string() },
+        Err(Fault::Rejected(rejection)) if matches!(rejection.meaning, Meaning::Gone(_)) => {
+            EditOutcome::Gone { why: rejection.to_string() }
+        }
+        Err(Fault::Rejected(rejection)) => EditOutcome::Refused { why: rejection.to_string() },
     }
 }
 
@@ -290,6 +293,8 @@ mod tests {
         assert_eq!(edited(Err(Fault::Superseded)), EditOutcome::Edited);
         let gone = refused(Meaning::Gone(What::Message));
         assert_eq!(edited(Err(gone.clone())), EditOutcome::Gone { why: gone.to_string() });
+        let never = refused(Meaning::Filtered);
+        assert_eq!(edited(Err(never.clone())), EditOutcome::Refused { why: never.to_string() });
         let old = refused(Meaning::OldEdits);
         assert_eq!(edited(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
     }

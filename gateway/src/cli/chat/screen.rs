@@ -116,7 +116,8 @@ impl<'a> Screen<'a> {
             "permission" => self.permission(event),
             "permission_settled" => {
                 let choice = if text("option_id").is_empty() { text("outcome") } else { text("option_id") };
-                self.line(&format!("[permission: {choice} ({})]", text("by")))
+                let by = if text("by").is_empty() { text("without") } else { text("by") };
+                self.line(&format!("[permission: {choice} ({by})]"))
             }
             "status" => self.line(&format!("[{}]", text("text"))),
             "gap" => self.line(&format!("[output is missing here: {}]", text("text"))),

@@ -7,7 +7,9 @@ use crate::core::event::EventKind;
 use crate::core::jsonrpc::INTERNAL_ERROR;
 use crate::core::link::{Answer, Ask, PermissionOption, RpcError, Wanted};
 use crate::core::permission::{self, Decision};
-use crate::core::rows::{AgentRequestRow, NonInteractive, PermissionRow, PermissionState, RequestState};
+use crate::core::rows::{
+    AgentRequestRow, NonInteractive, PermissionRow, PermissionState, RequestState, Settler, Without,
+};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -107,7 +109,7 @@ impl Actor {
         let run_id = row.ask.run_id;
         // Whatever the mode: what was told to stop gets no approval for another step, and nobody is asked for one.
         if self.session.state == SessionState::Cancelling {
-            self.settle(row, None, "cancel", out);
+            self.settle(row, None, &Settler::Without(Without::Cancel), out);
             return;
         }
         match decision {
@@ -116,12 +118,12 @@ impl Actor {
                 self.permissions.insert(row.ask.at, row);
             }
             Decision::Allow(option_id) | Decision::Reject(option_id) => {
-                self.settle(row, Some(option_id), "policy", out)
+                self.settle(row, Some(option_id), &Settler::Without(Without::Policy), out)
             }
-            Decision::Cancel => self.settle(row, None, "policy", out),
+            Decision::Cancel => self.settle(row, None, &Settler::Without(Without::Policy), out),
             Decision::FailRun => {
                 self.fail_for_nobody(run_id, out);
-                self.settle(row, None, "nobody can be asked", out);
+                self.settle(row, None, &Settler::Without(Without::Nobody), out);
             }
         }
     }
@@ -170,14 +172,14 @@ impl Actor {
         }
         let at = row.ask.at;
         if let Some(row) = self.permissions.remove(&at) {
-            self.settle(row, Some(option_id.to_owned()), by, out);
+            self.settle(row, Some(option_id.to_owned()), &Settler::Person(by.to_owned()), out);
         }
         out.remember(keyed, &true);
         Ok(Answered::Done)
     }
 
     /// Settles a permission with an option, or as cancelled, and tells the agent: one transaction (H4).
-    fn settle(&mut self, mut row: PermissionRow, option_id: Option<String>, by: &str, out: &mut Batch) {
+    fn settle(&mut self, mut row: PermissionRow, option_id: Option<String>, by: &Settler, out: &mut Batch) {
         let at = row.ask.at;
         let (outcome, result) = match &option_id {
             Some(option_id) => ("selected", permission::selected(option_id)),
@@ -185,10 +187,14 @@ impl Actor {
         };
         row.state = if option_id.is_some() { PermissionState::Answered } else { PermissionState::Expired };
         row.option_id.clone_from(&option_id);
-        row.settled_by = Some(by.to_owned());
+        row.settled_by = Some(by.clone());
         let (permission_id, run_id) = (row.permission_id(), row.ask.run_id);
         let mut payload =
-            json!({ "permission_id": permission_id, "outcome": outcome, "option_id": option_id, "by": by });
+            json!({ "permission_id": permission_id, "outcome": outcome, "option_id": option_id });
+        match by {
+            Settler::Person(name) => payload["by"] = json!(name),
+            Settler::Without(without) => payload["without"] = json!(without.as_str()),
+        }
         if let Wanted::Permission { options, .. } = &row.ask.what
             && let Some(option) = options.iter().find(|option| Some(&option.id) == option_id.as_ref())
         {
@@ -200,13 +206,13 @@ impl Actor {
     }
 
     /// Settles what a turn (or the whole lease) still waits for: nobody wants an answer any more.
-    pub(super) fn settle_asks(&mut self, run_id: Option<RunId>, why: &str, out: &mut Batch) {
+    pub(super) fn settle_asks(&mut self, run_id: Option<RunId>, why: Without, out: &mut Batch) {
         let concerned = |of: Option<RunId>| run_id.is_none() || of == run_id;
         let permissions: Vec<u64> =
             self.permissions.values().filter(|row| concerned(row.ask.run_id)).map(|row| row.ask.at).collect();
         for at in permissions {
             if let Some(row) = self.permissions.remove(&at) {
-                self.settle(row, None, why, out);
+                self.settle(row, None, &Settler::Without(why), out);
             }
         }
         if run_id.is_none() {
@@ -221,9 +227,10 @@ impl Actor {
     pub(super) fn on_unask(&mut self, at: u64, out: &mut Batch) {
         if let Some(mut row) = self.permissions.remove(&at) {
             row.state = PermissionState::Expired;
-            row.settled_by = Some("agent".to_owned());
+            row.settled_by = Some(Settler::Without(Without::Agent));
             let payload = json!({
-                "permission_id": row.permission_id(), "outcome": "cancelled", "by": "agent",
+                "permission_id": row.permission_id(), "outcome": "cancelled",
+                "without": Without::Agent.as_str(),
             });
             let run_id = row.ask.run_id;
             out.writes.push(Write::Permission(Box::new(row)));
@@ -252,7 +259,7 @@ impl Actor {
             if self.session.options.non_interactive == NonInteractive::Fail {
                 self.fail_for_nobody(run_id, out);
             }
-            self.settle(row, option, "deadline", out);
+            self.settle(row, option, &Settler::Without(Without::Deadline), out);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::link::Goodbye;
 use crate::core::request::{CloseRequest, SessionNow};
-use crate::core::rows::{RunMode, SessionMode};
+use crate::core::rows::{RunMode, SessionMode, Without};
 use crate::core::run::RunEvent;
 use crate::core::session::{Ending, SessionEvent, SessionState};
 use crate::core::ttl::{Expiry, Source};
@@ -47,7 +47,7 @@ impl Actor {
         for run_id in all {
             self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
         }
-        self.settle_asks(None, "session closed", out);
+        self.settle_asks(None, Without::SessionClosed, out);
         let payload = json!({ "reason": request.reason, "ending": request.ending });
         out.event(&mut self.session, None, EventKind::Closed, payload.to_string());
         out.writes.push(Write::EndBindings { reason: request.reason.clone() });

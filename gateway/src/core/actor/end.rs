@@ -6,7 +6,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::link::Meaning;
 use crate::core::moves::Move;
-use crate::core::rows::{LeaseUse, RunMode};
+use crate::core::rows::{LeaseUse, RunMode, Without};
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
 use crate::error::Failure;
@@ -153,7 +153,7 @@ impl Actor {
     }
 
     pub(super) fn forget_lease(&mut self, out: &mut Batch) {
-        self.settle_asks(None, "lease ended", out);
+        self.settle_asks(None, Without::LeaseEnded, out);
         let Some(lease) = self.lease.take() else { return };
         let lease_id = lease.row.lease_id;
         out.writes.push(Write::LeaseUse { lease_id, usage: LeaseUse::Ended });

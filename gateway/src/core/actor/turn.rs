@@ -9,7 +9,7 @@ use crate::core::files;
 use crate::core::link::Submit;
 use crate::core::moves::Move;
 use crate::core::request::{Cancelled, PromptAccepted, PromptRequest};
-use crate::core::rows::{RunMode, RunRow};
+use crate::core::rows::{RunMode, RunRow, Without};
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
 use crate::error::Failure;
@@ -200,7 +200,7 @@ impl Actor {
         let Some(at) = self.runs.iter().position(|run| run.run_id == run_id) else { return };
         let was_running = self.current_id() == Some(run_id);
         if was_running {
-            self.settle_asks(Some(run_id), "turn ended", out);
+            self.settle_asks(Some(run_id), Without::TurnEnded, out);
         }
         let Some(mut run) = self.runs.remove(at) else { return };
         let Some(from) = out.run_event(&mut run, how) else {
@@ -289,7 +289,7 @@ impl Actor {
         let steps = self.link.cancel(run_id);
         self.mark_link();
         self.on_steps(steps, out);
-        self.settle_asks(Some(run_id), "cancel", out);
+        self.settle_asks(Some(run_id), Without::Cancel, out);
     }
 
     /// A turn that was given a time is cancelled when that is over (see `agent`).

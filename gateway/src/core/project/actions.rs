@@ -6,7 +6,7 @@
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::project::question::{options_of, outcome, without_waiting};
 use crate::core::project::short;
-use crate::core::rows::{PermissionRow, PermissionState, RunMode};
+use crate::core::rows::{PermissionRow, PermissionState, RunMode, Settler};
 use crate::core::run::RunState;
 use acp_shared::ids::RunId;
 use serde::{Deserialize, Serialize};
@@ -122,11 +122,11 @@ pub(crate) enum Fate<'a> {
 }
 
 /// What the message says once that is over; `None` while its buttons mean something.
-pub(crate) fn amended(text: &str, fate: Fate<'_>) -> Option<String> {
+pub(crate) fn amended(text: &str, fate: Fate<'_>, is_markdown: bool) -> Option<String> {
     let end = match fate {
         Fate::Permission(row) => match row.state {
             PermissionState::Pending => return None,
-            PermissionState::Answered | PermissionState::Expired => settled_line(row),
+            PermissionState::Answered | PermissionState::Expired => settled_line(row, is_markdown),
         },
         Fate::Run(_, RunState::Queued) => return None,
         Fate::Run(RunMode::Steer, RunState::Failed) => {
@@ -143,7 +143,7 @@ pub(crate) fn amended(text: &str, fate: Fate<'_>) -> Option<String> {
 }
 
 /// Who settled a permission, and how.
-pub(crate) fn settled_line(row: &PermissionRow) -> String {
+pub(crate) fn settled_line(row: &PermissionRow, is_markdown: bool) -> String {
     let options: &[PermissionOption] = match &row.ask.what {
         Wanted::Permission { options, .. } => options,
         _ => &[],
@@ -152,7 +152,8 @@ pub(crate) fn settled_line(row: &PermissionRow) -> String {
         let option = options.iter().find(|option| option.id == id);
         option.map_or(id, |option| option.name.as_str())
     });
-    outcome(name, row.settled_by.as_deref().unwrap_or_default())
+    let nobody = Settler::Person(String::new());
+    outcome(name, row.settled_by.as_ref().unwrap_or(&nobody), is_markdown)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::core::link::Ask;
+use crate::core::rows::Without;
 use acp_shared::ids::{LeaseId, SessionKey};
 use serde_json::json;
 
@@ -102,7 +103,7 @@ fn every_button_is_a_command() {
     assert_eq!(acts.skip(1).collect::<Vec<_>>(), want);
 }
 
-fn permission(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> PermissionRow {
+fn permission(state: PermissionState, option_id: Option<&str>, by: Option<Settler>) -> PermissionRow {
     let options =
         vec![PermissionOption { id: "y".into(), name: "Yes, once".into(), kind: "allow_once".into() }];
     let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
@@ -112,7 +113,7 @@ fn permission(state: PermissionState, option_id: Option<&str>, by: Option<&str>)
         ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by.map(str::to_owned),
+        settled_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }
@@ -126,9 +127,9 @@ fn a_message_says_what_became_of_it() {
     let asked = "The agent asks for a permission: Write\n1. Yes, once\n\
         Answer with /acp allow, /acp deny or …\nWaits for an answer · id x";
     let pending = permission(P::Pending, None, None);
-    let yes = permission(P::Answered, Some("y"), Some("ann"));
+    let yes = permission(P::Answered, Some("y"), Some(Settler::Person("ann".to_owned())));
     let odd = permission(P::Answered, Some("z"), None);
-    let over = permission(P::Expired, None, Some("deadline"));
+    let over = permission(P::Expired, None, Some(Settler::Without(Without::Deadline)));
     let head = "The agent asks for a permission: Write\n1. Yes, once\n";
     for (fate, want) in [
         (Fate::Permission(&pending), None),
@@ -137,7 +138,7 @@ fn a_message_says_what_became_of_it() {
         (Fate::Permission(&over), Some("Nobody answered in time: refused.")),
         (Fate::Gone, Some("It is over.")),
     ] {
-        assert_eq!(amended(asked, fate), want.map(|want| format!("{head}{want}")), "{fate:?}");
+        assert_eq!(amended(asked, fate, false), want.map(|want| format!("{head}{want}")), "{fate:?}");
     }
     for (fate, want) in [
         (Fate::Run(Prompt, R::Queued), None),
@@ -148,6 +149,6 @@ fn a_message_says_what_became_of_it() {
         (Fate::Run(Steer, R::Completed), Some("It was said into the running turn.")),
         (Fate::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
     ] {
-        assert_eq!(amended("Queued.", fate), want.map(|want| format!("Queued.\n{want}")), "{fate:?}");
+        assert_eq!(amended("Queued.", fate, false), want.map(|want| format!("Queued.\n{want}")), "{fate:?}");
     }
 }

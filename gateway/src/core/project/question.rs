@@ -5,14 +5,13 @@ use crate::core::permission::short_id;
 use crate::core::project::excerpt::{Deed, words_of};
 use crate::core::project::style::Style;
 use crate::core::project::{OPTIONS_MAX, TITLE_CHARS_MAX, actions, parse};
+use crate::core::rows::{Settler, Without};
 use crate::core::ttl::span;
 use serde_json::Value;
 use std::fmt::Write as _;
 
 /// The longest kind of a tool call, in characters.
 const KIND_CHARS_MAX: usize = 32;
-/// Who settles a permission without anybody being asked.
-const BY_POLICY: &str = "policy";
 /// How the line begins that says how a question is answered by typing.
 const BY_TYPING: &str = "Answer with /acp allow";
 /// How the last line of a question begins, as long as it waits.
@@ -101,35 +100,57 @@ pub(super) fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
     let settled = parse(&next.payload);
     next.kind == EventKind::PermissionSettled
         && settled["permission_id"] == asked["permission_id"]
-        && settled["by"].as_str() == Some(BY_POLICY)
+        && settler(&settled) == Settler::Without(Without::Policy)
 }
 
 /// What became of a question, where its own message cannot say it.
 pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
-    let by = payload["by"].as_str().unwrap_or_default();
-    if by == BY_POLICY || (style.shows.changes && actions::about(payload).is_some()) {
+    let by = settler(payload);
+    if by == Settler::Without(Without::Policy) || (style.shows.changes && actions::about(payload).is_some()) {
         return None;
     }
     let option = payload["option_name"].as_str().or_else(|| payload["option_id"].as_str());
-    Some(format!("The permission is settled. {}", outcome(option, by)))
+    Some(format!("The permission is settled. {}", outcome(option, &by, style.shows.markdown)))
+}
+
+/// Who or what settled a permission, as its journal row has it.
+fn settler(payload: &Value) -> Settler {
+    let word = payload["without"].as_str();
+    let without = word.and_then(|word| Without::ALL.into_iter().find(|known| known.as_str() == word));
+    let named = || Settler::Person(payload["by"].as_str().unwrap_or_default().to_owned());
+    without.map_or_else(named, Settler::Without)
 }
 
 /// How a permission was settled, and by whom: with the option of this name, or with none.
-pub(crate) fn outcome(option: Option<&str>, by: &str) -> String {
-    let by = words_of(by, TITLE_CHARS_MAX, false);
-    let option = option.map(|option| words_of(option, TITLE_CHARS_MAX, false));
-    let why = match (option, by.as_str()) {
-        (Some(option), "deadline") => return format!("Nobody answered in time: {option}."),
-        (None, "deadline") => return "Nobody answered in time: refused.".to_owned(),
-        (Some(option), "") => return format!("Answered: {option} (nobody named)."),
-        (Some(option), by) => return format!("Answered: {option} ({by})."),
-        (None, "cancel") => "the turn was stopped",
-        (None, "turn ended") => "the turn has ended",
-        (None, "lease ended") => "the agent has ended",
-        (None, "session closed") => "the session was closed",
-        (None, "agent") => "the agent took it back",
-        (None, "") => "nobody named",
-        (None, by) => by,
+pub(crate) fn outcome(option: Option<&str>, by: &Settler, is_markdown: bool) -> String {
+    let words = |text: &str| words_of(text, TITLE_CHARS_MAX, is_markdown);
+    let option = option.map(words);
+    let why = match (option, by) {
+        (Some(option), Settler::Without(Without::Deadline)) => {
+            return format!("Nobody answered in time: {option}.");
+        }
+        (None, Settler::Without(Without::Deadline)) => {
+            return "Nobody answered in time: refused.".to_owned();
+        }
+        (Some(option), Settler::Person(name)) if name.trim().is_empty() => {
+            return format!("Answered: {option} (nobody named).");
+        }
+        (Some(option), Settler::Person(name)) => return format!("Answered: {option} ({}).", words(name)),
+        (Some(option), Settler::Without(without)) => {
+            return format!("Answered: {option} ({}).", without.as_str());
+        }
+        (None, Settler::Person(name)) if name.trim().is_empty() => "nobody named".to_owned(),
+        (None, Settler::Person(name)) => words(name),
+        (None, Settler::Without(without)) => match without {
+            Without::Cancel => "the turn was stopped",
+            Without::TurnEnded => "the turn has ended",
+            Without::LeaseEnded => "the agent has ended",
+            Without::SessionClosed => "the session was closed",
+            Without::Agent => "the agent took it back",
+            Without::Adopted => "another gateway took over",
+            Without::Policy | Without::Deadline | Without::Nobody => without.as_str(),
+        }
+        .to_owned(),
     };
     format!("Over without an answer ({why}).")
 }

@@ -105,7 +105,7 @@ fn what_became_of_a_question_is_said_once() {
     let said = "The permission is settled. Answered: Yes, once (ann).".to_owned();
     assert_eq!(settled(&style(chat()), &settled_by("ann")), None);
     assert_eq!(settled(&style(Shows::default()), &settled_by("ann")), Some(said));
-    assert_eq!(settled(&style(Shows::default()), &settled_by(BY_POLICY)), None);
+    assert_eq!(settled(&style(Shows::default()), &json!({"permission_id": ID, "without": "policy"})), None);
     // One without a name is in no message that could be changed.
     let nameless = json!({"option_id": "y", "by": "ann"});
     let said = "The permission is settled. Answered: y (ann).".to_owned();
@@ -114,22 +114,38 @@ fn what_became_of_a_question_is_said_once() {
 
 #[test]
 fn how_a_question_ended_is_said_in_words() {
+    let person = |name: &str| Settler::Person(name.to_owned());
+    let without = Settler::Without;
     for (option, by, want) in [
-        (Some("Allow"), "ann", "Answered: Allow (ann)."),
-        (Some("Allow"), "", "Answered: Allow (nobody named)."),
-        (Some("Allow\u{202e}"), "a\nb", "Answered: Allow\\u{202e} (a b)."),
-        (Some("Reject"), "deadline", "Nobody answered in time: Reject."),
-        (None, "deadline", "Nobody answered in time: refused."),
-        (None, "cancel", "Over without an answer (the turn was stopped)."),
-        (None, "turn ended", "Over without an answer (the turn has ended)."),
-        (None, "lease ended", "Over without an answer (the agent has ended)."),
-        (None, "session closed", "Over without an answer (the session was closed)."),
-        (None, "agent", "Over without an answer (the agent took it back)."),
-        (None, "", "Over without an answer (nobody named)."),
-        (None, "else", "Over without an answer (else)."),
+        (Some("Allow"), person("ann"), "Answered: Allow (ann)."),
+        (Some("Allow"), person(""), "Answered: Allow (nobody named)."),
+        (Some("Allow\u{202e}"), person("a\nb"), "Answered: Allow\\u{202e} (a b)."),
+        // Whatever somebody is called, they are somebody.
+        (Some("Allow"), person("deadline"), "Answered: Allow (deadline)."),
+        (None, person("cancel"), "Over without an answer (cancel)."),
+        (Some("Allow"), without(Without::Policy), "Answered: Allow (policy)."),
+        (Some("Reject"), without(Without::Deadline), "Nobody answered in time: Reject."),
+        (None, without(Without::Deadline), "Nobody answered in time: refused."),
+        (None, without(Without::Cancel), "Over without an answer (the turn was stopped)."),
+        (None, without(Without::TurnEnded), "Over without an answer (the turn has ended)."),
+        (None, without(Without::LeaseEnded), "Over without an answer (the agent has ended)."),
+        (None, without(Without::SessionClosed), "Over without an answer (the session was closed)."),
+        (None, without(Without::Agent), "Over without an answer (the agent took it back)."),
+        (None, without(Without::Adopted), "Over without an answer (another gateway took over)."),
+        (None, without(Without::Nobody), "Over without an answer (nobody can be asked)."),
+        (None, person(""), "Over without an answer (nobody named)."),
+        (None, person("else"), "Over without an answer (else)."),
     ] {
-        assert_eq!(outcome(option, by), want);
+        assert_eq!(outcome(option, &by, false), want);
     }
+}
+
+/// Where Markdown is read, what the agent calls an option and what somebody calls themselves is no markup.
+#[test]
+fn names_are_no_markup() {
+    let by = Settler::Person("_ann_ <@1>".to_owned());
+    assert_eq!(outcome(Some("**Yes**"), &by, true), "Answered: \\*\\*Yes\\*\\* (\\_ann\\_ \\<\\@1\\>).");
+    assert_eq!(outcome(Some("**Yes**"), &by, false), "Answered: **Yes** (_ann_ <@1>).");
 }
 
 /// Only what is ours at the end goes, whatever the excerpt looks like.

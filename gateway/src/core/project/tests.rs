@@ -215,11 +215,10 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         "toolCall": {"toolCallId": "c", "title": "Write\nnotes.txt"},
         "options": [{"optionId": "a", "name": "Allow once", "kind": "allow_once"}, {"optionId": "r"}],
     }});
-    let settle =
-        |by: &str| json!({"permission_id": "p:1", "outcome": "selected", "option_id": "a", "by": by});
+    let settle = |how: &str, by: &str| json!({"permission_id": "p:1", "outcome": "selected", "option_id": "a", how: by});
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
-        journal.push(Some(run), EventKind::PermissionSettled, settle("ann"));
+        journal.push(Some(run), EventKind::PermissionSettled, settle("by", "ann"));
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
         Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
@@ -227,9 +226,16 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
-        journal.push(Some(run), EventKind::PermissionSettled, settle("policy"));
+        journal.push(Some(run), EventKind::PermissionSettled, settle("without", "policy"));
     });
     assert_eq!(got, vec![]);
+    // Whatever a person is called, they were asked.
+    let got = one(|journal| {
+        journal.push(Some(run), EventKind::Permission, asked.clone());
+        journal.push(Some(run), EventKind::PermissionSettled, settle("by", "policy"));
+    });
+    let said = "The permission is settled. Answered: a (policy).";
+    assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::channel::{Inbound, Signal};
 use crate::core::link::{Ask, PermissionOption, Wanted};
 use crate::core::project::PartKind;
 use crate::core::project::actions::About;
-use crate::core::rows::{PermissionRow, PermissionState};
+use crate::core::rows::{PermissionRow, PermissionState, Settler, Without};
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec;
 use crate::store::inbox;
@@ -20,8 +20,12 @@ async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + '
     store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
 }
 
+fn person(name: &str) -> Option<Settler> {
+    Some(Settler::Person(name.to_owned()))
+}
+
 /// What an agent asks, as its row says it now.
-fn asked(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> PermissionRow {
+fn asked(state: PermissionState, option_id: Option<&str>, by: Option<Settler>) -> PermissionRow {
     let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
     let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
     PermissionRow {
@@ -30,7 +34,7 @@ fn asked(state: PermissionState, option_id: Option<&str>, by: Option<&str>) -> P
         ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by.map(str::to_owned),
+        settled_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }
@@ -51,8 +55,11 @@ async fn lease(store: &Store) {
 #[tokio::test]
 async fn a_question_loses_its_buttons_when_it_is_settled() {
     let rows = [
-        (asked(PermissionState::Answered, Some("y"), Some("ann")), "Answered: Yes (ann)."),
-        (asked(PermissionState::Expired, None, Some("deadline")), "Nobody answered in time: refused."),
+        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: Yes (ann)."),
+        (
+            asked(PermissionState::Expired, None, Some(Settler::Without(Without::Deadline))),
+            "Nobody answered in time: refused.",
+        ),
     ];
     for (settled, want) in rows {
         for is_restarted in [false, true] {
@@ -73,8 +80,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
                 (task, stop) = drive(&store, &board, "");
             }
             put(&store, settled.clone()).await;
-            let payload =
-                json!({"permission_id": id, "option_id": settled.option_id, "by": settled.settled_by});
+            let payload = json!({"permission_id": id, "option_id": settled.option_id});
             scribe.event(EventKind::PermissionSettled, payload).await;
             let text = format!("The agent asks for a permission: Write\n{want}");
             board
@@ -83,7 +89,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
             assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
             eventually("nothing to be kept of it", || async {
                 let (at, key) = (conversation("c"), key());
-                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key));
+                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key, false));
                 read.await.unwrap().is_empty().then_some(())
             })
             .await;
@@ -120,7 +126,9 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
 #[tokio::test]
 async fn messages_that_could_not_be_amended_are_found_again() {
     let (_dir, store, _scribe) = begun().await;
-    let found = || async { store.read("found", buttons::bindings).await.unwrap().len() };
+    let found = || async {
+        store.read("found", |db| buttons::bindings(db, crate::store::now_ms())).await.unwrap().len()
+    };
     assert_eq!(found().await, 0);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = About::Permission("p".to_owned());
@@ -131,6 +139,73 @@ async fn messages_that_could_not_be_amended_are_found_again() {
         sql(&store, "UPDATE acp_bindings SET status = ?1", [status]).await;
         assert_eq!(found().await, want, "{status}");
     }
+}
+
+/// What could not be changed is tried again, later each time: for days, and not at once after a restart either.
+#[tokio::test]
+async fn a_message_that_cannot_be_changed_is_tried_for_days() {
+    let (_dir, store, _scribe) = begun().await;
+    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
+    let about = About::Permission("p".to_owned());
+    let keep =
+        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    store.write("keep", keep).await.unwrap();
+    let due = || async {
+        let at = conversation("c");
+        let over = store.read("over", move |db| buttons::over(db, &at, &key(), false)).await.unwrap().len();
+        let read = |db: &_| buttons::bindings(db, crate::store::now_ms());
+        (over, store.read("found", read).await.unwrap().len())
+    };
+    // How many tries a day of failures takes, each as soon as it is due.
+    let (mut waited_ms, mut tries) = (0_u64, 0_u32);
+    while waited_ms < 24 * 60 * 60_000 {
+        assert_eq!(due().await, (1, 1), "after {tries} tries and {waited_ms} ms");
+        let tried = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
+        store.write("tried", tried).await.unwrap();
+        tries += 1;
+        assert_eq!(due().await, (0, 0), "it is not tried again at once");
+        let pause_ms = if tries > 8 { 300_000 } else { 1_000 << tries };
+        sql(&store, "UPDATE acp_button_message SET tried_at = tried_at - ?1", [pause_ms]).await;
+        waited_ms += u64::try_from(pause_ms).unwrap();
+    }
+    assert!(tries < 400, "{tries}");
+    sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
+    let last = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
+    store.write("tried", last).await.unwrap();
+    sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
+    assert_eq!(due().await, (0, 0), "not for ever");
+}
+
+/// Where the question itself can never be changed, the conversation is told once what became of it.
+#[tokio::test]
+async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
+    let (_dir, store, mut scribe) = begun().await;
+    lease(&store).await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, "");
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let id = format!("{LEASE}:7");
+    let params = json!({"toolCall": {"title": "Write"},
+        "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]});
+    scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+    board.until("the question", |shown| shown.len() == 1).await;
+    board.is_fixed.store(true, Ordering::SeqCst);
+    put(&store, asked(PermissionState::Answered, Some("y"), person("ann"))).await;
+    scribe.event(EventKind::PermissionSettled, json!({"permission_id": id, "option_id": "y"})).await;
+    let text =
+        "A message here could not be changed, and its buttons mean nothing any more. Answered: Yes (ann).";
+    let said = (PartKind::Notice, text.to_owned());
+    board.until("what became of it", |shown| shown.get(1) == Some(&said)).await;
+    stop.cancel();
+    task.await.unwrap();
+    let (task, stop) = drive(&store, &board, "");
+    scribe.say("One.").await;
+    scribe.done().await;
+    board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
+    assert_eq!(board.shown().iter().filter(|shown| **shown == said).count(), 1);
+    assert_eq!(board.edits.load(Ordering::SeqCst), 1, "it is not tried again");
+    stop.cancel();
+    task.await.unwrap();
 }
 
 /// A long question has little room left: what became of it is said all the same, and its buttons go.
@@ -149,7 +224,7 @@ async fn a_long_question_says_what_became_of_it() {
     board.until("the question", |shown| shown.len() == 1).await;
     assert!(!board.limit().fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))), "it is long");
     let by = "a".repeat(300);
-    put(&store, asked(PermissionState::Answered, Some("y"), Some(&by))).await;
+    put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
     let payload = json!({"permission_id": id, "option_id": "y", "by": by});
     scribe.event(EventKind::PermissionSettled, payload).await;
     let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: Yes (aaa");

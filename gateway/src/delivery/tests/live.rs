@@ -26,6 +26,8 @@ pub(super) struct Board {
     pub(super) is_stuck: AtomicBool,
     /// Edits fail from now on.
     pub(super) is_away: AtomicBool,
+    /// What is there is not changed any more from now on, for good.
+    pub(super) is_fixed: AtomicBool,
     /// Sending waits from now on until somebody takes that back.
     pub(super) is_slow: AtomicBool,
     /// The answer to what is sent is lost from now on.
@@ -151,6 +153,9 @@ impl Channel for Board {
             }
             if self.is_away.load(Ordering::SeqCst) {
                 return EditOutcome::Failed { why: "away".to_owned() };
+            }
+            if self.is_fixed.load(Ordering::SeqCst) {
+                return EditOutcome::Refused { why: "a filter".to_owned() };
             }
             if !self.limit().fits(&message.text) {
                 return EditOutcome::Gone { why: "it is too long".to_owned() };

@@ -1,4 +1,5 @@
 //! Commands through the inlet: what they do, what they answer, who may, and that each is done once.
+use super::several::{Square, at};
 use super::*;
 use crate::channel::{Lookup, Reply as ChannelReply};
 use crate::core::link::{Ask, PermissionOption, Wanted};
@@ -83,6 +84,27 @@ async fn a_typed_answer_is_told_once() {
         let outcome = say(&inlet, "/acp allow").await;
         assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: Option y.", is_here));
         assert_eq!(told().await.len(), usize::from(!is_here));
+    }
+}
+
+/// Where messages cannot be changed a notice tells what became of a question of this conversation, also of one that has not
+/// arrived there when it is answered. A question of another conversation is told here by a reply.
+#[tokio::test]
+async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
+    for is_here in [true, false] {
+        let (_dir, store) = open();
+        let (square, bound) = (Square::new("one"), if is_here { at("one") } else { conversation("c") });
+        spawn(&store, sessions(1, "first"), Some(binding_row(&keyed(1), &bound))).await;
+        let fake = Fake::new(&store);
+        let channels = Channels::new([Arc::clone(&square) as Arc<dyn Channel>]);
+        let service = Arc::clone(&fake) as Arc<dyn Service>;
+        let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
+        fake.pending.lock().unwrap().push(question(1));
+        let said =
+            Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
+        let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
+        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: Option y.", is_here));
+        assert_eq!(square.texts().len(), usize::from(!is_here));
     }
 }
 
@@ -424,10 +446,10 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
             assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
             if crash != "done" {
                 let (kept, recorded) = (said.clone(), first.clone());
-                store.write("record", move |tx| inbox::record(tx, &kept, &recorded)).await.unwrap();
+                store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, 0, false).await.unwrap();
+                inlet.inner.tell(&said, &first, 0, Before::Nobody).await.unwrap();
             }
             // In the meantime, by another message.
             store

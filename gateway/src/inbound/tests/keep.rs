@@ -41,8 +41,12 @@ async fn what_is_kept_is_done_once_and_by_who_brought_it() {
     assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody else does it");
     let Offered::Taken(told) = inlet.offer(said.clone()).await else { panic!() };
     assert!(told.text.starts_with("Nothing runs"), "{told:?}");
+    assert_eq!(rows(&store).await, vec![row("i1", "received")], "done, and nobody was told");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "who brought it is at it");
+    assert!(inlet.told(said.clone(), None).await);
     drop(claim);
     assert!(matches!(inlet.keep_first(said, PATIENCE).await, Kept::Repeated), "it is done");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody tells it again");
     assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
     assert_eq!(heard(&store).await, []);
     let Kept::Not { why } = inlet.keep_first(by_caller("i2", " "), PATIENCE).await else { panic!() };
@@ -80,6 +84,61 @@ async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
     }
 }
 
+/// A kill between what was done and the answer of who brought it, or an answer that cannot be given: it is not done again,
+/// and the conversation is told once. What is for one person alone is not said there.
+#[tokio::test]
+async fn what_was_done_and_not_told_is_told_in_the_conversation_once() {
+    let lost = "and whoever used it may not have been told";
+    for (text, effects, want) in [
+        ("/acp cancel", 1, format!("`/acp cancel` of ann was done, {lost}.")),
+        ("/acp model big", 1, format!("`/acp model` of ann was done, {lost}: The model is big")),
+        (
+            "/acp help",
+            0,
+            format!("`/acp help` of ann was done, {lost}. What it says is for them alone: use it again."),
+        ),
+        ("/acp close agent:demo:acp:9", 0, format!("`/acp close` of ann could not be done, {lost}: ")),
+    ] {
+        for is_killed in [true, false] {
+            let (_dir, store, fake, inlet) = bound_ground().await;
+            let said = by_caller("i1", text);
+            let claim = claimed(&inlet, &said).await;
+            assert!(matches!(inlet.offer(said.clone()).await, Offered::Taken(_)));
+            assert_eq!((fake.effects().len(), heard(&store).await), (effects, vec![]), "{text}");
+            let next = if is_killed { super::inlet(&store, &fake) } else { inlet };
+            drop(claim);
+            assert_eq!(next.resume().await.unwrap(), 1, "{text}");
+            assert_eq!(next.resume().await.unwrap(), 0, "{text}");
+            let said_there = heard(&store).await;
+            assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
+            assert!(said_there[0].1.starts_with(&want), "{text}: {said_there:?}");
+            assert!(matches!(next.keep_first(said, PATIENCE).await, Kept::Repeated));
+            assert_eq!(heard(&store).await, said_there);
+        }
+    }
+}
+
+/// What the gateway begins to say by itself after a kill is the same after another one, whoever was at it meanwhile.
+#[tokio::test]
+async fn what_was_done_late_is_told_in_the_same_words_after_another_kill() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let said = by_caller("i1", "/acp cancel");
+    drop(claimed(&inlet, &said).await);
+    // Done without whoever brought it, and killed before it was said.
+    let outcome = Outcome::Command {
+        session_key: None,
+        run_id: None,
+        text: "Nothing runs.".to_owned(),
+        is_shown: false,
+    };
+    let kept = said.clone();
+    store.write("record", move |tx| inbox::record(tx, &kept, &outcome, false)).await.unwrap();
+    let next = super::inlet(&store, &fake);
+    assert_eq!(next.resume().await.unwrap(), 1);
+    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of ann could only be done now.")]);
+    assert_eq!(fake.effects().len(), 0, "it was done before");
+}
+
 /// One that is repeated before it was done is taken up where it was.
 #[tokio::test]
 async fn what_comes_again_after_a_kill_is_not_new() {
@@ -111,7 +170,8 @@ async fn what_was_called_failed_is_not_done() {
     let done = by_caller("i2", "/acp cancel");
     let _claim = claimed(&inlet, &done).await;
     inlet.offer(done.clone()).await;
-    assert!(!inlet.withdraw(done).await);
+    assert!(!inlet.withdraw(done.clone()).await);
+    assert!(inlet.told(done, None).await);
     assert_eq!(rows(&store).await[1], row("i2", "routed"));
 }
 

@@ -7,18 +7,18 @@ use crate::store::replies;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One account of a channel where the same conversation is called the same in all of them.
-struct Square {
+pub(super) struct Square {
     account: &'static str,
     is_deaf: AtomicBool,
     sent: StdMutex<Vec<Outgoing>>,
 }
 
 impl Square {
-    fn new(account: &'static str) -> Arc<Self> {
+    pub(super) fn new(account: &'static str) -> Arc<Self> {
         Arc::new(Self { account, is_deaf: AtomicBool::new(false), sent: StdMutex::default() })
     }
 
-    fn texts(&self) -> Vec<String> {
+    pub(super) fn texts(&self) -> Vec<String> {
         self.sent.lock().unwrap().iter().map(|message| message.text.clone()).collect()
     }
 }
@@ -68,7 +68,7 @@ impl Channel for Square {
     }
 }
 
-fn at(account: &str) -> ConversationRef {
+pub(super) fn at(account: &str) -> ConversationRef {
     ConversationRef { channel: "square".to_owned(), account_id: account.to_owned(), ..conversation("c") }
 }
 

@@ -1,0 +1,182 @@
+//! Answers of slash commands and clicks: what was done is not done again, and whoever asked is told once what came of it.
+//! As long as their answer can still be given it is tried again. What cannot be given to them, or may not have been where
+//! a second one would be seen as a second one, is told in the conversation.
+
+use super::Inner;
+use crate::channel::{AnswerShown, Claim, Inbound, Inbox, Said};
+use acp_discord::core::errors::Meaning;
+use acp_discord::core::event::Interaction;
+use acp_discord::rest::{Fault, Posted};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// How long an interaction can be answered: a minute less than its token lives (discord.md §3).
+const ANSWERABLE: Duration = Duration::from_secs(14 * 60);
+/// First and longest pause between two attempts.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Answers that may wait to be given again. Those beyond are told in the conversation at once.
+pub(super) const REPEATS_MAX: usize = 32;
+
+/// What somebody is to be told of what they asked for.
+pub(super) struct Owed {
+    /// As long as this is held, nobody else tells it.
+    claim: Claim,
+    /// What they asked for.
+    message: Inbound,
+    /// What they are to be told.
+    pub(super) said: Said,
+    /// Whether that is what came of it: otherwise it is done later, and told then.
+    is_done: bool,
+    until: Instant,
+}
+
+impl Owed {
+    pub(super) fn new(claim: Claim, message: Inbound, said: Result<Said, Said>, begun: Instant) -> Self {
+        let is_done = said.is_ok();
+        let said = said.unwrap_or_else(|not_yet| not_yet);
+        Self { claim, message, said, is_done, until: begun + ANSWERABLE }
+    }
+}
+
+/// Whether giving an answer a second time shows it a second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Twice {
+    /// It replaces the first one.
+    Same,
+    /// It would be seen beside the first one.
+    Shown,
+}
+
+/// When an answer that was not given, as far as is known, may be given again; `None`: not at all.
+fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
+    match fault {
+        Fault::Limited { retry_after } => Some(*retry_after),
+        Fault::Uncertain { .. } => (twice == Twice::Same).then_some(Duration::ZERO),
+        Fault::Superseded => Some(Duration::ZERO),
+        Fault::Rejected(rejection) => {
+            let is_for_now =
+                matches!(rejection.meaning, Meaning::Temporary | Meaning::NotSent | Meaning::Slow);
+            is_for_now.then_some(Duration::ZERO)
+        }
+    }
+}
+
+impl Inner {
+    /// Gives an answer, and keeps that it was given. `give` makes one attempt; a message that stays in the conversation is
+    /// named by `shown`.
+    pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
+        &self,
+        inbox: &dyn Inbox,
+        at: &Interaction,
+        owed: Owed,
+        twice: Twice,
+        give: impl Fn() -> F,
+        shown: impl FnOnce(&Posted) -> Option<AnswerShown>,
+    ) {
+        match given(&self.repeats, owed.until, twice, give).await {
+            Ok(posted) if owed.is_done => self.was_told(inbox, owed, shown(&posted)).await,
+            // Nobody holds it from here on: the gateway does it, and says so.
+            Ok(_) => {}
+            Err(fault) => {
+                tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
+            }
+        }
+    }
+
+    /// Keeps that somebody was told. While that cannot be kept nobody else may tell it.
+    pub(super) async fn was_told(&self, inbox: &dyn Inbox, owed: Owed, answer: Option<AnswerShown>) {
+        let mut pause = PAUSE.0;
+        while !inbox.told(owed.message.clone(), answer.clone()).await && Instant::now() + pause < owed.until {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+        drop(owed.claim);
+    }
+}
+
+/// Tries until an answer is given, or cannot be any more. Each that is to be given again has one of these places.
+async fn given<T, F: Future<Output = Result<T, Fault>>>(
+    places: &Semaphore,
+    until: Instant,
+    twice: Twice,
+    give: impl Fn() -> F,
+) -> Result<T, Fault> {
+    let (mut pause, mut place) = (PAUSE.0, None);
+    loop {
+        let fault = match give().await {
+            Ok(posted) => return Ok(posted),
+            Err(fault) => fault,
+        };
+        place = place.or_else(|| places.try_acquire().ok());
+        let wait = after(&fault, twice).filter(|_| place.is_some());
+        let next = wait.map(|wait| Instant::now() + wait.max(pause)).filter(|next| *next < until);
+        let Some(next) = next else { return Err(fault) };
+        tracing::info!(%fault, "an answer is given again");
+        tokio::time::sleep_until(next).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_discord::rest::Rejection;
+    use std::cell::{Cell, RefCell};
+
+    fn rejected(meaning: Meaning) -> Fault {
+        let why = String::new();
+        Fault::Rejected(Rejection { route: "edit_original", status: None, code: None, meaning, why })
+    }
+
+    fn uncertain() -> Fault {
+        Fault::Uncertain { why: "reset".to_owned() }
+    }
+
+    fn limited(seconds: u64) -> Fault {
+        Fault::Limited { retry_after: Duration::from_secs(seconds) }
+    }
+
+    /// What an answer comes to, after how many attempts and seconds.
+    async fn tried(places: usize, twice: Twice, faults: Vec<Fault>) -> (Result<(), Fault>, usize, u64) {
+        let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
+        let count = Cell::new(0);
+        let give = || async {
+            count.set(count.get() + 1);
+            left.borrow_mut().next().map_or(Ok(()), Err)
+        };
+        let became = given(&Semaphore::new(places), begun + ANSWERABLE, twice, give).await;
+        (became, count.get(), begun.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_given_again_where_that_shows_it_once() {
+        use Twice::{Same, Shown};
+        let late = || rejected(Meaning::TooLate);
+        for (twice, faults, want) in [
+            (Same, vec![], (Ok(()), 1, 0)),
+            (Same, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
+            (Shown, vec![uncertain()], (Err(uncertain()), 1, 0)),
+            (Shown, vec![limited(7), rejected(Meaning::Temporary)], (Ok(()), 3, 9)),
+            (Same, vec![rejected(Meaning::NotSent), late()], (Err(late()), 2, 1)),
+            (Same, vec![late()], (Err(late()), 1, 0)),
+            (Same, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
+        ] {
+            assert_eq!(tried(1, twice, faults.clone()).await, want, "{twice:?} {faults:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_not_tried_longer_than_it_can_be_given() {
+        let (became, attempts, seconds) = tried(1, Twice::Same, vec![uncertain(); 1_000]).await;
+        assert_eq!(became, Err(uncertain()));
+        assert!((20..60).contains(&attempts), "{attempts}");
+        assert!((780..=840).contains(&seconds), "{seconds}");
+    }
+
+    /// What cannot wait is told in the conversation instead.
+    #[tokio::test(start_paused = true)]
+    async fn where_many_wait_the_others_do_not() {
+        assert_eq!(tried(0, Twice::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
+    }
+}
