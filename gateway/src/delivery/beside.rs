@@ -62,6 +62,7 @@ impl Pass {
             not_before_ms: None,
             others: Vec::new(),
             tag: None,
+            persona: None,
             files: Vec::new(),
         };
         let at = &binding.conversation;

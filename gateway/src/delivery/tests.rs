@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 mod beside;
 mod files;
 mod live;
+mod personas;
 mod rest;
 mod styles;
 
