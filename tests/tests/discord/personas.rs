@@ -147,6 +147,14 @@ fn c10_r_a_kill_between_a_message_and_its_receipt_repeats_nothing() {
     stage.end();
 }
 
+/// As if a minute had gone by since the part that is on its way was given to a webhook. Nobody has the database open.
+#[expect(clippy::disallowed_methods, reason = "by hand, while no gateway runs")]
+fn a_minute_ago(file: &Path) {
+    let db = rusqlite::Connection::open(file).unwrap_or_else(|e| panic!("{e}"));
+    let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - 61000 WHERE state = 'sending'";
+    assert_eq!(db.execute(sql, []), Ok(1));
+}
+
 /// The gateway is killed before Discord did anything: once the message cannot arrive any more, the bot says it.
 #[test]
 fn c10_r_what_a_kill_kept_from_arriving_is_said_by_the_bot_in_the_end() {
@@ -158,12 +166,7 @@ fn c10_r_what_a_kill_kept_from_arriving_is_said_by_the_bot_in_the_end() {
     until(SOON, "it is on its way", || !stage.fake.tally().rest_faults.is_empty());
     stage.house.kill_gateway();
     stage.fake.clear_faults();
-    // As if a minute had gone by.
-    let file = stage.house.world.path(GATEWAY).join(GATEWAY_DB);
-    let db = rusqlite::Connection::open(file).unwrap_or_else(|e| panic!("{e}"));
-    let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - 61000 WHERE state = 'sending'";
-    assert_eq!(db.execute(sql, []), Ok(1));
-    drop(db);
+    a_minute_ago(&stage.house.world.path(GATEWAY).join(GATEWAY_DB));
     stage.house.start_gateway();
     stage.is_there();
     answered(&stage, thread, 3);
