@@ -128,7 +128,8 @@ fn wanted(config: &Config) -> Wanted {
         let bound = config.bindings.iter().filter(of_account);
         let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
         let settings = Settings::of(id, account, |name| std::env::var(name).ok());
-        (id.clone(), settings.map(|settings| Settings { configured, ..settings }))
+        let personas = config.channels.discord.personas_of(id);
+        (id.clone(), settings.map(|settings| Settings { configured, personas, ..settings }))
     };
     config.channels.discord.accounts.iter().map(of).collect()
 }
@@ -148,6 +149,25 @@ mod tests {
     fn account(id: &str, token: &Path, more: &str) -> String {
         let file = token.display();
         format!("[channels.discord.accounts.{id}]\ntoken_file = \"{file}\"\n{more}\n")
+    }
+
+    /// What an account says goes before what the channel says.
+    #[test]
+    fn agents_have_their_names_where_the_configuration_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        std::fs::write(&token, "t").unwrap();
+        for (channel, of_account, want) in [
+            ("", "", false),
+            ("", "personas = true", true),
+            ("personas = true", "", true),
+            ("personas = true", "personas = false", false),
+            ("personas = false", "personas = true", true),
+        ] {
+            let text = format!("[channels.discord]\n{channel}\n{}", account("main", &token, of_account));
+            let wanted = wanted(&loaded(&text).config);
+            assert_eq!(wanted["main"].as_ref().map(|it| it.personas), Ok(want), "{text}");
+        }
     }
 
     /// Accounts come, change and go with the configuration; one that is wrong leaves the others alone, and what it had.

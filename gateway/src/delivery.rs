@@ -5,6 +5,7 @@
 //! outbox, so that a crash anywhere is gone on from.
 
 mod attached;
+mod attempt;
 mod beside;
 mod cards;
 mod pass;

@@ -117,6 +117,7 @@ fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
         attachments: Vec::new(),
         button: None,
         known: HashSet::from([other]),
+        through: None,
     };
     let first_attempt_ms = other.made_at_ms();
     let lookup = |text: &str| {

@@ -120,6 +120,7 @@ impl SessionBindingService {
             not_before_ms: Some(binding.bound_at_ms),
             others: Vec::new(),
             tag: None,
+            persona: None,
             files: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {

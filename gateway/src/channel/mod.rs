@@ -97,6 +97,14 @@ pub trait Channel: Send + Sync + 'static {
     /// Sends one message. A message whose nonce the channel has seen is not sent again: its first id comes back.
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;
 
+    /// Whether what agents say in one of its conversations is shown under their own names just now
+    /// ([`Outgoing::persona`]). Then a nonce names nothing: what may have been sent so is only looked for until it
+    /// cannot arrive any more.
+    fn has_personas(&self, at: &ConversationRef) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Looks for a message whose sending had an uncertain end.
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
 
@@ -223,6 +231,9 @@ pub struct Outgoing {
     /// A few letters that tell it from another message of ours that says the same: shown with the text where a look for
     /// it compares texts ([`Outgoing::tagged`]); no affair of a channel that knows its messages by their nonces (H12).
     pub tag: Option<String>,
+    /// The name of who says it, to be shown where the channel can ([`Channel::has_personas`]); else, and where that is
+    /// refused, it is said as everything else is. Of a look for it: it may have gone so.
+    pub persona: Option<String>,
     /// Files that go with it, in order. A look for the message is given them too: by their number and sizes it is told
     /// from another one with the same text.
     pub files: Vec<OutgoingFile>,

@@ -126,6 +126,11 @@ fn console(loaded: &Loaded) -> String {
     gates(loaded, "console")
 }
 
+fn personas(loaded: &Loaded) -> String {
+    let discord = &loaded.config.channels.discord;
+    format!("{} {}", discord.personas_of("main"), discord.personas_of("another"))
+}
+
 fn discord(loaded: &Loaded) -> String {
     gates(loaded, "discord")
 }
@@ -366,6 +371,8 @@ const ROWS: &[Row] = &[
     ),
     ("channels.discord.files.bytes_max", "65536", Seen(files)),
     ("channels.discord.files.turn_diff", "false", Seen(files)),
+    ("channels.discord.personas", "true", Seen(personas)),
+    ("channels.discord.accounts.*.personas", "true", Seen(personas)),
     ("channels.discord.accounts.*.files.long_final_parts", "1", Seen(files)),
     ("channels.discord.accounts.*.files.bytes_max", "65536", Seen(files)),
     ("channels.discord.accounts.*.files.turn_diff", "false", Seen(files)),

@@ -109,8 +109,18 @@ pub(crate) struct Discord {
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.discord.files.*`.
     pub(crate) files: Files,
+    /// Whether what agents say goes through webhooks, under their own names. Default: false. Ours.
+    pub(crate) personas: bool,
     /// `channels.discord.accounts.ID.*`: the bots. Default: none.
     pub(crate) accounts: BTreeMap<String, DiscordAccount>,
+}
+
+#[cfg(any(feature = "discord", test))]
+impl Discord {
+    /// Whether what agents say on an account goes under their own names: what the account says, else what the channel does.
+    pub(crate) fn personas_of(&self, account: &str) -> bool {
+        self.accounts.get(account).and_then(|account| account.personas).unwrap_or(self.personas)
+    }
 }
 
 /// `channels.discord.accounts.ID.*`. Ids of Discord are texts of digits.
@@ -124,6 +134,9 @@ pub(crate) struct DiscordAccount {
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.discord.accounts.ID.files.*`.
     pub(crate) files: Files,
+    /// Whether what agents say goes through webhooks, under their own names. Default: none, `channels.discord.personas`.
+    /// Ours.
+    pub(crate) personas: Option<bool>,
     /// The file with the bot's token. Default: none. Ours.
     pub(crate) token_file: Option<String>,
     /// The environment variable with it, where there is no file. Default: none. Ours.

@@ -91,6 +91,7 @@ impl Pass {
             not_before_ms: None,
             others: Vec::new(),
             tag: None,
+            persona: None,
             files: Vec::new(),
         };
         let at = &binding.conversation;

@@ -288,6 +288,7 @@ impl<'a> Keeper<'a> {
             not_before_ms: None,
             others: Vec::new(),
             tag: None,
+            persona: None,
             files: Vec::new(),
         }
     }

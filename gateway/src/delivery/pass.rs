@@ -4,7 +4,7 @@ use super::Left;
 use super::attached;
 use super::cards::Keeper;
 use super::tries::Tries;
-use crate::channel::{Channel, Channels, Lookup, Outgoing, SendOutcome};
+use crate::channel::{Channel, Channels, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
 use crate::core::card::Pace;
 use crate::core::event::EventKind;
@@ -270,12 +270,12 @@ impl Pass {
         channel: &dyn Channel,
         row: PartRow,
     ) -> Result<After, StoreError> {
-        let Some(message) = self.message(binding, &row).await? else {
+        let Some(message) = self.message(binding, &row, channel).await? else {
             self.tell_without_lost_files(binding, row, channel).await?;
             return Ok(After::Look);
         };
+        let mut tries = Tries::of(&row, self.retry_first_ms);
         let part = row.part;
-        let mut tries = Tries::of(row.state, row.attempts, self.retry_first_ms);
         loop {
             if self.stop.is_cancelled() {
                 return Ok(After::Stop);
@@ -283,7 +283,7 @@ impl Pass {
             if tries.attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let Some(outcome) = self.attempt(binding, channel, &message, tries.is_unknown).await? else {
+            let Some(outcome) = self.attempt(binding, channel, &message, &mut tries).await? else {
                 return Ok(After::Stop);
             };
             let outcome = outcome.of(&message);
@@ -351,7 +351,12 @@ impl Pass {
     }
 
     /// The message of a part; `None` when its files are not what was planned.
-    async fn message(&self, binding: &BindingRow, row: &PartRow) -> Result<Option<Outgoing>, StoreError> {
+    async fn message(
+        &self,
+        binding: &BindingRow,
+        row: &PartRow,
+        channel: &dyn Channel,
+    ) -> Result<Option<Outgoing>, StoreError> {
         // It is looked for among other messages of ours, which may say the same: those are known (H12).
         let (at, since_ms) =
             (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
@@ -368,6 +373,7 @@ impl Pass {
             others,
             actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
             tag: row.tag.clone(),
+            persona: self.persona(binding, row, channel).await?,
             files,
         }))
     }
@@ -385,33 +391,6 @@ impl Pass {
             self.settle(binding, part, PartState::Planned, None, channel).await?;
         }
         Ok(())
-    }
-
-    /// One attempt; a part whose fate is unknown is looked for first. `None` when a person put the conversation away:
-    /// to say something there would bring it back.
-    async fn attempt(
-        &self,
-        binding: &BindingRow,
-        channel: &dyn Channel,
-        message: &Outgoing,
-        is_unknown: bool,
-    ) -> Result<Option<SendOutcome>, StoreError> {
-        let nonce = message.nonce.clone();
-        if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce)).await? {
-            return Ok(None);
-        }
-        if is_unknown {
-            match channel.lookup(&binding.conversation, message).await {
-                Lookup::Found { message_id } => return Ok(Some(SendOutcome::Sent { message_id })),
-                Lookup::Unknown { why } => return Ok(Some(SendOutcome::Uncertain { why })),
-                Lookup::Later { why, retry_after_ms } => {
-                    tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
-                    return Ok(Some(SendOutcome::Limited { retry_after_ms }));
-                }
-                Lookup::Absent => {}
-            }
-        }
-        Ok(Some(channel.send(&binding.conversation, message).await))
     }
 
     /// Commits what became of a part. When the row that it shows was journaled.

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 mod beside;
 mod files;
 mod live;
+mod personas;
 mod rest;
 mod styles;
 
@@ -56,17 +57,9 @@ async fn shown(store: &Store, id: &str) -> Vec<String> {
 
 /// What each part of the outbox came to.
 async fn states(store: &Store) -> Vec<String> {
-    store
-        .read("states", |db| {
-            crate::store::codec::all(
-                db,
-                "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no",
-                [],
-                |row| Ok(row.get("state")?),
-            )
-        })
-        .await
-        .unwrap()
+    const SQL: &str = "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no";
+    let read = |db: &_| crate::store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
+    store.read("states", read).await.unwrap()
 }
 
 async fn caught_up(store: &Store, id: &str, count: usize) -> Vec<String> {

@@ -1,10 +1,18 @@
 //! How often a part was tried, what that came to, and how long to wait before the next time.
 
 use crate::channel::SendOutcome;
-use crate::store::delivery::PartState;
+use crate::store::delivery::{PartRow, PartState};
 
 /// Longest pause after a part was not taken.
 const RETRY_LAST_MS: u64 = 30_000;
+/// How long a message may be on its way that was given to the channel under an agent's name: until it is written out
+/// (20 s at most on Discord), until its answer is given up (15 s), and as long again. The clock may be set meanwhile; that
+/// is all that is asked of it.
+const ARRIVES_MS: u64 = 60_000;
+/// … and as much longer as its files need, at least at this rate.
+const UPLOAD_BYTES_PER_MS: u64 = 128;
+/// How often it is looked for meanwhile.
+const ARRIVES_LOOK_MS: u64 = 3_000;
 
 /// The attempts at one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,19 +25,23 @@ pub(super) struct Tries {
     pub(super) unknown_in_a_row: u64,
     /// How often it was refused for its files.
     pub(super) files_refused: u32,
+    /// When it was last given to the channel under an agent's name, as far as it may have got there; milliseconds since
+    /// the Unix epoch.
+    pub(super) persona_at_ms: Option<u64>,
     /// How long the channel wants to be left alone, in milliseconds.
     limited_ms: Option<u64>,
     pause_ms: u64,
 }
 
 impl Tries {
-    /// Of a part in this state. The first pause is doubled each time.
-    pub(super) fn of(state: PartState, attempts: u64, first_pause_ms: u64) -> Self {
+    /// Of a part as its row has it. The first pause is doubled each time.
+    pub(super) fn of(row: &PartRow, first_pause_ms: u64) -> Self {
         Self {
-            attempts,
-            is_unknown: state == PartState::Sending,
+            attempts: row.attempts,
+            is_unknown: row.state == PartState::Sending,
             unknown_in_a_row: 0,
             files_refused: 0,
+            persona_at_ms: row.persona_at_ms,
             limited_ms: None,
             pause_ms: first_pause_ms,
         }
@@ -41,11 +53,23 @@ impl Tries {
         let is_unknown = matches!(outcome, SendOutcome::Uncertain { .. });
         self.is_unknown |= is_unknown;
         self.unknown_in_a_row = if is_unknown { self.unknown_in_a_row + 1 } else { 0 };
+        if !self.is_unknown {
+            self.persona_at_ms = None;
+        }
         self.files_refused += u32::from(matches!(outcome, SendOutcome::FilesRefused { .. }));
         self.limited_ms = match outcome {
             SendOutcome::Limited { retry_after_ms } => Some(*retry_after_ms),
             _ => None,
         };
+    }
+
+    /// After how long it is to be looked for again, since it may still arrive under an agent's name though it is not
+    /// there: nothing but a look tells whether it did (C10). `None` when it cannot arrive any more. Times in
+    /// milliseconds; the size of its files in bytes.
+    pub(super) fn arrives_ms(&self, now_ms: u64, bytes: u64) -> Option<u64> {
+        let since_ms = now_ms.abs_diff(self.persona_at_ms?);
+        let left_ms = (ARRIVES_MS + bytes / UPLOAD_BYTES_PER_MS).checked_sub(since_ms)?;
+        Some(left_ms.clamp(1, ARRIVES_LOOK_MS))
     }
 
     /// The pause before the next attempt, in milliseconds. What the channel asks for makes none of the others longer.
@@ -62,11 +86,26 @@ impl Tries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::project::{Part, PartKind};
+
+    fn row(state: PartState, attempts: u64, persona_at_ms: Option<u64>) -> PartRow {
+        let part = Part {
+            session_seq: 1,
+            part_no: 0,
+            run_id: None,
+            kind: PartKind::Final,
+            text: String::new(),
+            nonce: String::new(),
+            asks: None,
+            files: Vec::new(),
+        };
+        PartRow { part, state, tag: None, attempts, persona_at_ms, created_at_ms: 0 }
+    }
 
     #[test]
     fn each_attempt_is_remembered_for_what_it_was() {
         let why = String::new;
-        let mut tries = Tries::of(PartState::Planned, 3, 10_000);
+        let mut tries = Tries::of(&row(PartState::Planned, 3, None), 10_000);
         let mut seen = Vec::new();
         for outcome in [
             SendOutcome::Rejected { why: why(), again: true },
@@ -91,6 +130,36 @@ mod tests {
             ]
         );
         assert_eq!(tries.attempts, 9);
-        assert!(Tries::of(PartState::Sending, 0, 1).is_unknown);
+        assert!(Tries::of(&row(PartState::Sending, 0, None), 1).is_unknown);
+    }
+
+    /// What nobody knows stays so until it cannot arrive any more; what provably was not said never arrives.
+    #[test]
+    fn c10_what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
+        let sending = |at_ms| Tries::of(&row(PartState::Sending, 1, at_ms), 1);
+        for (at_ms, now_ms, bytes, want) in [
+            (None, 1_000_000, 0, None),
+            (Some(1_000_000), 1_000_000, 0, Some(3_000)),
+            (Some(1_000_000), 1_058_000, 0, Some(2_000)),
+            (Some(1_000_000), 1_060_000, 0, Some(1)),
+            (Some(1_000_000), 1_060_001, 0, None),
+            (Some(1_000_000), 1_060_001, 12_800, Some(99)),
+            // The clock was set back: a little, and by a day.
+            (Some(1_000_000), 999_000, 0, Some(3_000)),
+            (Some(100_000_000), 13_600_000, 0, None),
+        ] {
+            assert_eq!(sending(at_ms).arrives_ms(now_ms, bytes), want, "{at_ms:?} {now_ms} {bytes}");
+        }
+        let again = SendOutcome::Rejected { why: String::new(), again: true };
+        let uncertain = SendOutcome::Uncertain { why: String::new() };
+        for (state, outcome, want) in [
+            (PartState::Planned, &again, None),
+            (PartState::Planned, &uncertain, Some(7)),
+            (PartState::Sending, &again, Some(7)),
+        ] {
+            let mut tries = Tries { persona_at_ms: Some(7), ..Tries::of(&row(state, 0, None), 1) };
+            tries.note(outcome);
+            assert_eq!(tries.persona_at_ms, want, "{state:?} {outcome:?}");
+        }
     }
 }

@@ -85,6 +85,7 @@ impl Inner {
                 not_before_ms: Some(received_at_ms),
                 others,
                 tag,
+                persona: None,
                 files: Vec::new(),
             };
             let Some(message_id) =

@@ -69,6 +69,9 @@ pub(crate) struct PartRow {
     pub(crate) tag: Option<String>,
     /// How often it was tried.
     pub(crate) attempts: u64,
+    /// When it was last given to the channel under an agent's name, milliseconds since the Unix epoch; `None` where that
+    /// was never so, or it provably did not get there.
+    pub(crate) persona_at_ms: Option<u64>,
     /// When it was planned, milliseconds since the Unix epoch: it was not sent before.
     pub(crate) created_at_ms: u64,
 }
@@ -89,6 +92,7 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
         state: word(row, "state")?,
         tag: row.get("tag")?,
         attempts: int(row, "attempts")?,
+        persona_at_ms: int_opt(row, "persona_at")?,
         created_at_ms: int(row, "created_at")?,
     })
 }
@@ -309,21 +313,21 @@ fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> R
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
     const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, files_json, tag, state, attempts, \
-        created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
+        persona_at, created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
     all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
 }
 
-/// A part is about to be sent. False when it is not to be: a person put its conversation away meanwhile, or it was
-/// settled when its binding ended.
+/// A part is about to be sent, under an agent's name from `persona_at_ms` on, if so. False when it is not to be: a person
+/// put its conversation away meanwhile, or it was settled when its binding ended.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn begin(db: &Connection, nonce: &str) -> Result<bool, StoreError> {
-    const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2 \
-        WHERE nonce = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
+pub(crate) fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, StoreError> {
+    const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2, \
+        persona_at = coalesce(?3, persona_at) WHERE nonce = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = acp_delivery_part.binding_key AND b.status = 'parked')";
-    Ok(run(db, SQL, params![nonce, Int(now_ms())])? > 0)
+    Ok(run(db, SQL, params![nonce, Int(now_ms()), persona_at_ms.map(Int)])? > 0)
 }
 
 /// What became of a part, with everything that follows from it, in one transaction.
@@ -338,7 +342,8 @@ pub(crate) fn settle(
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
     // One that was settled with its binding's end meanwhile stays so, unless it is known to be there.
-    const SQL: &str = "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4 WHERE nonce = ?1 \
+    const SQL: &str = "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4, \
+        persona_at = CASE WHEN ?2 = 'planned' THEN NULL ELSE persona_at END WHERE nonce = ?1 \
         AND (?2 = 'sent' OR state IN ('planned','sending'))";
     let changed = run(db, SQL, params![part.nonce, state.word(), message_id, Int(now_ms())])?;
     if changed == 0 || matches!(state, PartState::Planned | PartState::Sending) {

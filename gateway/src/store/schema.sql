@@ -76,6 +76,7 @@ CREATE TRIGGER acp_runs_ended_is_final BEFORE UPDATE OF state ON acp_runs
 WHEN OLD.state IN ('completed','failed','cancelled') AND NEW.state <> OLD.state
 BEGIN SELECT RAISE(ABORT, 'an ended run stays ended'); END;
 
+-- webhook_id and webhook_token are the source's. Webhooks are found again at the channel: no token of one is ever kept.
 CREATE TABLE acp_bindings (
   binding_key TEXT PRIMARY KEY,
   channel TEXT NOT NULL,
@@ -96,8 +97,7 @@ CREATE TABLE acp_bindings (
              coalesce(bound_at + max_age_ms, 9223372036854775807)) END) VIRTUAL,
   metadata_json TEXT NOT NULL,
   webhook_id TEXT,
-  webhook_token TEXT,
-  persona_json TEXT,
+  webhook_token TEXT CHECK (webhook_token IS NULL),
   backfilled_through TEXT,
   end_reason TEXT,
   verbosity TEXT CHECK (verbosity IN ('full','compact','none'))
@@ -182,6 +182,7 @@ CREATE TABLE acp_delivery_card (
 
 CREATE INDEX acp_delivery_card_open ON acp_delivery_card (binding_key) WHERE folded = 0;
 
+-- persona_at: when a part was last given to the channel under an agent's name, where no nonce names it.
 CREATE TABLE acp_delivery_part (
   part_id INTEGER PRIMARY KEY,
   binding_key TEXT NOT NULL REFERENCES acp_bindings (binding_key),
@@ -199,6 +200,7 @@ CREATE TABLE acp_delivery_part (
   state TEXT NOT NULL CHECK (state IN ('planned','sending','sent','uncertain','rejected')),
   message_id TEXT,
   attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  persona_at INTEGER CHECK (persona_at IS NULL OR state <> 'planned'),
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   UNIQUE (binding_key, session_seq, part_no)

@@ -436,6 +436,16 @@ impl FakeDiscord {
     pub fn delete_channel(&self, channel: Id) {
         self.tell(&Order::DeleteChannel { channel });
     }
+
+    /// Somebody deletes a webhook.
+    pub fn delete_webhook(&self, webhook: Id) {
+        self.tell(&Order::DeleteWebhook { webhook });
+    }
+
+    /// A webhook has another token from now on.
+    pub fn rotate_webhook(&self, webhook: Id) {
+        self.tell(&Order::RotateWebhook { webhook });
+    }
 }
 
 /// What goes wrong.

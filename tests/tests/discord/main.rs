@@ -14,6 +14,7 @@ mod foreign;
 mod numbers;
 mod once;
 mod people;
+mod personas;
 mod questions;
 mod queue;
 mod reads;

@@ -19,6 +19,8 @@ pub struct Wanted {
     pub button: Option<String>,
     /// Messages that are known to be others of ours.
     pub known: HashSet<Snowflake>,
+    /// Our application, where it may have gone through a webhook of that; else only the bot's own messages are ours.
+    pub through: Option<Snowflake>,
 }
 
 /// What Discord makes of a text before it keeps it, as far as it is known: white space around it is gone, and lines
@@ -34,7 +36,7 @@ impl Wanted {
     /// attachments do.
     #[must_use]
     pub fn is(&self, shown: &Message) -> bool {
-        if shown.author.user.id != self.me || self.known.contains(&shown.id) {
+        if !self.is_ours(shown) || self.known.contains(&shown.id) {
             return false;
         }
         match (&shown.nonce, &self.button) {
@@ -46,6 +48,15 @@ impl Wanted {
                     && files.eq(self.attachments.iter().copied())
             }
         }
+    }
+
+    /// Whether we wrote it. What answers an interaction goes through a webhook that has the application's id: that is
+    /// the bot's own.
+    fn is_ours(&self, shown: &Message) -> bool {
+        let through = self.through.is_some_and(|application| {
+            shown.application == Some(application) && shown.webhook.is_some_and(|hook| hook != application)
+        });
+        shown.author.user.id == self.me || through
     }
 
     /// The first of these messages that is it.
@@ -116,6 +127,30 @@ mod tests {
             attachments: Vec::new(),
             button: None,
             known: HashSet::from([Snowflake(11)]),
+            through: None,
+        }
+    }
+
+    /// Webhooks of another application, and answers to interactions, are not where an agent speaks.
+    #[test]
+    fn c10_what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
+        let by = |hook: u64, application: Option<u64>| Message {
+            webhook: Some(Snowflake(hook)),
+            application: application.map(Snowflake),
+            ..shown(12, hook, "hello", None)
+        };
+        for (message, through_webhooks, by_the_bot) in [
+            (by(40, Some(5)), true, false),
+            (by(41, Some(5)), true, false),
+            (by(40, Some(6)), false, false),
+            (by(40, None), false, false),
+            (by(5, Some(5)), false, false),
+            (shown(12, 7, "hello", None), true, true),
+            (Message { id: Snowflake(11), ..by(40, Some(5)) }, false, false),
+            (Message { text: "another".to_owned(), ..by(40, Some(5)) }, false, false),
+        ] {
+            let of = |through| Wanted { through, ..wanted("hello") }.is(&message);
+            assert_eq!((of(Some(Snowflake(5))), of(None)), (through_webhooks, by_the_bot), "{message:?}");
         }
     }
 

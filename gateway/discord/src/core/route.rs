@@ -264,6 +264,12 @@ impl Route {
         Self::guild("active_threads", guild, "/threads/active")
     }
 
+    /// Whether it says something new in a channel or thread, which takes a thread out that was put away.
+    #[must_use]
+    pub const fn says_something(&self) -> bool {
+        matches!((self.nature, self.asked), (_, Asked::CreateWithNonce) | (Nature::Create, Asked::Webhook))
+    }
+
     /// Makes a webhook.
     #[must_use]
     pub fn create_webhook(channel: Snowflake) -> Self {

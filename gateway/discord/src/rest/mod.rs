@@ -212,7 +212,7 @@ impl Rest {
 
     /// Waits for the turn of a request.
     async fn turn(&self, call: &Call, waiter: Waiter) -> Result<Held, Fault> {
-        let (Some(thread), Asked::CreateWithNonce) = (call.lane, call.route.asked) else {
+        let Some(thread) = call.lane.filter(|_| call.route.says_something()) else {
             return waiter.turn().await;
         };
         let mut away = self.0.away.subscribe();

@@ -118,16 +118,20 @@ impl Rest {
         gone_is_done(self.call(Call::new(Route::delete_webhook(id), turn)).await, What::Webhook)
     }
 
+    /// Whether a webhook turned out not to be there any more under this token: it is not asked again.
+    #[must_use]
+    pub fn is_dead(&self, webhook: &Webhook) -> bool {
+        let dead = self.dead();
+        dead.contains(&(webhook.id, None)) || dead.contains(&(webhook.id, Some(webhook.token.clone())))
+    }
+
     fn dead(&self) -> MutexGuard<'_, HashSet<(Snowflake, Option<Secret>)>> {
         self.0.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a webhook may be asked: Discord punishes whoever goes on asking one that is not there.
     fn alive(&self, webhook: &Webhook, route: &Route) -> Result<(), Fault> {
-        let dead = self.dead();
-        let gone =
-            dead.contains(&(webhook.id, None)) || dead.contains(&(webhook.id, Some(webhook.token.clone())));
-        if gone {
+        if self.is_dead(webhook) {
             let why = format!("webhook {} is not there any more, or has another token", webhook.id);
             return Err(Fault::not_sent(route.name, Meaning::Gone(What::Webhook), why));
         }

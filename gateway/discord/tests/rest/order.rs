@@ -3,9 +3,10 @@
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::Body;
+use acp_discord::core::message::{Body, Persona};
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Fault, Rest, Turn};
+use acp_discord::rest::{Fault, Rest, Turn, Webhook};
+use acp_shared::redact::Secret;
 use std::time::Duration;
 
 const HERE: Snowflake = Snowflake(1);
@@ -134,6 +135,11 @@ async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
     server.reached(1).await;
     waiting(&rest, 1).await;
     rest.put_away(HERE, true);
+    // A webhook would take it out as well.
+    let hook = Webhook { id: Snowflake(8), token: Secret::new("t".to_owned()) };
+    let (body, persona) = (Body::text("n"), Persona::default());
+    let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, &persona, FINAL).await.err();
+    assert_eq!(through.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{through:?}");
     let fault = waits.await.ok().and_then(Result::err);
     assert_eq!(fault.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{fault:?}");
     let at_once = send(HERE).await.ok().and_then(Result::err);

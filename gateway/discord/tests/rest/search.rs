@@ -19,6 +19,7 @@ fn search(known: &[u64]) -> Search {
         attachments: Vec::new(),
         button: None,
         known: known.iter().copied().map(Snowflake).collect::<HashSet<_>>(),
+        through: None,
     };
     Search { channel: HERE, first_attempt_ms: SENT_MS, skew_ms: 10_000, wanted }
 }

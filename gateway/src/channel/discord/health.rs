@@ -1,8 +1,10 @@
 //! How an account is, in words and in numbers: what its websocket last said, and what its requests came to.
 
 use super::Inner;
+use super::known::Sign;
 use crate::channel::{Figure, Health};
 use crate::core::when::utc;
+use crate::store::now_ms;
 use acp_discord::core::closes;
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::event::Event;
@@ -107,6 +109,7 @@ impl Inner {
             words.push(format!("at {}, not Discord's own address", self.base.text()));
         }
         words.extend(shut(self.known.shut().len()));
+        words.extend(nameless(self.known.without(Sign::Persona, now_ms())));
         words.extend(self.registered.problems());
         let held = held(&requests);
         let ok = ok && held.is_empty();
@@ -154,6 +157,16 @@ fn shut(count: usize) -> Option<String> {
         format!(
             "{count} bound conversations cannot be read: give the bot View Channel and Read Message History there; \
              nothing of them is lost until their bindings end"
+        )
+    })
+}
+
+/// Channels in which agents should speak under their own names, and do not.
+fn nameless(count: usize) -> Option<String> {
+    (count > 0).then(|| {
+        format!(
+            "in {count} channels agents speak as the bot, which may not have a webhook there: give it Manage Webhooks, or \
+             delete one where there are fifteen"
         )
     })
 }
@@ -251,7 +264,8 @@ mod tests {
         counts.shut_for = Some(Duration::from_millis(200));
         let words = held(&counts).join("; ");
         assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
-        assert_eq!(shut(0), None);
+        assert_eq!((shut(0), nameless(0)), (None, None));
+        assert!(nameless(1).unwrap().contains("Manage Webhooks"));
         assert!(shut(2).unwrap().starts_with("2 bound conversations cannot be read: give the bot"));
     }
 

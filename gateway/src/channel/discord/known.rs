@@ -40,6 +40,8 @@ pub(super) enum Sign {
     Typing,
     /// Files of messages.
     Files,
+    /// The names of agents, which take a webhook.
+    Persona,
 }
 
 /// What is known.
@@ -81,6 +83,8 @@ pub(super) enum Place {
 struct Facts {
     me: Option<Snowflake>,
     application: Option<Snowflake>,
+    /// Webhooks that agents speak through.
+    webhooks: BTreeSet<Snowflake>,
     /// Servers that the bot is in.
     guilds: BTreeSet<Snowflake>,
     spots: HashMap<Snowflake, Spot>,
@@ -122,7 +126,12 @@ impl Known {
     pub(super) fn identity(&self) -> Option<Identity> {
         let facts = self.facts();
         let (me, application) = (facts.me?, facts.application?);
-        Some(Identity { me, application, webhooks: BTreeSet::new(), hear_bots: false })
+        Some(Identity { me, application, webhooks: facts.webhooks.clone(), hear_bots: false })
+    }
+
+    /// A webhook is ours: what it says comes back to us.
+    pub(super) fn speaks_through(&self, webhook: Snowflake) {
+        self.facts().webhooks.insert(webhook);
     }
 
     /// A shard (its number, and how many there are) said in which servers the bot is, of those that are that shard's.
@@ -343,6 +352,12 @@ impl Known {
         let mut facts = self.facts();
         facts.refused.retain(|_, until| *until > now_ms);
         facts.refused.insert((channel, sign), now_ms.saturating_add(REFUSED_MS));
+    }
+
+    /// In how many channels a sign is not tried.
+    pub(super) fn without(&self, sign: Sign, now_ms: u64) -> usize {
+        let facts = self.facts();
+        facts.refused.iter().filter(|((_, of), until)| *of == sign && **until > now_ms).count()
     }
 
     /// What the bot may do in some places is not what it was: what was refused there may be tried at once.

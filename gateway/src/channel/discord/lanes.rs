@@ -393,7 +393,7 @@ impl Inner {
         }
     }
 
-    async fn look_up(&self, channel: Snowflake) -> Result<Spot, Fault> {
+    pub(super) async fn look_up(&self, channel: Snowflake) -> Result<Spot, Fault> {
         let found = self.rest.channel(channel).await?;
         let parent = found.parent_id.filter(|_| found.is_thread());
         self.known.is_at(channel, parent, found.guild_id);

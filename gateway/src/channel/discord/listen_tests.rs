@@ -211,6 +211,7 @@ fn settings(token: &str, base: &str) -> Settings {
         base: Base::parse(base).unwrap(),
         door: Door { allowed: People { users: [ANN].into(), roles: BTreeSet::new() }, ..Door::default() },
         configured: BTreeSet::new(),
+        personas: false,
     }
 }
 

@@ -19,6 +19,7 @@ mod listen;
 mod looks;
 mod mailbox;
 mod owed;
+mod personas;
 mod reads;
 mod registration;
 mod render;
@@ -40,11 +41,13 @@ use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
 use acp_discord::session;
 use known::{Known, Sign};
+use personas::Webhooks;
 use render::Files;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 /// The channel's name in conversations.
 pub(crate) const DISCORD: &str = "discord";
@@ -82,6 +85,7 @@ struct Inner {
     rest: Rest,
     counts: Arc<session::Counts>,
     known: Known,
+    webhooks: Webhooks,
     pulse: health::Pulse,
     registered: registration::Registered,
     /// Room for answers that are given again.
@@ -100,7 +104,8 @@ impl Discord {
         let settings = watch::Sender::new(Arc::new(settings));
         let (counts, registered) = (Arc::default(), registration::Registered::default());
         let repeats = Semaphore::new(answers::REPEATS_MAX);
-        let inner = Inner { account, settings, base, rest, counts, known, pulse, registered, repeats };
+        let webhooks = Webhooks::default();
+        let inner = Inner { account, settings, base, rest, counts, known, webhooks, pulse, registered, repeats };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -148,6 +153,7 @@ impl Inner {
     }
 
     async fn send(&self, to: &ConversationRef, message: &Outgoing) -> SendOutcome {
+        let since = Instant::now();
         let channel = match id(&to.conversation_id) {
             Ok(channel) => channel,
             Err(why) => return SendOutcome::Rejected { why, again: false },
@@ -166,6 +172,11 @@ impl Inner {
             self.wrote(channel, Err(&fault), Files::None);
             // Nothing was said, with files or without.
             return render::sent(Err(fault), &message.nonce, Files::None);
+        }
+        if let Some(name) = &message.persona
+            && let Some(outcome) = self.say_as(channel, message, name, since).await
+        {
+            return outcome;
         }
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
@@ -219,6 +230,16 @@ impl Inner {
                 return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
             }
         };
+        // Only what may have gone under a name is looked for among what webhooks of ours said.
+        let through = match &message.persona {
+            None => None,
+            Some(_) => match self.application().await {
+                Ok(application) => Some(application),
+                Err(fault) => {
+                    return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
+                }
+            },
+        };
         let now = now_ms();
         let search = Search {
             channel,
@@ -231,6 +252,7 @@ impl Inner {
                 attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
                 button: render::button_of_card(message),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
+                through,
             },
         };
         match self.rest.lookup(&search).await {
@@ -378,6 +400,10 @@ impl Channel for Discord {
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
         Box::pin(self.inner.send(to, message))
+    }
+
+    fn has_personas(&self, at: &ConversationRef) -> bool {
+        self.inner.has_personas(at)
     }
 
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {

@@ -63,7 +63,7 @@ pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
 
 /// As much of the beginning of a text as so many UTF-16 units hold: what people see as one character stays whole, unless
 /// it has no room alone.
-fn fit(text: &str, units: usize) -> String {
+pub(super) fn fit(text: &str, units: usize) -> String {
     let text = text.trim();
     let whole = taken(text.graphemes(true), units);
     let fits = if whole.is_empty() { taken(text.split_inclusive(|_: char| true), units) } else { whole };

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) door: Door,
     /// Conversations that the configuration binds: what is said there, and in threads below, is for agents.
     pub(crate) configured: BTreeSet<Snowflake>,
+    /// Whether what agents say goes through webhooks, under their own names.
+    pub(crate) personas: bool,
 }
 
 impl Settings {
@@ -60,7 +62,7 @@ impl Settings {
             },
         };
         let token = token(account, env).map_err(|why| format!("{}: {why}", key("token_file")))?;
-        Ok(Self { token, base, door, configured: BTreeSet::new() })
+        Ok(Self { token, base, door, configured: BTreeSet::new(), personas: false })
     }
 }
 

@@ -298,6 +298,7 @@ async fn c07_a_viewer_sees_a_card_being_replaced() {
         not_before_ms: None,
         others: Vec::new(),
         tag: None,
+        persona: None,
         files: Vec::new(),
     };
     let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };

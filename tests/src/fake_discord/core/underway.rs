@@ -9,8 +9,8 @@ use super::rest::{Answer, Call, classify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The route of which answers are held back.
-const CREATE: &str = "POST /channels/{}/messages";
+/// The routes of which answers are held back.
+const CREATE: [&str; 2] = ["POST /channels/{}/messages", "POST /webhooks/{}/{}"];
 
 /// What is on its way. It ends with the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl Machine {
     /// Whether this answer is held back: the message that it tells of. One that an enforced nonce gave back is not new,
     /// and is not held.
     pub fn holds_back(&mut self, call: &Call, answer: &Answer, deduplicated_before: u64) -> Option<Id> {
-        let is_create = classify(&call.method, &call.path).is_ok_and(|route| route.name == CREATE);
+        let is_create = classify(&call.method, &call.path).is_ok_and(|route| CREATE.contains(&route.name));
         let is_new = answer.status == 200 && self.tally.deduplicated == deduplicated_before;
         if !(self.underway.armed && is_create && is_new) {
             return None;

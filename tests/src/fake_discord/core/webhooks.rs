@@ -118,6 +118,14 @@ impl Machine {
         }
     }
 
+    /// Gives a webhook another token: the one that it had gives 50027 from now on.
+    pub fn rotate_webhook_by_force(&mut self, id: Id) {
+        let token: String = (0..4).map(|_| format!("{:016x}", self.faults.dice.number())).collect();
+        if let Some(hook) = self.world.webhooks.edit(id) {
+            hook.token = token;
+        }
+    }
+
     /// `GET /webhooks/{}/{}`: without who made it.
     pub(super) fn get_webhook_by_token(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let hook = self.webhook_by_token(ctx)?;

@@ -191,6 +191,10 @@ impl Machine {
                 self.delete_webhook_by_force(webhook);
                 Ok(Value::Null)
             }
+            Order::RotateWebhook { webhook } => {
+                self.rotate_webhook_by_force(webhook);
+                Ok(Value::Null)
+            }
             other => self.set_up(now, other),
         }
     }

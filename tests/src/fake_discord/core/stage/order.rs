@@ -264,6 +264,11 @@ pub enum Order {
         /// Which.
         webhook: Id,
     },
+    /// A webhook has another token from now on.
+    RotateWebhook {
+        /// Which.
+        webhook: Id,
+    },
     /// The fake's clock goes ahead.
     Advance {
         /// How far.

@@ -1,0 +1,276 @@
+//! Agents under their own names: what they say goes through a webhook of the channel, which the bot makes itself and
+//! finds again by asking for it, so that no token is kept anywhere but in memory.
+//!
+//! A message of a webhook has no nonce: whoever sends it must be sure that it is looked for before it is said again. And
+//! it is a favour: whatever is in the way of it, the bot says it in its own name.
+
+use super::known::Sign;
+use super::render::{self, Files};
+use super::{Inner, id};
+use crate::channel::{ConversationRef, Outgoing, SendOutcome};
+use crate::store::now_ms;
+use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Persona, webhook_name};
+use acp_discord::core::schedule::Priority;
+use acp_discord::core::units::Limit;
+use acp_discord::rest::{Fault, Turn, Webhook, model::Listed};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What our webhooks are called.
+const NAME: &str = "acp-host";
+/// How long a message may wait for its turn at a webhook: there are few for a whole channel, and the bot has its own.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After this long nothing is given to a webhook any more: delivery counts from the beginning how long it may arrive.
+const BEGUN_WITHIN: Duration = Duration::from_secs(15);
+/// How often a webhook is looked up for one message: the one that is known may be gone, or have another token.
+const WEBHOOKS_MAX: u32 = 2;
+
+/// The webhook of a channel, once it is known.
+type Slot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
+
+/// The webhooks that are known.
+#[derive(Debug, Default)]
+pub(super) struct Webhooks(Mutex<HashMap<Snowflake, Slot>>);
+
+impl Webhooks {
+    /// The place of a channel's webhook. Whoever holds it is the only one who makes one.
+    fn slot(&self, channel: Snowflake) -> Slot {
+        Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(channel).or_default())
+    }
+}
+
+impl Inner {
+    /// Whether what agents say in a conversation goes under their own names just now.
+    pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
+        let may = |id| self.known.may_show(Sign::Persona, id, now_ms());
+        self.settings().personas && id(&at.conversation_id).is_ok_and(may)
+    }
+
+    /// Says something under a name; `None` when it was provably not said, and the bot is to say it. `since` is when
+    /// sending it began.
+    pub(super) async fn say_as(
+        &self,
+        at: Snowflake,
+        message: &Outgoing,
+        name: &str,
+        since: Instant,
+    ) -> Option<SendOutcome> {
+        let Ok(home) = self.home_of(at).await else { return None };
+        let thread = (home != at).then_some(at);
+        let (body, persona) = (render::whole(message), Persona { name: shown(name), avatar_url: None });
+        let turn = Turn::new(render::priority(message), PATIENCE);
+        for _ in 0..WEBHOOKS_MAX {
+            let webhook = match self.webhook(home).await {
+                Ok(webhook) => webhook,
+                Err(fault) => {
+                    self.has_no_webhook(home, &fault);
+                    return None;
+                }
+            };
+            if since.elapsed() > BEGUN_WITHIN {
+                tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
+                return None;
+            }
+            let sent = self.rest.execute_webhook(&webhook, thread, home, &body, &persona, turn).await;
+            match sent {
+                Ok(posted) => {
+                    self.wrote(at, Ok(&posted), Files::None);
+                    return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
+                }
+                Err(Fault::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
+                Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Webhook)) => {
+                    tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
+                    self.forget(home, &webhook).await;
+                }
+                Err(fault) => {
+                    tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// The channel that a conversation is in, which has its webhooks.
+    async fn home_of(&self, at: Snowflake) -> Result<Snowflake, Fault> {
+        let parent = match self.known.spot(at) {
+            Some(spot) => spot.parent,
+            None => self.look_up(at).await?.parent,
+        };
+        Ok(parent.unwrap_or(at))
+    }
+
+    /// The webhook of a channel: the one that is known, else one that Discord knows as ours, else a new one.
+    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, Fault> {
+        let slot = self.webhooks.slot(channel);
+        let mut slot = slot.lock().await;
+        if let Some(webhook) = slot.as_ref() {
+            return Ok(webhook.clone());
+        }
+        let application = self.application().await?;
+        let listed = self.rest.webhooks(channel).await?;
+        let found = ours(listed, application, |webhook| self.rest.is_dead(webhook));
+        let webhook = match found {
+            Some(webhook) => webhook,
+            None => {
+                let made =
+                    self.rest.create_webhook(channel, NAME, Turn::new(Priority::Final, PATIENCE)).await?;
+                tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
+                let why = || "Discord made a webhook and did not say its token".to_owned();
+                let token = made.token.ok_or_else(|| Fault::Uncertain { why: why() })?;
+                Webhook { id: made.id, token }
+            }
+        };
+        self.known.speaks_through(webhook.id);
+        *slot = Some(webhook.clone());
+        Ok(webhook)
+    }
+
+    /// Who the bot's application is: as the websocket said, or else asked for.
+    pub(super) async fn application(&self) -> Result<Snowflake, Fault> {
+        match self.known.identity() {
+            Some(identity) => Ok(identity.application),
+            None => Ok(self.rest.application().await?.id),
+        }
+    }
+
+    async fn forget(&self, channel: Snowflake, webhook: &Webhook) {
+        let slot = self.webhooks.slot(channel);
+        let mut slot = slot.lock().await;
+        // Somebody else may have found another one meanwhile.
+        if slot.as_ref() == Some(webhook) {
+            *slot = None;
+        }
+    }
+
+    /// A channel gives the bot no webhook. What stays so until somebody does something is not asked for again soon.
+    fn has_no_webhook(&self, channel: Snowflake, fault: &Fault) {
+        if fault.meaning().is_some_and(stays) {
+            self.known.may_not_show(Sign::Persona, channel, now_ms());
+            tracing::warn!(
+                %channel,
+                %fault,
+                "agents speak as the bot in this channel: give it Manage Webhooks there, or delete one of its webhooks if \
+                 there are fifteen"
+            );
+        } else {
+            tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
+        }
+    }
+}
+
+/// Whether what is in the way of a webhook is there until somebody takes it away.
+const fn stays(meaning: Meaning) -> bool {
+    matches!(
+        meaning,
+        Meaning::Forbidden | Meaning::LostAccess | Meaning::Full | Meaning::Invalid | Meaning::Gone(_)
+    )
+}
+
+/// The one of a channel's webhooks that is ours to speak through: made by our application, known with its token and not
+/// gone. Of several it is always the same one.
+fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Option<Webhook> {
+    let mut ours: Vec<(bool, Webhook)> = listed
+        .into_iter()
+        .filter(|listed| listed.application_id == Some(application))
+        .filter_map(|listed| {
+            let is_other = listed.name.as_deref() != Some(NAME);
+            Some((is_other, Webhook { id: listed.id, token: listed.token? }))
+        })
+        .filter(|(_, webhook)| !is_dead(webhook))
+        .collect();
+    ours.sort_by_key(|(is_other, webhook)| (*is_other, webhook.id));
+    ours.into_iter().next().map(|(_, webhook)| webhook)
+}
+
+/// A name as Discord takes it; `None` where nothing is left of it, and the webhook's own is shown.
+fn shown(name: &str) -> Option<String> {
+    // What is part of a mention, of a tag or of code is no part of a name.
+    let plain = |c: char| if c.is_control() || matches!(c, '@' | '#' | ':' | '`') { ' ' } else { c };
+    let mut name: String = name.chars().map(plain).collect();
+    for word in ["discord", "clyde"] {
+        while let Some(at) = name.to_ascii_lowercase().find(word) {
+            name.replace_range(at..at + word.len(), " ");
+        }
+    }
+    let words: Vec<&str> = name.split_whitespace().collect();
+    let name = render::fit(&words.join(" "), Limit::WebhookName.bounds().1);
+    webhook_name(&name).is_ok().then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_shared::redact::Secret;
+
+    const OURS: Option<Snowflake> = Some(Snowflake(5));
+
+    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> Listed {
+        Listed {
+            id: Snowflake(id),
+            token: token.map(|token| Secret::new(token.to_owned())),
+            channel_id: None,
+            application_id,
+            name: Some(name.to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_webhook_that_is_used_is_one_that_we_made() {
+        let other = Some(Snowflake(6));
+        for (webhooks, want) in [
+            (vec![], None),
+            (vec![listed(1, other, NAME, Some("t")), listed(2, None, NAME, Some("t"))], None),
+            (vec![listed(1, OURS, NAME, None)], None),
+            (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(3)),
+            // Somebody gave it another name: one of its own name goes before it.
+            (vec![listed(3, OURS, "renamed", Some("t"))], Some(3)),
+            (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(4)),
+            // One that is gone is not asked again, though Discord lists it for a moment more.
+            (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(3)),
+            (vec![listed(1, OURS, NAME, Some("dead"))], None),
+        ] {
+            let found = ours(webhooks.clone(), Snowflake(5), |webhook| webhook.token.expose() == "dead");
+            assert_eq!(found.map(|webhook| webhook.id.0), want, "{webhooks:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_such_that_discord_takes_them() {
+        for (name, want) in [
+            ("codex", Some("codex")),
+            ("  fix: the #1 @bug `now`\n", Some("fix the 1 bug now")),
+            ("Discord bot of Clyde", Some("bot of")),
+            ("disDiscordcord", Some("dis cord")),
+            ("DISCORD", None),
+            ("", None),
+            (" @ ", None),
+        ] {
+            assert_eq!(shown(name).as_deref(), want, "{name:?}");
+        }
+        for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
+            let name = shown(&text.repeat(200));
+            assert!(name.as_deref().is_some_and(|name| webhook_name(name).is_ok()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_mends_in_a_moment_is_not_asked_for_again_soon() {
+        for (meaning, want) in [
+            (Meaning::Forbidden, true),
+            (Meaning::LostAccess, true),
+            (Meaning::Full, true),
+            (Meaning::Invalid, true),
+            (Meaning::Temporary, false),
+            (Meaning::NotSent, false),
+            (Meaning::Unauthorized, false),
+            (Meaning::Slow, false),
+        ] {
+            assert_eq!(stays(meaning), want, "{meaning:?}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! One attempt at one part: under which name it is said, and how it is looked for where nobody knows whether it was.
+
+use super::pass::Pass;
+use super::tries::Tries;
+use crate::channel::{Channel, Lookup, Outgoing, SendOutcome};
+use crate::core::project::PartKind;
+use crate::core::rows::BindingRow;
+use crate::store::delivery::{self as rows, PartRow};
+use crate::store::{StoreError, now_ms, sessions};
+
+/// How long the commit before a message under a name may take, in milliseconds.
+const BEGIN_MS_MAX: u64 = 5_000;
+
+impl Pass {
+    /// The name under which a part is said, or may have been: what agents say, where the channel shows who says it.
+    pub(super) async fn persona(
+        &self,
+        binding: &BindingRow,
+        row: &PartRow,
+        channel: &dyn Channel,
+    ) -> Result<Option<String>, StoreError> {
+        let may = row.persona_at_ms.is_some() || channel.has_personas(&binding.conversation);
+        if !may || row.part.kind != PartKind::Final || row.part.asks.is_some() {
+            return Ok(None);
+        }
+        let key = binding.session_key.clone();
+        let session = self.store.read("delivery_persona", move |db| sessions::get(db, &key)).await?;
+        Ok(session.map(|session| session.label.unwrap_or_else(|| session.agent.to_string())))
+    }
+
+    /// One attempt; a part whose fate is unknown is looked for first. `None` when a person put the conversation away:
+    /// to say something there would bring it back.
+    pub(super) async fn attempt(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        message: &Outgoing,
+        tries: &mut Tries,
+    ) -> Result<Option<SendOutcome>, StoreError> {
+        let (at, nonce) = (&binding.conversation, message.nonce.clone());
+        // Under a name it goes once: what is said again has its nonce, and is not there twice.
+        let is_named = message.persona.is_some() && !tries.is_unknown && channel.has_personas(at);
+        let named_at_ms = is_named.then(now_ms);
+        if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce, named_at_ms)).await? {
+            return Ok(None);
+        }
+        tries.persona_at_ms = named_at_ms.or(tries.persona_at_ms);
+        if tries.is_unknown
+            && let Some(outcome) = self.look_for(binding, channel, message, tries).await
+        {
+            return Ok(Some(outcome));
+        }
+        // A commit that took long is counted to the time in which it may arrive.
+        let is_late = named_at_ms.is_none_or(|at_ms| now_ms().abs_diff(at_ms) > BEGIN_MS_MAX);
+        let sent = match is_late {
+            true => channel.send(at, &without_name(message)).await,
+            false => channel.send(at, message).await,
+        };
+        Ok(Some(sent))
+    }
+
+    /// Looks for a part of which nobody knows whether it was sent; `None` when it was provably not, and cannot arrive
+    /// any more under a name.
+    async fn look_for(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+        message: &Outgoing,
+        tries: &Tries,
+    ) -> Option<SendOutcome> {
+        let at = &binding.conversation;
+        let looked = match tries.persona_at_ms {
+            Some(_) => channel.lookup(at, message).await,
+            None => channel.lookup(at, &without_name(message)).await,
+        };
+        match looked {
+            Lookup::Found { message_id } => Some(SendOutcome::Sent { message_id }),
+            Lookup::Unknown { why } => Some(SendOutcome::Uncertain { why }),
+            Lookup::Later { why, retry_after_ms } => {
+                tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
+                Some(SendOutcome::Limited { retry_after_ms })
+            }
+            Lookup::Absent => {
+                let bytes = message.files.iter().map(|file| file.bytes.len() as u64).sum();
+                let retry_after_ms = tries.arrives_ms(now_ms(), bytes)?;
+                Some(SendOutcome::Limited { retry_after_ms })
+            }
+        }
+    }
+}
+
+/// A message as it is said in no name but the channel's.
+fn without_name(message: &Outgoing) -> Outgoing {
+    Outgoing { persona: None, ..message.clone() }
+}

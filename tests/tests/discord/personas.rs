@@ -1,0 +1,264 @@
+//! Agents under their own names: each answer is there once and whole, whatever is lost, and where there is no webhook the
+//! bot says it.
+
+use crate::stage::{Stage, texts, without_footer};
+use acp_tests::fake_agent::chunk_text;
+use acp_tests::fake_discord::core::faults::{RestFate, When};
+use acp_tests::fake_discord::core::model::{Id, Message};
+use acp_tests::house::{AGENT, GATEWAY, Plan};
+use acp_tests::wait::{SOON, eventually, until};
+use acp_tests::world::GATEWAY_DB;
+use serde_json::{Value, json};
+use std::path::Path;
+
+const ON: &str = "personas = true";
+const EXECUTE: &str = "POST /webhooks/{}/{}";
+
+fn is_answer(message: &Message) -> bool {
+    without_footer(&message.content, AGENT).is_some()
+}
+
+/// Who said each answer in a thread: the name of a webhook's message, nothing for the bot.
+fn names(stage: &Stage, thread: Id) -> Vec<Option<String>> {
+    stage.told(thread).into_iter().filter(is_answer).map(|it| it.username).collect()
+}
+
+fn named(count: usize) -> Vec<Option<String>> {
+    vec![Some(AGENT.to_owned()); count]
+}
+
+/// Somebody says something, and it is answered once.
+fn answered(stage: &Stage, thread: Id, number: usize) {
+    stage.fake.post(stage.ann, thread, &format!("say {number}"));
+    let want: Vec<String> = (1..=number).map(|number| number.to_string()).collect();
+    let want: Vec<&str> = want.iter().map(String::as_str).collect();
+    stage.answers(thread, &want);
+}
+
+fn executed(stage: &Stage, status: u16) -> u64 {
+    stage.fake.tally().requests.get(&format!("{EXECUTE} {status}")).copied().unwrap_or_default()
+}
+
+/// The answers, whole, go under the name; everything else is the bot's. Sessions of one channel share its webhook, and a
+/// restart finds it again. What it says is no prompt, though nobody is bound there any more.
+#[test]
+fn c13_r_an_agent_speaks_under_its_name_and_hears_nothing_of_it() {
+    let mut stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    let other = stage.spawn_of(stage.agent, &[("label", json!("my own"))]);
+    answered(&stage, other, 1);
+    assert_eq!(names(&stage, thread), named(1));
+    assert_eq!(names(&stage, other), [Some("my own".to_owned())]);
+    stage.house.kill_gateway();
+    stage.house.start_gateway();
+    stage.is_there();
+    answered(&stage, thread, 2);
+    assert_eq!(names(&stage, thread), named(2));
+    let hooks = stage.fake.webhooks();
+    assert_eq!(hooks.len(), 1, "{hooks:?}");
+    // What comes back after an unbind is no prompt either, and the farewell is the bot's.
+    stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
+    let path = format!("/webhooks/{}/{}?wait=true&thread_id={thread}", hooks[0].id, hooks[0].token);
+    let echo = json!({"content": "say an echo", "allowed_mentions": {"parse": []}});
+    let said = eventually(SOON, "it is said", || {
+        let said = stage.fake.rest(&stage.bot.token, "POST", &path, Some(&echo));
+        Some(said.unwrap_or_else(|e| panic!("{e}"))).filter(|said| said.status != 429)
+    });
+    assert_eq!(said.status, 200);
+    let key = stage.key(thread);
+    stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
+    answered(&stage, thread, 3);
+    assert_eq!((names(&stage, thread), stage.fake.webhooks().len()), (named(3), 1), "D5");
+    let heard: Vec<Value> =
+        stage.house.agent_events("prompt").into_iter().map(|it| it["text"].clone()).collect();
+    assert_eq!(heard, ["say 1", "say 1", "say 2", "say 3"]);
+    for message in stage.told(thread).iter().filter(|it| !is_answer(it)) {
+        assert!(message.username.is_none() || message.content == "say an echo", "{message:?}");
+    }
+    stage.end();
+}
+
+/// An answer of several messages comes under the name whole and in order.
+#[test]
+fn c01_r_a_long_answer_goes_under_the_name_whole() {
+    let stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    let before = stage.told(thread).len();
+    stage.fake.post(stage.ann, thread, "chunks 100 size=60");
+    until(SOON, "the answer", || names(&stage, thread).len() == 1);
+    let told = stage.told(thread);
+    let parts: Vec<&Message> = told[before..].iter().filter(|it| it.webhook_id.is_some()).collect();
+    assert!(parts.len() > 2, "{:#?}", texts(&told));
+    assert!(parts.iter().all(|it| it.username.as_deref() == Some(AGENT)), "{parts:#?}");
+    let said: String = parts.iter().map(|it| it.content.as_str()).collect();
+    let said = without_footer(&said, AGENT).unwrap_or_else(|| panic!("{said}"));
+    let want: String = (1..=100).map(|number| chunk_text(number, 60)).collect();
+    // Where a message ends, a space may have stood.
+    let letters = |text: &str| text.split_whitespace().collect::<String>();
+    assert_eq!(letters(said), letters(&want));
+    stage.end();
+}
+
+/// Neither a lost answer nor a message that arrives seconds later is said twice, by nobody.
+#[test]
+fn c10_r_a_message_whose_answer_was_lost_is_there_once() {
+    let stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    let fates = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::Late { ms: 4_000 }];
+    for (number, fate) in fates.into_iter().enumerate() {
+        stage.fake.rest_fault(EXECUTE, When::Next(1), fate);
+        answered(&stage, thread, number + 1);
+    }
+    stage.fake.clear_faults();
+    answered(&stage, thread, 4);
+    assert_eq!(names(&stage, thread), named(4));
+    stage.end();
+}
+
+/// What is refused for certain, and provably not there, is said by the bot at once.
+#[test]
+fn c10_r_what_a_webhook_refuses_is_said_by_the_bot() {
+    let stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 400 });
+    answered(&stage, thread, 2);
+    answered(&stage, thread, 3);
+    assert_eq!(names(&stage, thread), [&named(1)[..], &[None], &named(1)].concat());
+    stage.end();
+}
+
+/// The gateway is killed after Discord kept the message and before it heard so.
+#[test]
+fn c10_r_a_kill_between_a_message_and_its_receipt_repeats_nothing() {
+    let mut stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallAfter { ms: None });
+    stage.fake.post(stage.ann, thread, "say 2");
+    until(SOON, "Discord kept it", || names(&stage, thread).len() == 2);
+    stage.house.kill_gateway();
+    stage.fake.clear_faults();
+    stage.house.start_gateway();
+    stage.is_there();
+    answered(&stage, thread, 3);
+    assert_eq!(names(&stage, thread), named(3));
+    stage.end();
+}
+
+/// As if a minute had gone by since the part that is on its way was given to a webhook. Nobody has the database open.
+#[expect(clippy::disallowed_methods, reason = "by hand, while no gateway runs")]
+fn a_minute_ago(file: &Path) {
+    let db = rusqlite::Connection::open(file).unwrap_or_else(|e| panic!("{e}"));
+    let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - 61000 WHERE state = 'sending'";
+    assert_eq!(db.execute(sql, []), Ok(1));
+}
+
+/// The gateway is killed before Discord did anything: once the message cannot arrive any more, the bot says it.
+#[test]
+fn c10_r_what_a_kill_kept_from_arriving_is_said_by_the_bot_in_the_end() {
+    let mut stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallBefore { ms: None });
+    stage.fake.post(stage.ann, thread, "say 2");
+    until(SOON, "it is on its way", || !stage.fake.tally().rest_faults.is_empty());
+    stage.house.kill_gateway();
+    stage.fake.clear_faults();
+    a_minute_ago(&stage.house.world.path(GATEWAY).join(GATEWAY_DB));
+    stage.house.start_gateway();
+    stage.is_there();
+    answered(&stage, thread, 3);
+    assert_eq!(names(&stage, thread), [&named(1)[..], &[None], &named(1)].concat());
+    stage.end();
+}
+
+/// Another token is found by asking once; one that was deleted is not asked again, and made anew.
+#[test]
+fn s01_r_another_token_is_taken_up_and_a_deleted_webhook_is_made_anew() {
+    let stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    let hook = stage.fake.webhooks()[0].id;
+    stage.fake.rotate_webhook(hook);
+    answered(&stage, thread, 2);
+    assert_eq!((executed(&stage, 401), stage.fake.webhooks().len()), (1, 1));
+    stage.fake.delete_webhook(hook);
+    answered(&stage, thread, 3);
+    answered(&stage, thread, 4);
+    assert_eq!(names(&stage, thread), named(4));
+    assert_eq!(executed(&stage, 404), 1, "one that is gone is not asked again");
+    let alive: Vec<Id> =
+        stage.fake.webhooks().into_iter().filter(|hook| hook.alive).map(|hook| hook.id).collect();
+    assert!(alive.len() == 1 && alive != [hook], "{alive:?}");
+    stage.end();
+}
+
+/// Without the permission the bot says it, and doctor says what to do; with it the names are there again.
+#[test]
+fn c10_r_without_the_permission_the_bot_says_it_and_doctor_says_why() {
+    let stage = Stage::new(&[], ON);
+    stage.fake.deny(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    answered(&stage, thread, 2);
+    assert_eq!(names(&stage, thread), [None, None]);
+    let asked = |stage: &Stage| {
+        let asked = |(route, count): (&String, &u64)| route.contains("{}/webhooks").then_some(*count);
+        stage.fake.tally().requests.iter().filter_map(asked).sum::<u64>()
+    };
+    assert_eq!(asked(&stage), 1, "it is not asked for with each answer");
+    let log = stage.house.gateway_log();
+    assert_eq!(log.matches("give it Manage Webhooks").count(), 1, "{log}");
+    let doctor = || stage.house.cli(&["doctor"]).stdout;
+    until(SOON, "doctor says it", || doctor().contains("in 1 channels agents speak as the bot"));
+    stage.fake.allow(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);
+    until(SOON, "doctor says nothing of it", || !doctor().contains("agents speak as the bot"));
+    answered(&stage, thread, 3);
+    assert_eq!(names(&stage, thread), [&[None, None], &named(1)[..]].concat());
+    stage.end();
+}
+
+/// The files of a directory, with what is in them.
+fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type());
+        match kind {
+            Ok(kind) if kind.is_dir() => files(&path, found),
+            Ok(kind) if kind.is_file() => {
+                found.extend(std::fs::read(&path).ok().map(|bytes| (path.display().to_string(), bytes)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whoever has the token writes in the channel: it is in no log, no file and no list.
+#[test]
+fn d14_r_the_token_of_a_webhook_is_in_no_log_and_no_file() {
+    let traced = |toml: &str| toml.replace("level = \"info\"", "level = \"trace\"");
+    let stage = Stage::of(AGENT, |_| ON.to_owned(), |toml| Plan::flags(&[]).gateway(&traced(toml)).build());
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    let mut tokens = vec![stage.fake.webhooks()[0].token.clone()];
+    stage.fake.rotate_webhook(stage.fake.webhooks()[0].id);
+    answered(&stage, thread, 2);
+    stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::LostAfter);
+    answered(&stage, thread, 3);
+    tokens.push(stage.fake.webhooks()[0].token.clone());
+    assert!(tokens[0] != tokens[1] && tokens.iter().all(|token| token.len() == 64));
+    let lists = [&["sessions", "list", "--json"][..], &["doctor"]].map(|args| stage.house.cli(args).stdout);
+    let mut found = vec![("the log".to_owned(), stage.house.gateway_log().into_bytes())];
+    found.extend(lists.into_iter().map(|text| ("a list".to_owned(), text.into_bytes())));
+    files(&stage.house.world.path(""), &mut found);
+    assert!(found.iter().any(|(name, _)| name.ends_with(GATEWAY_DB)), "nothing was looked at");
+    assert!(stage.house.gateway_log().contains(" DEBUG "), "the log says little");
+    for (name, bytes) in found {
+        for token in &tokens {
+            let is_in = bytes.windows(token.len()).any(|part| part == token.as_bytes());
+            assert!(!is_in, "the token is in {name}");
+        }
+    }
+    stage.end();
+}
