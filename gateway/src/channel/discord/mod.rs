@@ -105,7 +105,8 @@ impl Discord {
         let (counts, registered) = (Arc::default(), registration::Registered::default());
         let repeats = Semaphore::new(answers::REPEATS_MAX);
         let webhooks = Webhooks::default();
-        let inner = Inner { account, settings, base, rest, counts, known, webhooks, pulse, registered, repeats };
+        let inner =
+            Inner { account, settings, base, rest, counts, known, webhooks, pulse, registered, repeats };
         Ok(Self { inner: Arc::new(inner) })
     }
 
