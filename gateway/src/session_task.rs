@@ -306,7 +306,10 @@ impl Task {
         matches!(*self.link.borrow(), LinkStatus::Up { .. })
     }
 
+    /// Everything is asked anew on another connection. What the one before answered is heard no more: a start that was
+    /// refused there may succeed here, and its process would be nobody's.
     async fn on_link(&mut self) -> Ended {
+        self.calls = FuturesUnordered::new();
         if matches!(*self.link.borrow_and_update(), LinkStatus::Down(_)) {
             return self.step(Input::Disconnected).await;
         }
@@ -339,3 +342,7 @@ impl Task {
 #[cfg(test)]
 #[path = "session_task_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "session_task/reconnect_tests.rs"]
+mod reconnect_tests;

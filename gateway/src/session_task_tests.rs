@@ -25,7 +25,7 @@ use acp_shared::protocol::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-struct NoAgents;
+pub(super) struct NoAgents;
 
 impl Profiles for NoAgents {
     fn profile(&self, _: &AgentName) -> Result<Profile, Failure> {
