@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use acp_shared::ids::{AgentName, GatewayInstanceId};
+use crate::tests::lease_info;
+use acp_shared::ids::AgentName;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,8 +41,8 @@ impl Fake {
         match request {
             Request::Spawn(spawn) => {
                 asked.push(format!("spawn {:?} in {}", spawn.argv, spawn.cwd));
-                terminals.entry(spawn.lease_id).or_default().lease = Some(info(&spawn));
-                Ok(Reply::Spawned(info(&spawn)))
+                terminals.entry(spawn.lease_id).or_default().lease = Some(lease_info(&spawn));
+                Ok(Reply::Spawned(lease_info(&spawn)))
             }
             Request::Tail { lease_id } => {
                 let Terminal { bytes, truncated, exit, .. } =
@@ -76,34 +77,6 @@ impl Supervise for Arc<Fake> {
             return Err(CallError::Disconnected);
         }
         Ok(self.terminals.lock().unwrap().get(&lease_id).and_then(|terminal| terminal.exit))
-    }
-}
-
-fn info(spawn: &Spawn) -> LeaseInfo {
-    LeaseInfo {
-        lease_id: spawn.lease_id,
-        gateway_instance_id: GatewayInstanceId::mint(),
-        owner_uid: 0,
-        session_key: spawn.session_key.clone(),
-        kind: spawn.kind.clone(),
-        state: LeaseState::Open,
-        state_reason: String::new(),
-        wrapper_pid: None,
-        adapter_pid: None,
-        pgid: None,
-        sid: None,
-        wrapper_path: String::new(),
-        command_hash: String::new(),
-        rung: String::new(),
-        started_at_ms: 0,
-        exit: None,
-        stdout_end: 0,
-        stdout_acked: 0,
-        stdin_written: 0,
-        memory_bytes: None,
-        tree_size: None,
-        buffered_bytes: 0,
-        cgroup_path: None,
     }
 }
 

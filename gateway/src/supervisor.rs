@@ -192,23 +192,23 @@ impl Supervisor {
         LeaseFeed { lease_id, shared: Arc::clone(&self.shared), queue }
     }
 
-    /// Hands a request over, in order with earlier ones, and returns what will be its answer.
+    /// Hands a request over, in order with earlier ones, and returns what will be its answer. It goes on the connection
+    /// that is there now or on none: one that waits for room until there is another one would be done twice, since
+    /// whoever is told of the other one asks again there.
     pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<Answer> {
         let (answer, receiver) = oneshot::channel();
-        let id = {
-            let mut state = lock(&self.shared.state);
-            if matches!(*self.shared.status.borrow(), LinkStatus::Down(_)) {
-                drop(answer.send(Err(CallError::Disconnected)));
-                return receiver;
-            }
-            state.next_id += 1;
-            let id = state.next_id;
-            state.waiting.insert(id, answer);
-            id
-        };
-        if self.requests.send((id, body)).await.is_err() {
-            lock(&self.shared.state).waiting.remove(&id);
+        let connection = lock(&self.shared.state).generation;
+        let Ok(place) = self.requests.reserve().await else { return receiver };
+        let mut state = lock(&self.shared.state);
+        let is_down = matches!(*self.shared.status.borrow(), LinkStatus::Down(_));
+        if is_down || state.generation != connection {
+            drop(answer.send(Err(CallError::Disconnected)));
+            return receiver;
         }
+        state.next_id += 1;
+        let id = state.next_id;
+        state.waiting.insert(id, answer);
+        place.send((id, body));
         receiver
     }
 

@@ -54,3 +54,22 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     stop.cancel();
     serving.abort();
 }
+
+/// A start that is asked for twice could be refused first and then succeed.
+#[tokio::test]
+async fn a_request_that_waited_for_room_is_not_done_on_the_next_connection() {
+    let (supervisor, mut wire) = by_hand::Wire::new();
+    wire.up("s");
+    for _ in 0..REQUESTS_MAX {
+        drop(supervisor.send(Request::Status).await);
+    }
+    let waits = supervisor.clone();
+    let waits = tokio::spawn(async move { waits.call(Request::ListLeases { detail: false }).await });
+    tokio::task::yield_now().await;
+    wire.down();
+    wire.up("s");
+    assert_eq!(waits.await.unwrap(), Err(CallError::Disconnected));
+    drop(supervisor.send(Request::Status).await);
+    let asked: Vec<Request> = std::iter::from_fn(|| wire.take()).map(|(_, request)| request).collect();
+    assert_eq!(asked, [Request::Status], "only what was asked since");
+}

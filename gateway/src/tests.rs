@@ -11,6 +11,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::store::{Durability, SpawnTx, Store};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -69,6 +70,35 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
         created_at_ms: 1,
         updated_at_ms: 1,
         last_activity_at_ms: 1,
+    }
+}
+
+/// What the supervisor says of a lease that lives.
+pub(crate) fn lease_info(spawn: &Spawn) -> LeaseInfo {
+    LeaseInfo {
+        lease_id: spawn.lease_id,
+        gateway_instance_id: GatewayInstanceId::mint(),
+        owner_uid: 0,
+        session_key: spawn.session_key.clone(),
+        kind: spawn.kind.clone(),
+        state: LeaseState::Open,
+        state_reason: String::new(),
+        wrapper_pid: None,
+        adapter_pid: None,
+        pgid: None,
+        sid: None,
+        wrapper_path: String::new(),
+        command_hash: String::new(),
+        rung: String::new(),
+        started_at_ms: 0,
+        exit: None,
+        stdout_end: 0,
+        stdout_acked: 0,
+        stdin_written: 0,
+        memory_bytes: None,
+        tree_size: None,
+        buffered_bytes: 0,
+        cgroup_path: None,
     }
 }
 

@@ -168,12 +168,12 @@ pub(crate) fn tail(db: &Connection, lease_id: LeaseId) -> Result<Vec<(u64, Vec<u
     all(db, SQL, [lease_id.to_string()], |row| Ok((int(row, "offset")?, row.get("bytes")?)))
 }
 
-/// Whether there is a row of that lease, ended or not.
+/// Whether there is a row of that lease that has not ended.
 ///
 /// # Errors
 /// What SQLite says.
-pub(crate) fn is_known(db: &Connection, lease_id: LeaseId) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 FROM acp_leases WHERE lease_id = ?1";
+pub(crate) fn is_used(db: &Connection, lease_id: LeaseId) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND usage <> 'ended'";
     Ok(first(db, sql, [lease_id.to_string()], |_| Ok(()))?.is_some())
 }
 

@@ -1,0 +1,69 @@
+//! Which of the living are ended.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::core::rows::{LeaseRow, LeaseUse};
+use crate::supervisor::by_hand::Wire;
+use crate::tests::{lease_info, open, session_row, spawn};
+use acp_shared::ids::{AgentName, LeaseId, SessionKey};
+use acp_shared::protocol::{Graces, LeaseInfo, LeaseState, Spawn};
+
+/// A lease of the supervisor; with its row, if there is one.
+async fn lease(store: &Store, key: &SessionKey, usage: Option<LeaseUse>) -> LeaseInfo {
+    let spawn = Spawn {
+        lease_id: LeaseId::mint(),
+        session_key: key.clone(),
+        kind: LeaseKind::Agent,
+        argv: vec!["agent".to_owned()],
+        env: Vec::new(),
+        cwd: "/".to_owned(),
+        roots: Vec::new(),
+        graces: Graces::default(),
+    };
+    let info = lease_info(&spawn);
+    if let Some(usage) = usage {
+        let row = LeaseRow {
+            lease_id: spawn.lease_id,
+            session_key: key.clone(),
+            spawn,
+            usage,
+            stdout_offset: 0,
+            next_stdin_seq: 1,
+            link_state: String::new(),
+            broken: false,
+        };
+        store.write("insert", move |tx| leases::insert(tx, &row)).await.unwrap();
+    }
+    info
+}
+
+/// H5, H7: who has no row, or one that is over, is ended; who is used, and who is gone already, is let be.
+#[tokio::test]
+async fn who_lives_and_is_of_no_use_is_ended() {
+    let (_dir, store) = open();
+    let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
+    spawn(&store, session_row(&key), None).await;
+    let unknown = lease(&store, &key, None).await;
+    let given_up = lease(&store, &key, Some(LeaseUse::Ended)).await;
+    let used = lease(&store, &key, Some(LeaseUse::Intended)).await;
+    let gone = LeaseInfo { state: LeaseState::Closed, ..lease(&store, &key, None).await };
+    let ended = [unknown.lease_id, given_up.lease_id];
+
+    let (supervisor, mut wire) = Wire::new();
+    wire.up("s");
+    let stop = CancellationToken::new();
+    let looking = tokio::spawn(run(store.clone(), supervisor, stop.clone()));
+    let (list, request) =
+        crate::tests::eventually("it asks who lives", || std::future::ready(wire.take())).await;
+    assert_eq!(request, Request::ListLeases { detail: false });
+    wire.reply(list, Ok(Reply::Leases(vec![unknown, used, gone, given_up])));
+    for lease_id in ended {
+        let (id, request) = crate::tests::eventually("it ends one", || std::future::ready(wire.take())).await;
+        assert_eq!(request, Request::CloseLease { lease_id, reason: REASON.to_owned() });
+        wire.reply(id, Ok(Reply::Closing { state: LeaseState::Closing }));
+    }
+    stop.cancel();
+    looking.await.unwrap();
+    assert!(wire.take().is_none(), "nobody else is ended");
+    store.close().await;
+}
