@@ -134,6 +134,11 @@ pub(super) fn seldom(names: &str) -> Option<usize> {
     names.split(' ').filter_map(of).min()
 }
 
+/// Whether one of these comes after nearly everything else in a seed: an answer with a file is the end of a turn.
+pub(super) fn comes_last(names: &str) -> bool {
+    names.split(' ').any(|name| name == "commit:delivery_without_files")
+}
+
 /// Transactions of the gateway that no seed comes to, and why.
 const BEYOND: [(&str, &str); 11] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),

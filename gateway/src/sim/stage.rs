@@ -88,6 +88,8 @@ pub(super) struct Stage<'a> {
     pub(super) wishes_left: usize,
     /// How often the gateway may still die in the calm, around what happens seldom: much of that happens only there.
     late_crashes: usize,
+    /// Whether it may die once more than that, around what comes last of all.
+    last_crash: bool,
     rest_ms: u64,
     pub(super) steps: usize,
     /// Whether the store was made to fail in this life.
@@ -121,6 +123,7 @@ impl<'a> Stage<'a> {
             trouble,
             wishes_left,
             late_crashes,
+            last_crash: true,
             rest_ms: 0,
             steps: 0,
             failing: false,
@@ -252,7 +255,8 @@ impl<'a> Stage<'a> {
 
     /// Once in how many times the gateway dies around effects of these names; 0 for never.
     fn crash(&self, names: &str) -> usize {
-        if names.is_empty() || (self.calm && self.late_crashes == 0) {
+        let is_spared = self.calm && self.late_crashes == 0 && !(self.last_crash && reach::comes_last(names));
+        if names.is_empty() || is_spared {
             return 0;
         }
         let usual = if self.calm { 0 } else { self.trouble.crash * 2 };
@@ -261,6 +265,7 @@ impl<'a> Stage<'a> {
 
     fn die(&mut self, names: &str, when: &str, gateway: &Gateway) -> Ended {
         if self.calm {
+            self.last_crash &= self.late_crashes > 0;
             self.late_crashes = self.late_crashes.saturating_sub(1);
         }
         self.now_ms = gateway.clock.now_ms();
