@@ -143,13 +143,12 @@ impl Inlet {
         let around = span(&inbound);
         let taking = async move {
             let _place = place;
-            let said = inbound.clone();
+            // Should they not tell it, whoever looks for what is left does.
+            let (at, by_caller) = (inbound.conversation.clone(), inner.is_told_by_caller(&inbound));
             match inner.take(inbound).await {
-                // Should they not tell it, whoever looks for what is left does.
-                Ok(outcome) if inner.is_told_by_caller(&said) => Ok((outcome, None)),
                 Ok(outcome) => {
-                    let telling = async move { inner.tell_left(&said.conversation).await };
-                    Ok((outcome, Some(tokio::spawn(telling))))
+                    let telling = async move { inner.tell_left(&at).await };
+                    Ok((outcome, (!by_caller).then(|| tokio::spawn(telling))))
                 }
                 Err(failure) => {
                     inner.left.notify_one();

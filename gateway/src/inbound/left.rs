@@ -143,7 +143,13 @@ impl Inlet {
                 () = healed(&mut health) => {}
             }
             pause_ms = (pause_ms * 2).min(RETRY_MS.1);
-            if self.settles_all().await {
+            // What is left at the end is taken up by the next start.
+            let is_settled = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                is_settled = self.settles_all() => is_settled,
+            };
+            if is_settled {
                 pause_ms = RETRY_MS.0;
             } else {
                 self.inner.left.notify_one();
