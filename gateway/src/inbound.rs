@@ -1,11 +1,12 @@
 //! Inbound: what people say in conversations becomes prompts and commands, each exactly once.
 //!
-//! A message is committed to the inbox before anything is done about it; what was done is committed there too,
-//! then the person is told, then the row is settled. The message id is the root of every key that follows, so a
+//! A message is committed to the inbox before anything is done about it; what was done is committed there too, and then
+//! it is taken. Then the person is told, which holds up nothing that is said, and then the row is settled. The message id is the root of every key that follows, so a
 //! crash between any two steps is gone on from without a second effect.
 
 mod changes;
 mod keep;
+mod left;
 mod tell;
 
 use crate::bindings::router::Arrival;
@@ -25,15 +26,13 @@ use crate::http::service::Service;
 use crate::manager::PromptRequest;
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome, Whose};
-use crate::store::{Health, Store, StoreError, buttons, commands, console, now_ms, replies, said};
+use crate::store::{Store, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-use tell::Before;
-use tokio::sync::{Mutex, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 /// Under which the session that a message goes to is kept.
@@ -42,10 +41,6 @@ const ROUTED: &str = "routed";
 const WAITING_MAX: usize = 256;
 /// Longest message, in bytes.
 const TEXT_BYTES_MAX: usize = 1024 * 1024;
-/// How many unsettled messages are taken up at start in one go.
-const RESUME_ROWS: u64 = 256;
-/// First and longest pause before messages that could not be settled are taken up again, in milliseconds.
-const RETRY_MS: (u64, u64) = (1_000, 30_000);
 
 /// Takes messages of every channel. Cheap to clone.
 #[derive(Clone)]
@@ -69,6 +64,8 @@ struct Inner {
     left: tokio::sync::Notify,
     /// What somebody waits for an answer to, and will be told by whoever brought it.
     claims: keep::Claims,
+    /// Where somebody is at telling what was not told yet.
+    untold: left::Untold,
 }
 
 impl std::fmt::Debug for Inlet {
@@ -99,6 +96,7 @@ impl Inlet {
                 places,
                 left: tokio::sync::Notify::new(),
                 claims: keep::Claims::default(),
+                untold: left::Untold::default(),
             }),
         }
     }
@@ -113,17 +111,27 @@ impl Inlet {
         &self.inner.router
     }
 
-    /// Takes a message: commits it, does what it asks for, tells the person. A caller that goes away stops
-    /// nothing; the same message again gives the same outcome.
+    /// Takes a message: commits it, does what it asks for, and tells the person, which is tried once here. A caller that
+    /// goes away stops nothing; the same message again gives the same outcome.
     ///
     /// # Errors
     /// `ACP_LIMIT_REACHED`, `ACP_IDEMPOTENCY_CONFLICT` (the message id came with another text), `USAGE`,
     /// `ACP_STORE_UNAVAILABLE`: the message was not taken, or is taken up again later.
     pub(crate) async fn accept(&self, inbound: Inbound) -> Result<Outcome, Failure> {
+        let (outcome, telling) = self.taken(inbound).await?;
+        if let Some(telling) = telling {
+            drop(telling.await);
+        }
+        Ok(outcome)
+    }
+
+    /// The same, without waiting until the person is told: a channel that takes no word brings in what people say all the
+    /// same. With what tells them.
+    async fn taken(&self, inbound: Inbound) -> Result<(Outcome, Option<JoinHandle<usize>>), Failure> {
         check(&inbound)?;
         if self.inner.is_echo(&inbound).await? {
             tracing::debug!(message_id = inbound.message_id, "an echo of the gateway's own message");
-            return Ok(Outcome::Ignored { reason: "own-echo".to_owned() });
+            return Ok((Outcome::Ignored { reason: "own-echo".to_owned() }, None));
         }
         let place = Arc::clone(&self.inner.places).try_acquire_owned();
         let place = place.map_err(|_| {
@@ -135,84 +143,24 @@ impl Inlet {
         let around = span(&inbound);
         let taking = async move {
             let _place = place;
-            let taken = inner.take(inbound).await;
-            if taken.is_err() {
-                inner.left.notify_one();
+            // Should they not tell it, whoever looks for what is left does.
+            let (at, by_caller) = (inbound.conversation.clone(), inner.is_told_by_caller(&inbound));
+            match inner.take(inbound).await {
+                Ok(outcome) => {
+                    let telling = async move { inner.tell_left(&at).await };
+                    Ok((outcome, (!by_caller).then(|| tokio::spawn(telling))))
+                }
+                Err(failure) => {
+                    inner.left.notify_one();
+                    Err(failure)
+                }
             }
-            taken
         };
         let task = tokio::spawn(taking.instrument(around));
         task.await.unwrap_or_else(|error| {
             tracing::error!(%error, "the task of a message ended out of order");
             Err(Failure::of(Code::Runtime).origin("gateway"))
         })
-    }
-
-    /// At start, before any channel is opened: takes up messages that something is still to be done about.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
-        let mut count = 0;
-        loop {
-            let rows =
-                self.inner.store.read("inbox_unsettled", |db| inbox::unsettled(db, RESUME_ROWS)).await?;
-            let is_last = (rows.len() as u64) < RESUME_ROWS;
-            let mut settled = 0;
-            // Whoever brought it is at it.
-            let is_left = |row: &InboxRow| !self.inner.claims.is_held(&row.inbound);
-            for row in rows.into_iter().filter(is_left) {
-                let message_id = row.inbound.message_id.clone();
-                let around = span(&row.inbound);
-                match self.inner.take(row.inbound).instrument(around).await {
-                    Ok(_) => settled += 1,
-                    Err(failure) => {
-                        tracing::warn!(message_id, %failure, "a message of before the restart waits on");
-                    }
-                }
-            }
-            count += settled;
-            // What could not be settled would only come again.
-            if is_last || settled == 0 {
-                return Ok(count);
-            }
-        }
-    }
-
-    /// Takes up again what could not be settled (a full disk, a channel that takes nothing), until it is or `stop`.
-    pub(crate) async fn keep(self, stop: CancellationToken) {
-        self.inner.left.notify_one();
-        let mut health = self.inner.store.health();
-        let mut pause_ms = RETRY_MS.0;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.inner.left.notified() => {}
-            }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
-                () = healed(&mut health) => {}
-            }
-            pause_ms = (pause_ms * 2).min(RETRY_MS.1);
-            let done = match self.resume().await {
-                Ok(settled) => {
-                    if settled > 0 {
-                        tracing::info!(settled, "messages that had to wait were settled");
-                    }
-                    let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, RESUME_ROWS));
-                    let is_held = |row: &InboxRow| self.inner.claims.is_held(&row.inbound);
-                    left.await.is_ok_and(|rows| rows.iter().all(is_held))
-                }
-                Err(_) => false,
-            };
-            if done {
-                pause_ms = RETRY_MS.0;
-            } else {
-                self.inner.left.notify_one();
-            }
-        }
     }
 }
 
@@ -221,16 +169,6 @@ fn span(inbound: &Inbound) -> tracing::Span {
     let at = &inbound.conversation;
     let message_id = &inbound.message_id;
     tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id, message_id)
-}
-
-/// Waits until what could not be committed can be again.
-async fn healed(health: &mut watch::Receiver<Health>) {
-    while health.changed().await.is_ok() {
-        if *health.borrow_and_update() == Health::Well {
-            return;
-        }
-    }
-    std::future::pending().await
 }
 
 fn check(inbound: &Inbound) -> Result<(), Failure> {
@@ -296,43 +234,24 @@ impl Inner {
         if row.inbound.text != inbound.text {
             return Err(Failure::of(Code::IdempotencyConflict).origin("gateway"));
         }
-        let (outcome, before) = match row.outcome {
-            Some(outcome) if row.settled || self.is_told_by_caller(&inbound) => return Ok(outcome),
-            Some(outcome) if row.caller_tells => (outcome, Before::PerhapsByCaller),
-            Some(outcome) => (outcome, Before::Perhaps),
-            None => {
-                let outcome = match deaf {
-                    Some(other) => other.refuse(),
-                    None => self.act(&row.inbound, row.files).await?,
-                };
-                // From here on it waits for word that they were told, or that nobody is there any more to tell them.
-                let caller_tells = self.is_told_by_caller(&inbound);
-                let (said, kept) = (row.inbound.clone(), outcome.clone());
-                let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
-                self.store.write("inbox_record", record).await?;
-                self.show(&row.inbound, &outcome);
-                if caller_tells {
-                    return Ok(outcome);
-                }
-                (outcome, Before::Nobody)
-            }
+        if let Some(outcome) = row.outcome {
+            return Ok(outcome);
+        }
+        let outcome = match deaf {
+            Some(other) => other.refuse(),
+            None => self.act(&row.inbound, row.files).await?,
         };
-        let told = self.tell(&row.inbound, &outcome, row.received_at_ms, before).await?;
-        let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
-        let (said, kept) = (row.inbound, outcome.clone());
-        let settle = move |tx: &crate::store::Tx<'_>| {
-            for reply in &told {
-                replies::ended(tx, &reply.nonce, Some(&reply.message.message_id))?;
-                if hears_itself {
-                    said::remember(tx, &said.conversation, &reply.message.message_id)?;
-                }
-                if let (true, Some(asks), Some(session)) = (reply.has_buttons, kept.asks(), kept.prompted()) {
-                    buttons::keep(tx, &said.conversation, session, &reply.message, &asks.about)?;
-                }
-            }
-            inbox::settle(tx, &said, &kept)
-        };
-        self.store.write("inbox_settle", settle).await?;
+        // From here on it is taken, and waits for word that they were told, or that nobody is there any more to tell them.
+        let caller_tells = self.is_told_by_caller(&inbound);
+        let (said, kept) = (row.inbound.clone(), outcome.clone());
+        let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
+        // Known before whoever tells it can find it.
+        self.untold.is_new(&row.inbound, !caller_tells);
+        if let Err(error) = self.store.write("inbox_record", record).await {
+            self.untold.is_new(&row.inbound, false);
+            return Err(error.into());
+        }
+        self.show(&row.inbound, &outcome);
         Ok(outcome)
     }
 

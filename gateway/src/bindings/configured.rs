@@ -13,7 +13,7 @@ use crate::core::request::{CloseRequest, Configured, SpawnRequest};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::store::inbox::Inbound;
+use crate::store::inbox::{Answer, Inbound};
 use crate::store::{Store, bindings, commands, configured};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -139,9 +139,14 @@ impl ConfiguredBindings {
         if let Some(done) = &after {
             self.close(done, key).await?;
         }
+        let since = (inbound.answer == Answer::ByMessage).then_some(inbound.message_id.as_str());
+        let metadata = made.metadata(since);
         let session_key = match to {
             Some(session_key) => session_key,
-            None => self.service.spawn(request(&at, entry, (next, &made)), key.clone()).await?.session_key,
+            None => {
+                let spawn = request(&at, entry, (next, metadata.clone()));
+                self.service.spawn(spawn, key.clone()).await?.session_key
+            }
         };
         let request = BindRequest {
             session_key,
@@ -149,7 +154,7 @@ impl ConfiguredBindings {
             placement: Some(Placement::Here),
             by: SYSTEM.to_owned(),
             windows: BindingWindows::default(),
-            made: Some(made),
+            made: Some(metadata),
             key: key.clone(),
         };
         let bound = self.bindings.bind(request).await?;
@@ -162,7 +167,7 @@ impl ConfiguredBindings {
 pub(crate) fn request(
     at: &ConversationRef,
     entry: Binding,
-    (next, made): (SessionKey, &Made),
+    (next, metadata): (SessionKey, String),
 ) -> SpawnRequest {
     SpawnRequest {
         agent: entry.agent,
@@ -177,7 +182,7 @@ pub(crate) fn request(
         author: SYSTEM.to_owned(),
         interactive: true,
         spawned_by: None,
-        configured: Some(Configured { session_key: next, metadata: made.metadata(), backend: entry.backend }),
+        configured: Some(Configured { session_key: next, metadata, backend: entry.backend }),
     }
 }
 

@@ -14,7 +14,6 @@ pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
 use crate::core::binding::{Placement, Stale, renewed, unmade};
-use crate::core::configured::Made;
 use crate::core::policy::BindingWindows;
 use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
@@ -39,9 +38,9 @@ pub(crate) struct BindRequest {
     pub(crate) by: String,
     /// How long it lasts; in place of another binding that one's windows stay (D5).
     pub(crate) windows: BindingWindows,
-    /// What the configuration made it from, if it was not a person: then nobody asks the channel whether it can be
-    /// there, and no window of another binding is kept.
-    pub(crate) made: Option<Made>,
+    /// What the configuration made it from, if it was not a person ([`Made::metadata`](crate::core::configured::Made::metadata)):
+    /// then nobody asks the channel whether it can be there, and no window of another binding is kept.
+    pub(crate) made: Option<String>,
     /// Under this key it is done once.
     pub(crate) key: IdempotencyKey,
 }
@@ -335,7 +334,7 @@ fn bind(
     };
     let new = BindingRow { target_kind, ..new_binding(at.clone(), &session_key, &by, windows, now) };
     let new = match &made {
-        Some(made) => BindingRow { metadata: made.metadata(), ..new },
+        Some(metadata) => BindingRow { metadata: metadata.clone(), ..new },
         None => new,
     };
     let found = match placement {

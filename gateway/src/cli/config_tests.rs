@@ -168,7 +168,7 @@ fn configured(loaded: &Loaded) -> String {
     let Some(found) = find(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
     let made = Made::of(found.entry).unwrap();
     let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
-    format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, &made)))
+    format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, made.metadata(None))))
 }
 
 /// A turn with a hidden tool call, lines of a kind that nobody knows, one of them twice, and a long text.

@@ -17,6 +17,8 @@ use sha2::{Digest as _, Sha256};
 
 /// Under which a binding's row says what it was made from.
 const METADATA: &str = "configured";
+/// Under which it says which message had it made; the store reads it when it writes the row.
+const SINCE: &str = "since";
 /// As much of a name as a session's key shows.
 const SHOWN_CHARS: usize = 32;
 /// As many bytes of the conversation's hash as a session's key shows.
@@ -56,9 +58,10 @@ impl Made {
         serde_json::from_value(metadata.get_mut(METADATA)?.take()).ok()
     }
 
-    /// For a binding's row.
-    pub(crate) fn metadata(&self) -> String {
-        serde_json::json!({ METADATA: self }).to_string()
+    /// For a binding's row. With the message that had it made, where it has an id that grows: what was said after that
+    /// one and before the row was written is read too.
+    pub(crate) fn metadata(&self, since: Option<&str>) -> String {
+        serde_json::json!({ METADATA: self, SINCE: since }).to_string()
     }
 
     /// What is different, in the names of the keys.

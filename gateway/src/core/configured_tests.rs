@@ -114,7 +114,8 @@ fn what_a_row_was_made_from_is_read_again() {
         backend: Some("direct".to_owned()),
         ..entry("a", "c", "codex")
     });
-    assert_eq!(Made::read(&made.metadata()), Some(made));
+    assert_eq!(Made::read(&made.metadata(Some("17"))), Some(made.clone()));
+    assert_eq!(Made::read(&made.metadata(None)), Some(made));
     for other in ["{}", "", "{\"configured\": 1}", "{\"configured\": {\"home\": \"c\"}}"] {
         assert_eq!(Made::read(other), None, "{other}");
     }
@@ -130,7 +131,7 @@ fn d15_what_is_done_before_a_message_is_routed() {
     let parent_was = Binding { agent: AgentName::parse("gemini").ok(), ..parent.clone() };
     let (own, thread, plain) = ([now.clone()], [parent.clone()], []);
     let both = [now.clone(), parent.clone()];
-    let of = |entry: &Binding| made(entry).metadata();
+    let of = |entry: &Binding| made(entry).metadata(None);
     let person = || "{}".to_owned();
     let under = |state, from: &Binding, busy| {
         Some(Under { session_key: key("k:old"), state, made: Some(made(from)), busy })
@@ -273,7 +274,7 @@ proptest! {
         parent in prop::option::of(Just("up")),
     ) {
         let at = at("a", "c", parent);
-        let row_before = before.as_ref().map(|before| row("k", made(before).metadata()));
+        let row_before = before.as_ref().map(|before| row("k", made(before).metadata(None)));
         let binding = row_before.as_ref().map(|row| (row, Target::Known(SessionState::Idle)));
         let after = match decide(&table, &at, Seen { binding, busy: false, under: None }) {
             Act::Leave => return Ok(()),
@@ -284,7 +285,7 @@ proptest! {
             Act::Bind(bind) => {
                 // Never is the session that is bound to the one that is closed.
                 prop_assert!(bind.after.is_none_or(|done| Some(done.session_key) != bind.to));
-                Some(row("k2", bind.made.metadata()))
+                Some(row("k2", bind.made.metadata(None)))
             }
         };
         let binding = after.as_ref().map(|row| (row, Target::Known(SessionState::Idle)));

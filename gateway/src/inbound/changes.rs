@@ -22,14 +22,26 @@ use tokio::sync::watch;
 const SUGGESTIONS_MAX: usize = 25;
 /// Sessions that are looked through for those that are somebody's.
 const SESSIONS_MAX: u32 = 1_000;
+/// Why a change to a message waits.
+pub(super) const UNDONE: &str = "the message is kept and not done yet";
+
+/// What a message became.
+enum Became {
+    /// This run; and whether it is a command.
+    Run(SessionKey, RunId, bool),
+    /// Nothing yet: what may become of it is known once it is done. Whether it is a command.
+    Undone(bool),
+    /// Nothing that could be changed.
+    Nothing,
+}
 
 impl Inbox for Inlet {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
         Box::pin(async move {
             let by_caller = message.answer == Answer::ByCaller;
             let is_private = command::parse(&message.text).is_some_and(|command| command.is_private());
-            let failure = match self.accept(message).await {
-                Ok(outcome) if by_caller => return Offered::Taken(said_of(&outcome, is_private)),
+            let failure = match self.taken(message).await {
+                Ok((outcome, _)) if by_caller => return Offered::Taken(said_of(&outcome, is_private)),
                 Ok(_) => return Offered::Taken(Said::default()),
                 Err(failure) => failure,
             };
@@ -213,13 +225,16 @@ impl Inner {
         message_id: &str,
         change: QueuedChange,
     ) -> Result<Amended, Failure> {
-        let Some((session, run_id, is_command)) = self.prompted(at, message_id).await? else {
-            return Ok(Amended::NotOurs);
+        // What a command says is not what its prompt says.
+        let is_no_word = |is_command| is_command && matches!(change, QueuedChange::Reword(_));
+        let (session, run_id) = match self.became(at, message_id).await? {
+            Became::Run(_, _, is_command) | Became::Undone(is_command) if is_no_word(is_command) => {
+                return Ok(Amended::NotOurs);
+            }
+            Became::Run(session, run_id, _) => (session, run_id),
+            Became::Undone(_) => return Ok(Amended::Later { why: UNDONE.to_owned() }),
+            Became::Nothing => return Ok(Amended::NotOurs),
         };
-        if is_command && matches!(change, QueuedChange::Reword(_)) {
-            // What it says is not what its prompt says.
-            return Ok(Amended::NotOurs);
-        }
         // Done again it is the same: there is nothing to be remembered under a key of its own.
         let now = self.service.queued(&session, run_id, change, IdempotencyKey::mint()).await?;
         Ok(match now {
@@ -228,20 +243,19 @@ impl Inner {
         })
     }
 
-    /// The run that a message became, and whether it is a command.
-    async fn prompted(
-        &self,
-        at: &ConversationRef,
-        message_id: &str,
-    ) -> Result<Option<(SessionKey, RunId, bool)>, Failure> {
+    /// What a message became. One that is being taken is taken: that is asked in the turn of its conversation.
+    async fn became(&self, at: &ConversationRef, message_id: &str) -> Result<Became, Failure> {
         let (at, id) = (at.clone(), message_id.to_owned());
         let Some(row) = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await? else {
-            return Ok(None);
+            return Ok(Became::Nothing);
         };
         let is_command = command::parse(&row.inbound.text).is_some();
         Ok(match row.outcome {
-            Some(Outcome::Prompted { session_key, run_id, .. }) => Some((session_key, run_id, is_command)),
-            _ => None,
+            Some(Outcome::Prompted { session_key, run_id, .. }) => {
+                Became::Run(session_key, run_id, is_command)
+            }
+            None if !row.settled && row.inbound.answer == Answer::ByMessage => Became::Undone(is_command),
+            _ => Became::Nothing,
         })
     }
 

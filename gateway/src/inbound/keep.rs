@@ -19,7 +19,8 @@ const COMMIT: Duration = Duration::from_millis(500);
 /// Why what was kept is not done.
 const NOT_HEARD: &str = "not-acknowledged";
 
-type Key = (ConversationRef, String);
+/// A message: its conversation, and the channel's id of it.
+pub(super) type Key = (ConversationRef, String);
 
 /// What whoever brought it is at.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ impl Claims {
     }
 }
 
-fn key_of(inbound: &Inbound) -> Key {
+pub(super) fn key_of(inbound: &Inbound) -> Key {
     (lane_of(&inbound.conversation), inbound.message_id.clone())
 }
 

@@ -15,8 +15,9 @@ pub(crate) const COLUMNS: &str = "binding_key, channel, account_id, thread_id, c
 
 const INSERT: &str = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, channel_id, \
     session_key, target_kind, status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, \
-    end_reason, verbosity) VALUES (:binding_key, :channel, :account_id, :thread_id, :channel_id, :session_key, :target_kind, \
-    :status, :bound_by, :bound_at, :last_activity_at, :idle_ms, :max_age_ms, :metadata_json, :end_reason, :verbosity)";
+    end_reason, verbosity, backfilled_through) VALUES (:binding_key, :channel, :account_id, :thread_id, \
+    :channel_id, :session_key, :target_kind, :status, :bound_by, :bound_at, :last_activity_at, :idle_ms, :max_age_ms, :metadata_json, :end_reason, :verbosity, \
+    json_extract(:metadata_json, '$.since'))";
 
 /// Reads a row of [`COLUMNS`].
 ///
@@ -45,7 +46,7 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
     })
 }
 
-/// Inserts a binding.
+/// Inserts a binding. One that the configuration made was read up to the message that had it made.
 ///
 /// # Errors
 /// [`StoreError::ConversationBound`] when it is active and the conversation has an active one.

@@ -416,7 +416,7 @@ pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> R
     Ok(())
 }
 
-/// Messages that something is still to be done about, the oldest first.
+/// Messages that something is still to be done about, or told, the oldest first.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
@@ -425,4 +425,63 @@ pub(crate) fn unsettled(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>,
         "SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, rowid LIMIT ?1"
     );
     all(db, &sql, [Int(rows_max)], from_row)
+}
+
+/// The conversations that these are of, the one with the oldest first. Without the ones around them.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, StoreError> {
+    const SQL: &str = "SELECT channel, account_id, conversation_id FROM acp_inbox INDEXED BY acp_inbox_received \
+        WHERE state = 'received' GROUP BY channel, account_id, conversation_id ORDER BY min(created_at)";
+    all(db, SQL, [], |row| {
+        Ok(ConversationRef {
+            channel: row.get("channel")?,
+            account_id: row.get("account_id")?,
+            conversation_id: row.get("conversation_id")?,
+            parent_conversation_id: None,
+        })
+    })
+}
+
+/// Those of one conversation about which nothing was done yet, the oldest first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn undone(
+    db: &Connection,
+    at: &ConversationRef,
+    rows_max: u64,
+) -> Result<Vec<InboxRow>, StoreError> {
+    left(db, at, "outcome_json IS NULL", rows_max)
+}
+
+/// Those of one conversation of which it is still to be told what was done, and that, the oldest first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn untold(
+    db: &Connection,
+    at: &ConversationRef,
+    rows_max: u64,
+) -> Result<Vec<(InboxRow, Outcome)>, StoreError> {
+    let rows = left(db, at, "outcome_json IS NOT NULL", rows_max)?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|mut row| Some((row.outcome.take()?, row)))
+        .map(|(it, row)| (row, it))
+        .collect())
+}
+
+fn left(
+    db: &Connection,
+    at: &ConversationRef,
+    which: &str,
+    rows_max: u64,
+) -> Result<Vec<InboxRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_inbox INDEXED BY acp_inbox_received WHERE state = 'received' AND channel = ?1 \
+         AND account_id = ?2 AND conversation_id = ?3 AND {which} ORDER BY created_at, rowid LIMIT ?4"
+    );
+    all(db, &sql, params![at.channel, at.account_id, at.conversation_id, Int(rows_max)], from_row)
 }

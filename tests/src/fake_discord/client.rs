@@ -450,7 +450,7 @@ impl FakeDiscord {
 
 /// What goes wrong.
 impl FakeDiscord {
-    /// A fault of requests to a route, as `POST /channels/{}/messages`; `*` for all.
+    /// A fault of requests to a route, as `POST /channels/{}/messages`, or to one with what stands there; `*` for all.
     pub fn rest_fault(&self, route: &str, when: When, fate: RestFate) {
         self.tell(&Order::RestFault { fault: RestFault { route: route.to_owned(), when, fate } });
     }

@@ -158,7 +158,8 @@ fn query_of(query: Option<&str>) -> BTreeMap<String, String> {
 async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
     let (is_away, fate) = app.act(|machine, _| {
         let route = classify(&call.method, &call.path).map_or("unknown", |route| route.name);
-        let fate = machine.faults.request(route);
+        let exact = format!("{} /{}", call.method, call.path.join("/"));
+        let fate = machine.faults.request(route, &exact);
         if let Some(fate) = &fate {
             machine.tally.rest_fate(route, fate);
         }

@@ -27,4 +27,5 @@ mod stage;
 mod suggest;
 mod threads;
 mod tokens;
+mod untold;
 mod verbosity;

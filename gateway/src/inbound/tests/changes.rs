@@ -1,5 +1,6 @@
 //! What channels bring in besides new messages: edits, deletes, clicks, files, and what happens to conversations.
 
+use super::super::changes::UNDONE;
 use super::*;
 use crate::channel::{
     Amended, AnswerShown, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place,
@@ -9,6 +10,7 @@ use crate::core::files;
 use crate::core::project::actions::of_queued;
 use crate::core::rows::BindingStatus;
 use crate::store::{bindings, buttons, codec};
+use std::time::Duration;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -62,6 +64,34 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
     let words = amended(&inlet, "m4", Some("/acp steer look here")).await;
     assert_eq!(words, Amended::NotOurs, "no prompt says the command itself");
     assert_eq!(amended(&inlet, "m4", None).await, Amended::Done);
+}
+
+/// What was kept before a kill and could not be done yet is no stranger: what is changed about it waits until it is done.
+#[tokio::test]
+async fn c14_what_is_taken_back_before_it_was_done_is_taken_back_after() {
+    let (_dir, _store, fake, inlet) = bound_ground().await;
+    let later = || Amended::Later { why: UNDONE.to_owned() };
+    for said in [message("m1", "hello"), message("m2", "/acp steer look"), by_caller("i1", "/acp steer look")]
+    {
+        inlet.inner.commit(&said).await.unwrap();
+    }
+    for (id, text, want) in [
+        ("m1", None, later()),
+        ("m1", Some("less"), later()),
+        ("m2", None, later()),
+        ("m2", Some("/acp steer here"), Amended::NotOurs),
+        // It has no message that could be changed.
+        ("i1", None, Amended::NotOurs),
+    ] {
+        assert_eq!(amended(&inlet, id, text).await, want, "{id} {text:?}");
+    }
+    assert_eq!(fake.effects(), Vec::<String>::new());
+    inlet.resume().await.unwrap();
+    for id in ["m1", "m2"] {
+        assert_eq!(amended(&inlet, id, None).await, Amended::Done, "{id}");
+    }
+    let dropped = fake.effects().iter().filter(|it| it.ends_with("Drop Done")).count();
+    assert_eq!(dropped, 2);
 }
 
 /// Told in the conversation a message that waits has buttons, which are kept until they mean nothing.

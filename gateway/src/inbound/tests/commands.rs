@@ -449,7 +449,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, 0, Before::Nobody).await.unwrap();
+                inlet.inner.tell(&said, &first, 0, crate::inbound::tell::Before::Nobody).await.unwrap();
             }
             // In the meantime, by another message.
             store

@@ -3,6 +3,7 @@
 
 use super::fake::{Party, inlet_of, party};
 use super::*;
+use crate::channel::{Inbox, Placed};
 use crate::core::configured::Made;
 use std::path::Path;
 
@@ -82,6 +83,40 @@ async fn d15_a_crash_while_it_is_bound_binds_it_once() {
     assert!(acted.text().starts_with("demo works here now"), "{acted:?}");
     assert_eq!(bound(&store).await.len(), 1);
     assert_eq!(fake.said(), ["hello"]);
+}
+
+/// What was said right behind the first message is read from that one on, if the gateway is killed before it has it: that
+/// is in the transaction that binds. What a person binds begins when they do.
+#[tokio::test]
+async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it_made() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), None).await;
+    let fake = Fake::new(&store);
+    fake.configure(ROOM);
+    let inlet = super::inlet(&store, &fake);
+    let mark = async || match inlet.place(conversation("c")).await {
+        Placed::At(place) => place.backfilled_through,
+        other => panic!("{other:?}"),
+    };
+    // A kill between the transaction that makes the session and what follows.
+    let loaded = fake.config();
+    let entry = loaded.config.bindings[0].clone();
+    let made = Made::of(&entry).unwrap();
+    let session = SessionKey::parse("agent:demo:acp:early").unwrap();
+    let early = (session.clone(), made.metadata(Some("1")));
+    let request = crate::bindings::configured::request(&conversation("c"), entry, early);
+    fake.spawn(request, IdempotencyKey::mint()).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("1"));
+    Scribe::claim(&store, &session).await.close().await;
+    inlet.accept(message("5", "hello")).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("5"), "with a new session");
+    inlet.accept(message("6", &format!("/focus {}", key()))).await.unwrap();
+    assert_eq!(mark().await, None, "what was said before is not theirs");
+    inlet.accept(message("7", "/unfocus")).await.unwrap();
+    inlet.accept(message("8", "hello")).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("8"), "with a session that is there");
+    inlet.accept(message("9", "more")).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("8"), "messages alone do not move it");
 }
 
 /// Another directory in the configuration: the old session is closed, the next takes its place, and both are said.

@@ -6,6 +6,7 @@ use super::*;
 use crate::channel::{Claim, Inbox, Kept, Offered};
 use crate::store::codec;
 use std::sync::mpsc;
+use std::time::Duration;
 
 async fn claimed(inlet: &Inlet, said: &Inbound) -> Claim {
     match inlet.keep_first(said.clone(), PATIENCE).await {

@@ -93,7 +93,7 @@ pub enum When {
 /// A fault of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RestFault {
-    /// Which route, as `POST /channels/{}/messages`; `*` for all.
+    /// Which route, as `POST /channels/{}/messages`, or with what stands there; `*` for all.
     pub route: String,
     /// How often.
     pub when: When,
@@ -143,11 +143,12 @@ impl Faults {
         }
     }
 
-    /// What becomes of a request to this route. The first fault that strikes decides.
-    pub fn request(&mut self, route: &str) -> Option<RestFate> {
+    /// What becomes of a request to this route, which is `exact` with what stands in it. The first fault that strikes
+    /// decides.
+    pub fn request(&mut self, route: &str, exact: &str) -> Option<RestFate> {
         let dice = &mut self.dice;
         let fate = self.rest.iter_mut().find_map(|fault| {
-            let named = fault.route == "*" || fault.route == route;
+            let named = ["*", route, exact].contains(&fault.route.as_str());
             (named && strikes(&mut fault.when, dice)).then_some(fault.fate)
         });
         self.rest.retain(|fault| fault.when != When::Next(0));

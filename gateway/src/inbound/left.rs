@@ -1,0 +1,261 @@
+//! What is left to be done or told of what people said: after a restart, or because the store or the channel was away.
+//!
+//! In each conversation one at a time tells what was done and not told, in the order of the messages. Nobody who brings a
+//! message waits for that, and no conversation waits for another one.
+
+use super::keep::{Key, key_of};
+use super::tell::Before;
+use super::{Inlet, Inner, lane_of, span};
+use crate::core::rows::ConversationRef;
+use crate::error::Failure;
+use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
+use crate::store::{Health, StoreError, buttons, replies, said};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+/// How many messages of a conversation are looked at in one go.
+const ROWS: u64 = 256;
+/// In how many conversations at once something that was left is taken up.
+const AT_ONCE: usize = 64;
+/// First and longest pause before messages that could not be settled are taken up again, in milliseconds.
+const RETRY_MS: (u64, u64) = (1_000, 30_000);
+
+/// What was done and not told yet.
+#[derive(Debug, Default)]
+pub(super) struct Untold(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where somebody is at it, and whether there is more since they looked.
+    busy: HashMap<ConversationRef, bool>,
+    /// What this process did and nobody has begun to tell.
+    new: HashSet<Key>,
+}
+
+impl Untold {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is done just now, so that nobody can have told it.
+    pub(super) fn is_new(&self, inbound: &Inbound, is_so: bool) {
+        let (mut state, key) = (self.lock(), key_of(inbound));
+        if is_so {
+            state.new.insert(key)
+        } else {
+            state.new.remove(&key)
+        };
+    }
+
+    /// Somebody begins to tell it. Whether they are the first.
+    fn is_first(&self, inbound: &Inbound) -> bool {
+        self.lock().new.remove(&key_of(inbound))
+    }
+}
+
+/// Somebody who tells what was not told in a conversation.
+struct Telling<'a> {
+    inner: &'a Inner,
+    at: ConversationRef,
+    is_over: bool,
+}
+
+impl<'a> Telling<'a> {
+    /// None where somebody is at it: they look again before they end.
+    fn begin(inner: &'a Inner, at: &ConversationRef) -> Option<Self> {
+        let at = lane_of(at);
+        match inner.untold.lock().busy.entry(at.clone()) {
+            Entry::Occupied(mut there) => {
+                there.insert(true);
+                None
+            }
+            Entry::Vacant(free) => {
+                free.insert(false);
+                Some(Self { inner, at, is_over: false })
+            }
+        }
+    }
+
+    /// Whether there is more since they looked; if not, they are done.
+    fn has_more(&mut self) -> bool {
+        let mut state = self.inner.untold.lock();
+        let has_more = state.busy.insert(self.at.clone(), false).unwrap_or(false);
+        if !has_more {
+            state.busy.remove(&self.at);
+            self.is_over = true;
+        }
+        has_more
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // It could not be told: later, with what came since.
+            self.inner.untold.lock().busy.remove(&self.at);
+            self.inner.left.notify_one();
+        }
+    }
+}
+
+impl Inlet {
+    /// At start, before any channel is opened: takes up messages that something is still to be done about, or told. How
+    /// many were settled.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
+        let places = self.inner.store.read("inbox_unsettled", inbox::unsettled_in).await?;
+        let (mut settled, mut each) = (0, JoinSet::new());
+        for at in places {
+            if each.len() >= AT_ONCE {
+                settled += ended(each.join_next().await);
+            }
+            let inner = Arc::clone(&self.inner);
+            each.spawn(async move { inner.take_up(&at).await });
+        }
+        while let Some(done) = each.join_next().await {
+            settled += ended(Some(done));
+        }
+        Ok(settled)
+    }
+
+    /// Takes up again what could not be settled (a full disk, a channel that takes nothing), until it is or `stop`.
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        self.inner.left.notify_one();
+        let mut health = self.inner.store.health();
+        let mut pause_ms = RETRY_MS.0;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.inner.left.notified() => {}
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+                () = healed(&mut health) => {}
+            }
+            pause_ms = (pause_ms * 2).min(RETRY_MS.1);
+            // What is left at the end is taken up by the next start.
+            let is_settled = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                is_settled = self.settles_all() => is_settled,
+            };
+            if is_settled {
+                pause_ms = RETRY_MS.0;
+            } else {
+                self.inner.left.notify_one();
+            }
+        }
+    }
+
+    /// Takes up what was left. Whether nothing is left after that but what somebody is at.
+    async fn settles_all(&self) -> bool {
+        let Ok(settled) = self.resume().await else { return false };
+        if settled > 0 {
+            tracing::info!(settled, "messages that had to wait were settled");
+        }
+        let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, ROWS));
+        let is_held = |row: &InboxRow| self.inner.claims.is_held(&row.inbound);
+        left.await.is_ok_and(|rows| rows.iter().all(is_held))
+    }
+}
+
+/// How many were settled by a task that has ended.
+fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
+    let settled = task.transpose().map_err(|error| {
+        tracing::error!(%error, "the task of a conversation ended out of order");
+    });
+    settled.ok().flatten().unwrap_or(0)
+}
+
+/// Waits until what could not be committed can be again.
+async fn healed(health: &mut watch::Receiver<Health>) {
+    while health.changed().await.is_ok() {
+        if *health.borrow_and_update() == Health::Well {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+impl Inner {
+    /// Does and tells what is left in a conversation. How many messages were settled.
+    async fn take_up(&self, at: &ConversationRef) -> usize {
+        let of = at.clone();
+        let undone = self.store.read("inbox_undone", move |db| inbox::undone(db, &of, ROWS)).await;
+        // Whoever brought it is at it.
+        let is_left = |row: &InboxRow| !self.claims.is_held(&row.inbound);
+        for row in undone.unwrap_or_default().into_iter().filter(is_left) {
+            let message_id = row.inbound.message_id.clone();
+            let around = span(&row.inbound);
+            if let Err(failure) = self.take(row.inbound).instrument(around).await {
+                tracing::warn!(message_id, %failure, "a message of before waits on");
+            }
+        }
+        self.tell_left(at).await
+    }
+
+    /// Tells what was done in a conversation and not told yet, unless somebody is at that. How many messages were settled.
+    pub(super) async fn tell_left(&self, at: &ConversationRef) -> usize {
+        let mut settled = 0;
+        let Some(mut telling) = Telling::begin(self, at) else { return settled };
+        loop {
+            let of = at.clone();
+            let untold = self.store.read("inbox_untold", move |db| inbox::untold(db, &of, ROWS)).await;
+            let Ok(rows) = untold else { return settled };
+            let (is_page, before) = (rows.len() as u64 == ROWS, settled);
+            for (row, outcome) in rows {
+                if self.is_told_by_caller(&row.inbound) {
+                    continue;
+                }
+                let (message_id, around) = (row.inbound.message_id.clone(), span(&row.inbound));
+                if let Err(failure) = self.tell_one(row, outcome).instrument(around).await {
+                    // What came of later ones is not told before it.
+                    tracing::info!(message_id, %failure, "what came of a message is told later");
+                    return settled;
+                }
+                settled += 1;
+            }
+            let goes_on = is_page && settled > before;
+            if !goes_on && !telling.has_more() {
+                return settled;
+            }
+        }
+    }
+
+    /// Tells what came of a message, and settles it.
+    async fn tell_one(&self, row: InboxRow, outcome: Outcome) -> Result<(), Failure> {
+        let before = match (self.untold.is_first(&row.inbound), row.caller_tells) {
+            (true, _) => Before::Nobody,
+            (false, true) => Before::PerhapsByCaller,
+            (false, false) => Before::Perhaps,
+        };
+        let told = self.tell(&row.inbound, &outcome, row.received_at_ms, before).await?;
+        let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
+        let said = row.inbound;
+        let settle = move |tx: &crate::store::Tx<'_>| {
+            for reply in &told {
+                replies::ended(tx, &reply.nonce, Some(&reply.message.message_id))?;
+                if hears_itself {
+                    said::remember(tx, &said.conversation, &reply.message.message_id)?;
+                }
+                if let (true, Some(asks), Some(session)) =
+                    (reply.has_buttons, outcome.asks(), outcome.prompted())
+                {
+                    buttons::keep(tx, &said.conversation, session, &reply.message, &asks.about)?;
+                }
+            }
+            inbox::settle(tx, &said, &outcome)
+        };
+        self.store.write("inbox_settle", settle).await.map_err(Failure::from)
+    }
+}

@@ -1,0 +1,172 @@
+//! What was done about a message and cannot be told: it waits by itself, and holds up nothing that people say or take back.
+
+use super::fake::inlet_of;
+use super::*;
+use crate::channel::{Amended, Inbox, Offered};
+use std::time::Duration;
+
+const BUSY: [&str; 2] = ["The agent is busy: queued behind 1.", "The agent is busy: queued behind 2."];
+const IDLE: &str = "Nothing runs and nothing waits in agent:demo:acp:1.";
+
+/// What a channel does with what is said in the conversation `c`; everything else is said at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Takes,
+    Refuses,
+    Stalls,
+}
+
+/// A channel with a mood, which shows what it has.
+struct Moody {
+    mood: watch::Sender<Mood>,
+    said: StdMutex<Vec<(String, String)>>,
+    looked: StdMutex<u32>,
+}
+
+impl Moody {
+    fn new(mood: Mood) -> Arc<Self> {
+        Arc::new(Self {
+            mood: watch::Sender::new(mood),
+            said: StdMutex::default(),
+            looked: StdMutex::default(),
+        })
+    }
+
+    fn said_in(&self, at: &str) -> Vec<String> {
+        let said = self.said.lock().unwrap();
+        said.iter().filter(|(there, _)| there == at).map(|(_, text)| text.clone()).collect()
+    }
+}
+
+impl Channel for Moody {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::new(Unit::Bytes, 4_000)
+    }
+
+    fn normal(&self) -> Destination {
+        Destination::Hint
+    }
+
+    fn send<'a>(
+        &'a self,
+        at: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, SendOutcome> {
+        Box::pin(async move {
+            let mut mood = self.mood.subscribe();
+            if at.conversation_id == "c" {
+                let now = *mood.wait_for(|mood| *mood != Mood::Stalls).await.unwrap();
+                if now == Mood::Refuses {
+                    return SendOutcome::Rejected { why: "status 503".to_owned(), again: true };
+                }
+            }
+            let mut said = self.said.lock().unwrap();
+            said.push((at.conversation_id.clone(), message.text.clone()));
+            SendOutcome::Sent { message_id: said.len().to_string() }
+        })
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        at: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::Reply<'a, Lookup> {
+        Box::pin(async move {
+            *self.looked.lock().unwrap() += 1;
+            let said = self.said.lock().unwrap();
+            let it = (at.conversation_id.clone(), message.text.clone());
+            let number = said.iter().position(|said| *said == it);
+            number.map_or(Lookup::Absent, |number| Lookup::Found { message_id: (number + 1).to_string() })
+        })
+    }
+}
+
+async fn ground(mood: Mood) -> (tempfile::TempDir, Store, Arc<Fake>, Arc<Moody>, Inlet) {
+    let (dir, store, fake, _) = bound_ground().await;
+    let channel = Moody::new(mood);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    (dir, store, fake, channel, inlet)
+}
+
+async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(Duration::from_secs(60), it).await;
+    done.unwrap_or_else(|_| panic!("{what} is held up"))
+}
+
+async fn nothing_is_left(store: &Store) {
+    crate::tests::eventually("everything is told", || async {
+        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        left.is_empty().then_some(())
+    })
+    .await;
+}
+
+/// Whatever is done with a reply: messages, commands and what is taken back go on, and later each reply comes once, in
+/// the order of the messages.
+#[tokio::test]
+async fn c14_a_reply_that_cannot_be_given_holds_up_nothing() {
+    for mood in [Mood::Stalls, Mood::Refuses] {
+        let (_dir, store, fake, channel, inlet) = ground(mood).await;
+        let taken = Offered::Taken(crate::channel::Said::default());
+        for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "less"), ("m4", "/acp cancel")] {
+            let offered = soon(text, inlet.offer(message(id, text))).await;
+            assert_eq!(offered, taken, "{mood:?} {text}");
+        }
+        assert_eq!((fake.said().len(), fake.cancels.lock().unwrap().len()), (3, 1), "{mood:?}");
+        let deleted = soon("a deletion", inlet.deleted(conversation("c"), "m2".to_owned())).await;
+        assert_eq!(deleted, Amended::Done, "{mood:?}");
+        assert_eq!(soon("it again", inlet.offer(message("m2", "more"))).await, taken, "{mood:?}");
+        assert_eq!(channel.said_in("c"), Vec::<String>::new(), "{mood:?}");
+        let stop = CancellationToken::new();
+        let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+        channel.mood.send_replace(Mood::Takes);
+        nothing_is_left(&store).await;
+        assert_eq!(channel.said_in("c"), [BUSY[0], BUSY[1], IDLE], "{mood:?}");
+        stop.cancel();
+        keeping.await.unwrap();
+    }
+}
+
+/// What cannot be told in one conversation keeps no other one from being told what was left there.
+#[tokio::test]
+async fn what_cannot_be_told_in_one_conversation_holds_up_no_other() {
+    let (_dir, store, _fake, channel, inlet) = ground(Mood::Stalls).await;
+    for (id, at) in [("m1", "c"), ("m2", "d"), ("m3", "c"), ("m4", "e")] {
+        let said = Inbound { conversation: conversation(at), ..message(id, "/acp cancel") };
+        inlet.inner.commit(&said).await.unwrap();
+        let outcome =
+            Outcome::Command { session_key: None, run_id: None, text: format!("told {id}"), is_shown: false };
+        store.write("record", move |tx| inbox::record(tx, &said, &outcome, false)).await.unwrap();
+    }
+    let resumed = inlet.clone();
+    let resuming = tokio::spawn(async move { resumed.resume().await.unwrap() });
+    crate::tests::eventually("the others are told", || async {
+        let told = [channel.said_in("d"), channel.said_in("e")];
+        (told == [["told m2"], ["told m4"]]).then_some(())
+    })
+    .await;
+    assert_eq!(channel.said_in("c"), Vec::<String>::new());
+    channel.mood.send_replace(Mood::Takes);
+    assert_eq!(soon("the rest", resuming).await.unwrap(), 4);
+    assert_eq!(channel.said_in("c"), ["told m1", "told m3"]);
+    assert_eq!(*channel.looked.lock().unwrap(), 4, "an earlier process may have told each of them");
+    nothing_is_left(&store).await;
+}
+
+/// Whoever is at telling finds what was done meanwhile; that it is new is known, and it is not looked for.
+#[tokio::test]
+async fn what_is_done_while_something_is_told_is_told_by_the_same_hand() {
+    let (_dir, store, _fake, channel, inlet) = ground(Mood::Stalls).await;
+    for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "/acp cancel")] {
+        soon(text, inlet.offer(message(id, text))).await;
+    }
+    // Nobody keeps what is left: whoever tells the first one is all there is.
+    channel.mood.send_replace(Mood::Takes);
+    nothing_is_left(&store).await;
+    assert_eq!(channel.said_in("c"), [BUSY[0], IDLE]);
+    assert_eq!(*channel.looked.lock().unwrap(), 0);
+}

@@ -1,0 +1,86 @@
+//! Conversations that take no word from the bot, and what is said there meanwhile.
+
+use crate::stage::{Stage, texts, untagged};
+use acp_tests::fake_discord::core::faults::{EventFate, RestFate, When};
+use acp_tests::house::{AGENT, GATEWAY};
+use acp_tests::wait::{LONG, SOON, until};
+
+const BUSY: &str = "say Begun.\nwait_cancel";
+
+/// Waits until everything that people said is dealt with, and told.
+fn settled(stage: &Stage) {
+    until(LONG, "everything is told", || {
+        let db = stage.house.world.journal(GATEWAY);
+        let sql = "SELECT count(*) FROM acp_inbox WHERE state = 'received'";
+        db.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|left| left == 0)
+    });
+}
+
+/// Discord takes no message for one thread: what people say, take back and command there holds, other threads go on, and
+/// after that everything is told once.
+#[test]
+fn c11_r_a_thread_that_takes_no_word_holds_up_nothing() {
+    let stage = Stage::new(&[], "");
+    let [thread, other] = [stage.spawn(), stage.spawn()];
+    stage.fake.post(stage.ann, thread, BUSY);
+    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let create = format!("POST /channels/{thread}/messages");
+    stage.fake.rest_fault(&create, When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
+    let [withdrawn, _kept] = ["say withdrawn", "say kept"].map(|text| {
+        let id = stage.fake.post(stage.ann, thread, text);
+        stage.reacted(id, thread, "⏳");
+        id
+    });
+    stage.fake.delete(withdrawn);
+    until(LONG, "it is taken back", || stage.house.gateway_log().contains("a deletion was taken"));
+    stage.fake.post(stage.ann, other, "say elsewhere");
+    stage.answers(other, &["elsewhere"]);
+    stage.fake.post(stage.ann, thread, "/acp cancel");
+    until(LONG, "the next turn runs", || stage.house.prompts_received("say kept") == 1);
+    until(LONG, "it ends", || stage.house.agent_events("turn_end").len() == 3);
+    let replies = ["queued behind 1", "queued behind 2", "was asked to stop"];
+    let told = texts(&stage.told(thread));
+    let is_reply = |text: &String| replies.iter().any(|part| text.contains(part));
+    assert!(!told.iter().any(is_reply), "nothing can be said there: {told:#?}");
+    stage.fake.clear_faults();
+    until(LONG, "it is answered", || stage.finals(thread).iter().any(|text| text == "kept"));
+    settled(&stage);
+    let mut told: Vec<String> =
+        texts(&stage.told(thread)).iter().map(|text| untagged(text).to_owned()).collect();
+    for part in replies {
+        assert_eq!(told.iter().filter(|text| text.contains(part)).count(), 1, "{part}: {told:#?}");
+    }
+    let count = told.len();
+    told.sort();
+    told.dedup();
+    assert_eq!(told.len(), count, "nothing is told twice: {told:#?}");
+    assert_eq!(stage.house.prompts_received("say withdrawn"), 0);
+    stage.end();
+}
+
+/// A message behind the one that has a channel of the configuration bound, which is never told of: it is read all the
+/// same, although it is older than the binding.
+#[test]
+fn d15_r_what_is_said_right_behind_the_first_word_is_not_lost() {
+    let stage = Stage::new(&[], "");
+    let path = stage.house.world.path("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
+    let cwd = stage.house.world.dir("work/project").display().to_string();
+    let entry = format!(
+        "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
+         cwd = \"{cwd}\"\n",
+        stage.channel
+    );
+    stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
+    stage.reload();
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    let lock = stage.locked();
+    stage.fake.post(stage.ann, stage.channel, "say one");
+    stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
+    stage.fake.post(stage.ann, stage.channel, "say two");
+    assert_eq!(stage.fake.tally().event_faults.get("drop"), Some(&1));
+    drop(lock);
+    stage.answers(stage.channel, &["one", "two"]);
+    assert_eq!(["say one", "say two"].map(|text| stage.house.prompts_received(text)), [1, 1]);
+    stage.end();
+}
