@@ -43,6 +43,11 @@ impl BoundDeliveryRouter {
         self.channels.get(at).is_ok_and(|channel| !channel.can_edit())
     }
 
+    /// Whether Markdown is read in a conversation.
+    pub(crate) fn reads_markdown(&self, at: &ConversationRef) -> bool {
+        self.channels.get(at).is_ok_and(|channel| channel.reads_markdown())
+    }
+
     /// Where a message of a conversation goes.
     ///
     /// # Errors

@@ -5,7 +5,8 @@ use super::{Asked, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
 use crate::core::command::gate::Standing;
 use crate::core::policy::Policy;
-use crate::core::rows::{BindingRow, BindingStatus, SessionRow};
+use crate::core::project::unmarked;
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
 use crate::core::when::utc;
@@ -56,22 +57,24 @@ impl Commands {
             return Ok("There are no sessions. /acp spawn starts one.".to_owned());
         }
         let around = self.service.circumstances().await?;
+        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
         for row in &rows {
             let mark = if current.as_ref() == Some(&row.session_key) { '*' } else { '-' };
-            text.push_str(&format!("\n{mark} {}", session_line(row, &around)));
+            text.push_str(&format!("\n{mark} {}", session_line(row, &around, is_markdown)));
         }
         Ok(text)
     }
 
     /// `/acp status`
-    pub(super) async fn status(&self, session: &SessionKey) -> Result<String, Failure> {
+    pub(super) async fn status(&self, at: &ConversationRef, session: &SessionKey) -> Result<String, Failure> {
         let row = self.service.session(session).await?;
         let runs = self.service.runs(session, RUNS_MAX).await?;
         let expiry = self.service.expiry(session).await?;
         let key = session.clone();
         let bindings = self.store.read("status", move |db| crate::store::bindings::of_session(db, &key));
-        let mut text = status_text(&row, &bindings.await?, expiry.as_ref());
+        let is_markdown = self.router.reads_markdown(at);
+        let mut text = status_text(&row, &bindings.await?, expiry.as_ref(), is_markdown);
         let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();
         let running = runs.iter().find(|run| run.state == RunState::Running);
         let turn = running.map_or_else(|| "none".to_owned(), |run| run.run_id.to_string());
@@ -79,7 +82,7 @@ impl Commands {
         let pending = self.service.pending_permissions(session).await?;
         if !pending.is_empty() {
             text.push('\n');
-            text.push_str(&permissions::pending_text(&pending));
+            text.push_str(&permissions::pending_text(&pending, is_markdown));
         }
         Ok(text)
     }
@@ -89,7 +92,8 @@ impl Commands {
         let rows = self.visible(asked).await?;
         let around = self.service.circumstances().await?;
         let views = self.service.agents().await?;
-        Ok(agents_text(&rows, &around, &views))
+        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        Ok(agents_text(&rows, &around, &views, is_markdown))
     }
 
     /// `/acp doctor`
@@ -130,14 +134,14 @@ fn places(bindings: &[BindingRow]) -> String {
     if all.is_empty() { "unbound".to_owned() } else { format!("bound to {}", all.join(", ")) }
 }
 
-fn name(row: &SessionRow) -> &str {
-    row.label.as_deref().unwrap_or(row.agent.as_str())
+fn name(row: &SessionRow, is_markdown: bool) -> String {
+    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| unmarked(label, is_markdown))
 }
 
-fn session_line(row: &SessionRow, around: &Circumstances) -> String {
+fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> String {
     let mut text = format!(
         "{} ({}, {}, {}, {}) {}",
-        name(row),
+        name(row, is_markdown),
         row.mode.word(),
         row.state,
         row.backend,
@@ -156,10 +160,15 @@ fn session_line(row: &SessionRow, around: &Circumstances) -> String {
     text
 }
 
-fn status_text(row: &SessionRow, bindings: &[BindingRow], expiry: Option<&Expiry>) -> String {
+fn status_text(
+    row: &SessionRow,
+    bindings: &[BindingRow],
+    expiry: Option<&Expiry>,
+    is_markdown: bool,
+) -> String {
     let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
     if let Some(label) = &row.label {
-        let _ = write!(text, ", called {label}");
+        let _ = write!(text, ", called {}", unmarked(label, is_markdown));
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
     let _ = write!(text, "\n{}", places(bindings));
@@ -206,16 +215,22 @@ fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn agents_text(rows: &[SessionRow], around: &Circumstances, views: &[AgentView]) -> String {
+fn agents_text(
+    rows: &[SessionRow],
+    around: &Circumstances,
+    views: &[AgentView],
+    is_markdown: bool,
+) -> String {
     let (busy, rest): (Vec<_>, Vec<_>) = rows.iter().partition(|row| {
         around.running.contains_key(&row.session_key) || around.queued.contains_key(&row.session_key)
     });
     let bound = rest.into_iter().filter(|row| around.bindings.contains_key(&row.session_key));
     let mut text = String::from(if busy.is_empty() { "No agent works." } else { "At work:" });
     for row in busy {
-        text.push_str(&format!("\n- {}", session_line(row, around)));
+        text.push_str(&format!("\n- {}", session_line(row, around, is_markdown)));
     }
-    let bound: Vec<String> = bound.map(|row| format!("\n- {}", session_line(row, around))).collect();
+    let bound: Vec<String> =
+        bound.map(|row| format!("\n- {}", session_line(row, around, is_markdown))).collect();
     if !bound.is_empty() {
         let _ = write!(text, "\nBound and at rest:{}", bound.concat());
     }

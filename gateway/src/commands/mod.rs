@@ -138,8 +138,8 @@ impl Commands {
             Act::Close { ending, discard } => self.close(asked, session, (ending, discard)).await?,
             Act::New => self.new_conversation(asked, session).await?,
             Act::Set(setting) => self.set(asked, session, setting).await?,
-            Act::Status => self.status(session).await?,
-            Act::Permissions => self.pending(session).await?,
+            Act::Status => self.status(&asked.inbound.conversation, session).await?,
+            Act::Permissions => self.pending(&asked.inbound.conversation, session).await?,
             Act::Answer(_) => return self.answer(asked, &meant).await,
         };
         self.said(asked, text).await

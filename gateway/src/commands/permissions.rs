@@ -3,9 +3,10 @@
 use super::{Asked, Commands, Meant, usage};
 use crate::core::command::{AnswerArgs, Verdict};
 use crate::core::link::{PermissionOption, Wanted};
-use crate::core::permission::{named, short_id};
+use crate::core::permission::{NOT_PENDING, named, short_id};
 use crate::core::project::actions::{About, settled_line};
-use crate::core::rows::{PermissionRow, PermissionState};
+use crate::core::project::{quoted, unmarked};
+use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::root_key;
 use crate::store::inbox::Outcome;
@@ -29,8 +30,13 @@ pub(super) struct Choice {
 
 impl Commands {
     /// `/acp permissions` without a mode
-    pub(super) async fn pending(&self, session: &SessionKey) -> Result<String, Failure> {
-        Ok(pending_text(&self.service.pending_permissions(session).await?))
+    pub(super) async fn pending(
+        &self,
+        at: &ConversationRef,
+        session: &SessionKey,
+    ) -> Result<String, Failure> {
+        let pending = self.service.pending_permissions(session).await?;
+        Ok(pending_text(&pending, self.router.reads_markdown(at)))
     }
 
     /// Which question `/acp allow`, `deny` or `answer` means, and which option of it.
@@ -41,14 +47,16 @@ impl Commands {
         args: &AnswerArgs,
     ) -> Result<Choice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
+        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         let row = match pick_permission(&pending, args.permission.as_deref()) {
             Ok(row) => row,
             Err(text) => {
-                let text = self.settled(session, args.permission.as_deref()).await?.unwrap_or(text);
-                return Err(usage(text).detail("PERMISSION_NOT_PENDING"));
+                let text =
+                    self.settled(session, args.permission.as_deref(), is_markdown).await?.unwrap_or(text);
+                return Err(usage(text).detail(NOT_PENDING));
             }
         };
-        let option = pick_option(options_of(row), &args.verdict).map_err(usage)?;
+        let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
         // The question may be on its way still. Where its message cannot say it a notice after it does, whenever that is.
@@ -63,13 +71,18 @@ impl Commands {
     }
 
     /// What is said to whoever answers a permission of this session that is settled: how, and by whom.
-    async fn settled(&self, session: &SessionKey, wanted: Option<&str>) -> Result<Option<String>, Failure> {
+    async fn settled(
+        &self,
+        session: &SessionKey,
+        wanted: Option<&str>,
+        is_markdown: bool,
+    ) -> Result<Option<String>, Failure> {
         let Some(wanted) = wanted.filter(|wanted| named(wanted).is_some()).map(str::to_owned) else {
             return Ok(None);
         };
         let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
         let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
-        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row, false))))
+        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row, is_markdown))))
     }
 
     /// `/acp allow`, `deny`, `answer`
@@ -78,7 +91,8 @@ impl Commands {
         let key = root_key(asked.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
         self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        let (text, is_shown) = (format!("Answered: {}.", choice.name), choice.is_shown);
+        let name = quoted(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
+        let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
     }
 }
@@ -99,7 +113,7 @@ fn title_of(row: &PermissionRow) -> &str {
 }
 
 /// The questions that wait, with the numbers to answer them by.
-pub(super) fn pending_text(pending: &[PermissionRow]) -> String {
+pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> String {
     let mut text = String::from(if pending.is_empty() {
         "The agent waits for nothing."
     } else {
@@ -107,9 +121,10 @@ pub(super) fn pending_text(pending: &[PermissionRow]) -> String {
     });
     for row in pending {
         // Writing into a String cannot fail.
-        let _ = write!(text, "\n- {} (id {})", title_of(row), short_id(&row.permission_id()));
+        let title = unmarked(title_of(row), is_markdown);
+        let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
         for (number, option) in (1..).zip(options_of(row)) {
-            let _ = write!(text, "\n  {number}. {}", option.name);
+            let _ = write!(text, "\n  {number}. {}", unmarked(&option.name, is_markdown));
         }
     }
     text
@@ -142,6 +157,7 @@ fn pick_permission<'a>(
 fn pick_option<'a>(
     options: &'a [PermissionOption],
     verdict: &Verdict,
+    is_markdown: bool,
 ) -> Result<&'a PermissionOption, String> {
     let of_kind = |kinds: [&str; 2]| {
         kinds.into_iter().find_map(|kind| options.iter().find(|option| option.kind == kind))
@@ -155,8 +171,10 @@ fn pick_option<'a>(
         }),
     };
     found.ok_or_else(|| {
-        let names: Vec<String> =
-            (1..).zip(options).map(|(number, option)| format!("{number}. {}", option.name)).collect();
+        let listed = |(number, option): (u32, &PermissionOption)| {
+            format!("{number}. {}", quoted(&option.name, is_markdown))
+        };
+        let names: Vec<String> = (1..).zip(options).map(listed).collect();
         format!("The agent offers no such option. Use /acp answer with one of: {}.", names.join(", "))
     })
 }

@@ -51,7 +51,11 @@ fn options_are_picked_by_kind_number_or_id() {
         ("number too high", &both[..], by("5"), None),
         ("nothing", &both[..0], Verdict::Allow, None),
     ] {
-        assert_eq!(pick_option(options, &verdict).ok().map(|option| option.id.as_str()), want, "{what}");
+        assert_eq!(
+            pick_option(options, &verdict, true).ok().map(|option| option.id.as_str()),
+            want,
+            "{what}"
+        );
     }
 }
 
@@ -87,6 +91,26 @@ fn a_whole_id_never_means_another_permission() {
 fn lists_say_the_numbers_to_answer_with() {
     let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
     let want = format!("The agent waits for:\n- Write (id {id})\n  1. Name of y\n  2. Name of n");
-    assert_eq!(pending_text(&[pending(1)]), want);
-    assert_eq!(pending_text(&[]), "The agent waits for nothing.");
+    assert_eq!(pending_text(&[pending(1)], true), want);
+    assert_eq!(pending_text(&[], true), "The agent waits for nothing.");
+    // What an agent calls things changes nothing of the list.
+    let mut hostile = pending(1);
+    let options = vec![PermissionOption {
+        id: "y".to_owned(),
+        name: "**x** @everyone\n  2. <https://a.b>".to_owned(),
+        kind: "allow_once".to_owned(),
+    }];
+    let told = pick_option(&options, &Verdict::Option("7".to_owned()), true);
+    hostile.ask.what =
+        Wanted::Permission { title: "`Write`\n- Read".to_owned(), tool_kind: None, options: options.clone() };
+    for (is_markdown, title, name) in [
+        (true, "\\`Write\\` - Read", "\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>"),
+        (false, "`Write` - Read", "**x** @everyone   2. <https://a.b>"),
+    ] {
+        let want = format!("The agent waits for:\n- {title} (id {id})\n  1. {name}");
+        assert_eq!(pending_text(&[hostile.clone()], is_markdown), want);
+    }
+    let name = "“\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>”";
+    let want = format!("The agent offers no such option. Use /acp answer with one of: 1. {name}.");
+    assert_eq!(told.unwrap_err(), want);
 }

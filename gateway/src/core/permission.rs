@@ -9,6 +9,8 @@ use crate::core::project::nonce_of;
 use crate::core::rows::{NonInteractive, PermissionMode};
 use acp_shared::ids::LeaseId;
 
+/// The detail of a refusal of an answer: no question waits for it.
+pub(crate) const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
 /// How many letters and digits a permission's short name has.
 const SHORT_ID_CHARS: usize = 4;
 

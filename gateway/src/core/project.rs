@@ -12,6 +12,7 @@ mod excerpt;
 mod files;
 mod footer;
 mod lines;
+mod names;
 pub(crate) mod question;
 mod style;
 pub(crate) mod tag;
@@ -20,6 +21,7 @@ pub(crate) use actions::Asks;
 pub(crate) use body::Body;
 pub(crate) use digest::RunDigest;
 pub(crate) use files::{File, FileRef};
+pub(crate) use names::{quoted, unmarked};
 pub(crate) use style::{Shows, Style, Styles};
 
 use crate::core::event::{EventKind, EventRow};

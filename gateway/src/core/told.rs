@@ -13,7 +13,8 @@ pub(crate) fn told(failure: &Failure) -> String {
     format!("{message}{code}\nNext: {}", next(failure))
 }
 
-fn next(failure: &Failure) -> &'static str {
+/// What to do next about a failure, for those who may not hear what happened.
+pub(crate) fn next(failure: &Failure) -> &'static str {
     step(failure.code, failure.detail_code.as_deref())
 }
 

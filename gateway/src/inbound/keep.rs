@@ -4,8 +4,12 @@
 
 use super::{Inlet, Inner, check, lane_of};
 use crate::channel::{AnswerShown, Claim, Kept, PartKind};
-use crate::core::command::{self, Command};
+use crate::core::command::{self, Act, Command};
+use crate::core::permission::{NOT_PENDING, named};
+use crate::core::project::quoted;
 use crate::core::rows::ConversationRef;
+use crate::core::told;
+use crate::error::Failure;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::inbox::{self, Inbound, Outcome};
 use crate::store::{StoreError, Tx};
@@ -147,9 +151,7 @@ impl Inlet {
             }
         }
     }
-}
 
-impl Inlet {
     /// See [`crate::channel::Inbox::told`].
     pub(super) async fn was_told(&self, message: Inbound, answer: Option<AnswerShown>) -> bool {
         let said = message.clone();
@@ -188,8 +190,8 @@ impl Inner {
 
 /// What a conversation is told of a slash command or a click whose answer nobody else gave, or perhaps nobody:
 /// `caller_tells` when it was done in time and only its answer may be missing. What is for one person alone is not said
-/// there.
-pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool) -> String {
+/// there. `is_markdown`: whether it is read there.
+pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_markdown: bool) -> String {
     let command = command::parse(&inbound.text);
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
     let is_refused = matches!(outcome, Outcome::Refused { .. });
@@ -199,16 +201,29 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool) -> 
         (true, false) => "was done, and whoever used it may not have been told",
         (true, true) => "could not be done, and whoever used it may not have been told",
     };
-    let what = format!("`{}` of {} {became}", words.join(" "), inbound.author);
+    let what = format!("`{}` of {} {became}", words.join(" "), quoted(&inbound.author, is_markdown));
     let is_private = command.as_ref().is_some_and(Command::is_private);
     let changes = matches!(&command, Some(Command::On { act, .. }) if act.changes());
     let said = outcome.text();
     match outcome {
         Outcome::Ignored { .. } => String::new(),
-        Outcome::Refused { .. } if is_private => format!("{what}: use it again."),
+        Outcome::Refused { failure, .. } if is_private => {
+            // What happened is for them alone; what helps is the same for everybody.
+            let over = over(command.as_ref(), failure).unwrap_or_default();
+            format!("{what}{over}. Next: {}", told::next(failure))
+        }
         Outcome::Refused { .. } => format!("{what}: {said}"),
         _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
         _ if is_private || said.is_empty() => format!("{what}."),
         _ => format!("{what}: {said}"),
     }
+}
+
+/// Why an answer to a question does not help however often it is given: a press names its question, which is over; what was
+/// typed may have meant none or several.
+fn over(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
+    let Some(Command::On { act: Act::Answer(args), .. }) = command else { return None };
+    let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());
+    let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };
+    (failure.detail_code.as_deref() == Some(NOT_PENDING)).then_some(text)
 }

@@ -54,13 +54,15 @@ impl Inner {
         if outcome.is_shown() {
             return Ok(said);
         }
-        let text = match inbound.answer {
-            Answer::ByMessage => outcome.text(),
-            Answer::ByCaller => late(inbound, outcome, before == Before::PerhapsByCaller).into(),
-        };
         let Ok(channel) = self.channels.get(&inbound.conversation) else {
             tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
             return Ok(said);
+        };
+        let text = match inbound.answer {
+            Answer::ByMessage => outcome.text(),
+            Answer::ByCaller => {
+                late(inbound, outcome, before == Before::PerhapsByCaller, channel.reads_markdown()).into()
+            }
         };
         let kind =
             if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };

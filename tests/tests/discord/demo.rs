@@ -40,7 +40,7 @@ impl Talk<'_> {
         let asked = self.stage.said(self.thread, about);
         assert_eq!(labels(&asked), ["Allow", "Allow from now on", "Reject"]);
         self.stage.press(self.stage.boss, &asked, label);
-        self.stage.shows(&asked, &format!("Answered: {label} (boss)."));
+        self.stage.shows(&asked, &format!("Answered: “{label}” (by “boss”)."));
     }
 }
 

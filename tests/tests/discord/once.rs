@@ -12,8 +12,8 @@ use serde_json::json;
 const CALLBACK: &str = "POST /interactions/{}/{}/callback";
 const BUSY: &str = "say Begun.\nwait_cancel";
 const EDIT: &str = "PATCH /webhooks/{}/{}/messages/@original";
-const LOST: &str = "`/acp cancel` of ann was done, and whoever used it may not have been told.";
-const TOLD: &str = "`/acp cancel` of ann could only be done now.";
+const LOST: &str = "`/acp cancel` of “ann” was done, and whoever used it may not have been told.";
+const TOLD: &str = "`/acp cancel` of “ann” could only be done now.";
 
 fn busy() -> (Stage, Id) {
     let stage = Stage::new(&[], "");
@@ -55,7 +55,7 @@ fn is_told(stage: &Stage, thread: Id, words: &str) {
     stage.said(thread, words);
     stage.fake.post(stage.ann, thread, "say next");
     until(SOON, "the next one is answered", || stage.finals(thread).last().is_some_and(|it| it == "next"));
-    let told = stage.told(thread).iter().filter(|it| it.content.contains("`/acp cancel` of ann")).count();
+    let told = stage.told(thread).iter().filter(|it| it.content.contains("`/acp cancel` of “ann”")).count();
     assert_eq!(told, 1);
 }
 
@@ -102,10 +102,15 @@ fn c14_r_a_command_that_was_done_is_told_after_a_kill() {
 #[test]
 fn c14_r_an_answer_that_is_refused_is_told_in_the_thread() {
     let (stage, thread) = busy();
-    stage.fake.rest_fault(EDIT, When::Next(1), RestFate::ErrorBefore { status: 404 });
+    stage.fake.rest_fault(EDIT, When::Next(1), RestFate::ErrorBefore { status: 400 });
     let used = stage.command(stage.ann, thread, "acp cancel", &[]);
     is_told(&stage, thread, LOST);
     settled(&stage, &used);
+    let original = stage.fake.interaction(used.id).original_id;
+    until(SOON, "nothing is left that still works on it", || {
+        let all = stage.fake.whole_transcript();
+        !all.iter().any(|it| Some(it.id) == original && it.flags & LOADING != 0 && it.deleted_ms.is_none())
+    });
     stage.end();
 }
 

@@ -30,10 +30,10 @@ fn what_became_of_a_question_is_told_once_whoever_answers() {
     let key = stage.key(thread);
     let mut asked_for = Vec::new();
     for (number, says) in (1..).zip([
-        "Answered: allow once (boss).",
-        "Answered: reject once (boss).",
-        "Answered: allow always (boss).",
-        "Answered: reject once (",
+        "Answered: “allow once” (by “boss”).",
+        "Answered: “reject once” (by “boss”).",
+        "Answered: “allow always” (by “boss”).",
+        "Answered: “reject once” (by “",
         "Over without an answer (the turn was stopped).",
     ]) {
         stage.fake.post(stage.ann, thread, &format!("say On it. \npermission Step {number}"));
@@ -73,7 +73,7 @@ fn a_question_that_nobody_answers_says_so() {
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "permission Step 1");
     let asked = stage.said(thread, "Step 1");
-    is_over(&stage, &asked, "Nobody answered in time: reject once.");
+    is_over(&stage, &asked, "Nobody answered in time: “reject once”.");
     until(SOON, "the turn is over", || stage.finals(thread).len() == 1);
     assert_eq!(ends(&stage, thread), [asked.id]);
     stage.end();

@@ -18,24 +18,24 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// Answers that may wait to be given again. Those beyond are told in the conversation at once.
 pub(super) const REPEATS_MAX: usize = 32;
 
-/// What somebody is to be told of what they asked for.
-pub(super) struct Owed {
-    /// As long as this is held, nobody else tells it.
-    claim: Claim,
+/// What somebody is to be told of what they asked for: what came of it where there is a claim; otherwise that it is done
+/// later, and told then.
+pub(super) struct ToTell {
+    /// As long as this is held, nobody else does it or tells it.
+    claim: Option<Claim>,
     /// What they asked for.
     message: Inbound,
     /// What they are to be told.
     pub(super) said: Said,
-    /// Whether that is what came of it: otherwise it is done later, and told then.
-    is_done: bool,
     until: Instant,
 }
 
-impl Owed {
+impl ToTell {
     pub(super) fn new(claim: Claim, message: Inbound, said: Result<Said, Said>, begun: Instant) -> Self {
-        let is_done = said.is_ok();
+        // What is done later is done by others, as soon as it can be, however long the answer takes.
+        let claim = said.is_ok().then_some(claim);
         let said = said.unwrap_or_else(|not_yet| not_yet);
-        Self { claim, message, said, is_done, until: begun + ANSWERABLE }
+        Self { claim, message, said, until: begun + ANSWERABLE }
     }
 }
 
@@ -64,34 +64,45 @@ fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
 
 impl Inner {
     /// Gives an answer, and keeps that it was given. `give` makes one attempt; a message that stays in the conversation is
-    /// named by `shown`.
+    /// named by `shown`. Where it was not given, the sign that it is worked on goes too.
     pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
         &self,
         inbox: &dyn Inbox,
         at: &Interaction,
-        owed: Owed,
+        due: ToTell,
         twice: Twice,
         give: impl Fn() -> F,
         shown: impl FnOnce(&Posted) -> Option<AnswerShown>,
     ) {
-        match given(&self.repeats, owed.until, twice, give).await {
-            Ok(posted) if owed.is_done => self.was_told(inbox, owed, shown(&posted)).await,
-            // Nobody holds it from here on: the gateway does it, and says so.
+        match given(&self.repeats, due.until, twice, give).await {
+            Ok(posted) if due.claim.is_some() => self.was_told(inbox, due, shown(&posted)).await,
+            // Nobody holds it: the gateway does it, and says so.
             Ok(_) => {}
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
+                drop(due);
+                if twice == Twice::Same && !matches!(fault, Fault::Uncertain { .. }) {
+                    self.works_no_more(at).await;
+                }
             }
         }
     }
 
+    /// Takes away the sign that a command is worked on.
+    pub(super) async fn works_no_more(&self, at: &Interaction) {
+        if let Err(fault) = self.rest.delete_original(at.application, &at.token).await {
+            tracing::debug!(%fault, interaction = %at.id, "the sign that a command is worked on may stay");
+        }
+    }
+
     /// Keeps that somebody was told. While that cannot be kept nobody else may tell it.
-    pub(super) async fn was_told(&self, inbox: &dyn Inbox, owed: Owed, answer: Option<AnswerShown>) {
+    pub(super) async fn was_told(&self, inbox: &dyn Inbox, due: ToTell, answer: Option<AnswerShown>) {
         let mut pause = PAUSE.0;
-        while !inbox.told(owed.message.clone(), answer.clone()).await && Instant::now() + pause < owed.until {
+        while !inbox.told(due.message.clone(), answer.clone()).await && Instant::now() + pause < due.until {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
         }
-        drop(owed.claim);
+        drop(due.claim);
     }
 }
 
@@ -121,8 +132,29 @@ async fn given<T, F: Future<Output = Result<T, Fault>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::rows::ConversationRef;
     use acp_discord::rest::Rejection;
     use std::cell::{Cell, RefCell};
+    use std::sync::Arc;
+
+    /// What is done later must not wait for its answer, which may be tried for minutes.
+    #[test]
+    fn only_what_was_done_is_held_until_it_is_told() {
+        let said = Said::default;
+        for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
+            let held = Arc::new(());
+            let claim = Claim { is_new: true, _held: Box::new(Arc::clone(&held)) };
+            let at = ConversationRef {
+                channel: "discord".to_owned(),
+                account_id: "main".to_owned(),
+                conversation_id: "7".to_owned(),
+                parent_conversation_id: None,
+            };
+            let message = Inbound::new(at, "1".to_owned(), "ann".to_owned(), "/acp cancel".to_owned());
+            let due = ToTell::new(claim, message, said, Instant::now());
+            assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);
+        }
+    }
 
     fn rejected(meaning: Meaning) -> Fault {
         let why = String::new();

@@ -7,7 +7,7 @@
 //! Discord heard, or a kill came between) is told in the conversation.
 
 use super::Inner;
-use super::answers::{Owed, Twice};
+use super::answers::{ToTell, Twice};
 use super::render::{self, body};
 use super::slash::{specs, typed};
 use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
@@ -47,8 +47,8 @@ impl Inner {
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
         let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
-        let Some(owed) = self.taken(inbox, at, text, &later).await else { return };
-        let said = &owed.said;
+        let Some(due) = self.taken(inbox, at, text, &later).await else { return };
+        let said = &due.said;
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
         let has_buttons = !said.actions.is_empty();
@@ -57,7 +57,7 @@ impl Inner {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
             has_buttons.then_some(AnswerShown { message_id, text })
         };
-        self.answer(inbox, at, owed, Twice::Same, give, shown).await;
+        self.answer(inbox, at, due, Twice::Same, give, shown).await;
     }
 
     /// A click: the command that stands in the button.
@@ -75,14 +75,14 @@ impl Inner {
         if let Some(why) = self.closed_to(at) {
             return self.refuse(at, &why).await;
         }
-        let Some(owed) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
-        let said = &owed.said;
+        let Some(due) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let said = &due.said;
         if said.text.is_empty() || said.shown {
-            return self.was_told(inbox, owed, None).await;
+            return self.was_told(inbox, due, None).await;
         }
         let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
-        self.answer(inbox, at, owed, Twice::Shown, give, |_| None).await;
+        self.answer(inbox, at, due, Twice::Shown, give, |_| None).await;
     }
 
     /// Suggestions while somebody types.
@@ -121,14 +121,14 @@ impl Inner {
         }
     }
 
-    /// Keeps what somebody asked for, acknowledges it and has it done. What they are owed, if nobody else tells it.
+    /// Keeps what somebody asked for, acknowledges it and has it done. What they are to be told, if nobody else tells it.
     async fn taken(
         &self,
         inbox: &dyn Inbox,
         at: &Interaction,
         text: String,
         taken: &Callback,
-    ) -> Option<Owed> {
+    ) -> Option<ToTell> {
         let begun = Instant::now();
         let until = begun + PATIENCE;
         let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
@@ -162,7 +162,7 @@ impl Inner {
         match self.acknowledge(at, taken, claim.is_new()).await {
             Heard::Yes => {
                 let said = self.offer(inbox, at, message.clone()).await;
-                Some(Owed::new(claim, message, said, begun))
+                Some(ToTell::new(claim, message, said, begun))
             }
             Heard::No if claim.is_new() => {
                 let withdrawn = inbox.withdraw(message).await;
@@ -173,10 +173,8 @@ impl Inner {
                 // The conversation is told: nobody knows whether they can be.
                 drop(claim);
                 drop(self.offer(inbox, at, message).await);
-                if let Callback::Later { .. } = taken
-                    && let Err(fault) = self.rest.delete_original(at.application, &at.token).await
-                {
-                    tracing::debug!(%fault, "the sign that a command is worked on may stay");
+                if let Callback::Later { .. } = taken {
+                    self.works_no_more(at).await;
                 }
                 None
             }

@@ -6,7 +6,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::jsonrpc::INTERNAL_ERROR;
 use crate::core::link::{Answer, Ask, PermissionOption, RpcError, Wanted};
-use crate::core::permission::{self, Decision};
+use crate::core::permission::{self, Decision, NOT_PENDING};
 use crate::core::rows::{
     AgentRequestRow, NonInteractive, PermissionRow, PermissionState, RequestState, Settler, Without,
 };
@@ -161,7 +161,7 @@ impl Actor {
         let found = self.permissions.values().find(|row| hears && row.permission_id() == permission_id);
         let Some(row) = found else {
             let text = "This permission is unknown, already settled, or its turn has ended.";
-            return Err(Failure::new(Code::Usage, text).detail("PERMISSION_NOT_PENDING"));
+            return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
         if let Wanted::Permission { options, .. } = &row.ask.what
             && !options.iter().any(|option| option.id == option_id)

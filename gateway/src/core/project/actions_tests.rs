@@ -133,8 +133,8 @@ fn a_message_says_what_became_of_it() {
     let head = "The agent asks for a permission: Write\n1. Yes, once\n";
     for (fate, want) in [
         (Fate::Permission(&pending), None),
-        (Fate::Permission(&yes), Some("Answered: Yes, once (ann).")),
-        (Fate::Permission(&odd), Some("Answered: z (nobody named).")),
+        (Fate::Permission(&yes), Some("Answered: “Yes, once” (by “ann”).")),
+        (Fate::Permission(&odd), Some("Answered: “z” (nobody named).")),
         (Fate::Permission(&over), Some("Nobody answered in time: refused.")),
         (Fate::Gone, Some("It is over.")),
     ] {

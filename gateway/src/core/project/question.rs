@@ -3,8 +3,9 @@
 use crate::core::event::{EventKind, EventRow};
 use crate::core::permission::short_id;
 use crate::core::project::excerpt::{Deed, words_of};
+use crate::core::project::names::{quoted, unmarked};
 use crate::core::project::style::Style;
-use crate::core::project::{OPTIONS_MAX, TITLE_CHARS_MAX, actions, parse};
+use crate::core::project::{OPTIONS_MAX, actions, parse};
 use crate::core::rows::{Settler, Without};
 use crate::core::ttl::span;
 use serde_json::Value;
@@ -32,8 +33,7 @@ pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String 
     if buttons < options.len() {
         for (number, option) in (1..).zip(options) {
             // Writing into a String cannot fail.
-            let _ =
-                write!(rest, "\n{number}. {}", words_of(name_of(option), TITLE_CHARS_MAX, shows.markdown));
+            let _ = write!(rest, "\n{number}. {}", unmarked(name_of(option), shows.markdown));
         }
         let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
     }
@@ -55,7 +55,7 @@ fn head(call: &Value, deed: Option<&Deed>, is_markdown: bool) -> String {
     }
     let kind = given("kind").filter(|kind| *kind != "other" && *kind != title);
     let kind = kind.map(|kind| format!(" ({})", words_of(kind, KIND_CHARS_MAX, is_markdown)));
-    let title = words_of(title, TITLE_CHARS_MAX, is_markdown);
+    let title = unmarked(title, is_markdown);
     let mark = if is_markdown { "**" } else { "" };
     format!("The agent asks for a permission: {mark}{title}{mark}{}", kind.unwrap_or_default())
 }
@@ -121,10 +121,14 @@ fn settler(payload: &Value) -> Settler {
     without.map_or_else(named, Settler::Without)
 }
 
-/// How a permission was settled, and by whom: with the option of this name, or with none.
+/// How a permission was settled, and by whom: with the option of this name, or with none. Names stand in quotes; what settles
+/// without a person never does.
 pub(crate) fn outcome(option: Option<&str>, by: &Settler, is_markdown: bool) -> String {
-    let words = |text: &str| words_of(text, TITLE_CHARS_MAX, is_markdown);
-    let option = option.map(words);
+    let option = option.map(|name| quoted(name, is_markdown));
+    let by_name = |name: &str| match name.trim() {
+        "" => "nobody named".to_owned(),
+        name => format!("by {}", quoted(name, is_markdown)),
+    };
     let why = match (option, by) {
         (Some(option), Settler::Without(Without::Deadline)) => {
             return format!("Nobody answered in time: {option}.");
@@ -132,15 +136,11 @@ pub(crate) fn outcome(option: Option<&str>, by: &Settler, is_markdown: bool) -> 
         (None, Settler::Without(Without::Deadline)) => {
             return "Nobody answered in time: refused.".to_owned();
         }
-        (Some(option), Settler::Person(name)) if name.trim().is_empty() => {
-            return format!("Answered: {option} (nobody named).");
-        }
-        (Some(option), Settler::Person(name)) => return format!("Answered: {option} ({}).", words(name)),
+        (Some(option), Settler::Person(name)) => return format!("Answered: {option} ({}).", by_name(name)),
         (Some(option), Settler::Without(without)) => {
             return format!("Answered: {option} ({}).", without.as_str());
         }
-        (None, Settler::Person(name)) if name.trim().is_empty() => "nobody named".to_owned(),
-        (None, Settler::Person(name)) => words(name),
+        (None, Settler::Person(name)) => by_name(name),
         (None, Settler::Without(without)) => match without {
             Without::Cancel => "the turn was stopped",
             Without::TurnEnded => "the turn has ended",

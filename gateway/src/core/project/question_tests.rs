@@ -102,13 +102,13 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
 #[test]
 fn what_became_of_a_question_is_said_once() {
     let settled_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
-    let said = "The permission is settled. Answered: Yes, once (ann).".to_owned();
+    let said = "The permission is settled. Answered: “Yes, once” (by “ann”).".to_owned();
     assert_eq!(settled(&style(chat()), &settled_by("ann")), None);
     assert_eq!(settled(&style(Shows::default()), &settled_by("ann")), Some(said));
     assert_eq!(settled(&style(Shows::default()), &json!({"permission_id": ID, "without": "policy"})), None);
     // One without a name is in no message that could be changed.
     let nameless = json!({"option_id": "y", "by": "ann"});
-    let said = "The permission is settled. Answered: y (ann).".to_owned();
+    let said = "The permission is settled. Answered: “y” (by “ann”).".to_owned();
     assert_eq!(settled(&style(chat()), &nameless), Some(said));
 }
 
@@ -117,14 +117,22 @@ fn how_a_question_ended_is_said_in_words() {
     let person = |name: &str| Settler::Person(name.to_owned());
     let without = Settler::Without;
     for (option, by, want) in [
-        (Some("Allow"), person("ann"), "Answered: Allow (ann)."),
-        (Some("Allow"), person(""), "Answered: Allow (nobody named)."),
-        (Some("Allow\u{202e}"), person("a\nb"), "Answered: Allow\\u{202e} (a b)."),
+        (Some("Allow"), person("ann"), "Answered: “Allow” (by “ann”)."),
+        (Some("Allow"), person(""), "Answered: “Allow” (nobody named)."),
+        (Some("Allow\u{202e}"), person("a\nb"), "Answered: “Allow\\u{202e}” (by “a b”)."),
         // Whatever somebody is called, they are somebody.
-        (Some("Allow"), person("deadline"), "Answered: Allow (deadline)."),
-        (None, person("cancel"), "Over without an answer (cancel)."),
-        (Some("Allow"), without(Without::Policy), "Answered: Allow (policy)."),
-        (Some("Reject"), without(Without::Deadline), "Nobody answered in time: Reject."),
+        (Some("Allow"), person("the deadline"), "Answered: “Allow” (by “the deadline”)."),
+        (Some("Allow"), person("policy"), "Answered: “Allow” (by “policy”)."),
+        (Some("Allow"), person("nobody named"), "Answered: “Allow” (by “nobody named”)."),
+        (
+            Some("No” (policy). “"),
+            person("ann”). (policy"),
+            "Answered: “No' (policy). '” (by “ann'). (policy”).",
+        ),
+        (None, person("cancel"), "Over without an answer (by “cancel”)."),
+        (Some("Allow"), without(Without::Policy), "Answered: “Allow” (policy)."),
+        (Some("Reject"), without(Without::Deadline), "Nobody answered in time: “Reject”."),
+        (Some("refused"), without(Without::Deadline), "Nobody answered in time: “refused”."),
         (None, without(Without::Deadline), "Nobody answered in time: refused."),
         (None, without(Without::Cancel), "Over without an answer (the turn was stopped)."),
         (None, without(Without::TurnEnded), "Over without an answer (the turn has ended)."),
@@ -134,7 +142,7 @@ fn how_a_question_ended_is_said_in_words() {
         (None, without(Without::Adopted), "Over without an answer (another gateway took over)."),
         (None, without(Without::Nobody), "Over without an answer (nobody can be asked)."),
         (None, person(""), "Over without an answer (nobody named)."),
-        (None, person("else"), "Over without an answer (else)."),
+        (None, person("else"), "Over without an answer (by “else”)."),
     ] {
         assert_eq!(outcome(option, &by, false), want);
     }
@@ -144,8 +152,11 @@ fn how_a_question_ended_is_said_in_words() {
 #[test]
 fn names_are_no_markup() {
     let by = Settler::Person("_ann_ <@1>".to_owned());
-    assert_eq!(outcome(Some("**Yes**"), &by, true), "Answered: \\*\\*Yes\\*\\* (\\_ann\\_ \\<\\@1\\>).");
-    assert_eq!(outcome(Some("**Yes**"), &by, false), "Answered: **Yes** (_ann_ <@1>).");
+    assert_eq!(
+        outcome(Some("**Yes**"), &by, true),
+        "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”)."
+    );
+    assert_eq!(outcome(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
 }
 
 /// Only what is ours at the end goes, whatever the excerpt looks like.

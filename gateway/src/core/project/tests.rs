@@ -222,7 +222,7 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
         Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
-    let said = "The permission is settled. Answered: a (ann).";
+    let said = "The permission is settled. Answered: “a” (by “ann”).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
@@ -234,7 +234,7 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         journal.push(Some(run), EventKind::Permission, asked.clone());
         journal.push(Some(run), EventKind::PermissionSettled, settle("by", "policy"));
     });
-    let said = "The permission is settled. Answered: a (policy).";
+    let said = "The permission is settled. Answered: “a” (by “policy”).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
 }
 

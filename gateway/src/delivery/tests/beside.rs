@@ -55,7 +55,7 @@ async fn lease(store: &Store) {
 #[tokio::test]
 async fn a_question_loses_its_buttons_when_it_is_settled() {
     let rows = [
-        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: Yes (ann)."),
+        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
         (
             asked(PermissionState::Expired, None, Some(Settler::Without(Without::Deadline))),
             "Nobody answered in time: refused.",
@@ -192,8 +192,7 @@ async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
     board.is_fixed.store(true, Ordering::SeqCst);
     put(&store, asked(PermissionState::Answered, Some("y"), person("ann"))).await;
     scribe.event(EventKind::PermissionSettled, json!({"permission_id": id, "option_id": "y"})).await;
-    let text =
-        "A message here could not be changed, and its buttons mean nothing any more. Answered: Yes (ann).";
+    let text = "A message here could not be changed, and its buttons mean nothing any more. Answered: “Yes” (by “ann”).";
     let said = (PartKind::Notice, text.to_owned());
     board.until("what became of it", |shown| shown.get(1) == Some(&said)).await;
     stop.cancel();
@@ -227,7 +226,7 @@ async fn a_long_question_says_what_became_of_it() {
     put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
     let payload = json!({"permission_id": id, "option_id": "y", "by": by});
     scribe.event(EventKind::PermissionSettled, payload).await;
-    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: Yes (aaa");
+    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: “Yes” (by “aaa");
     board.until("the question to say it", says_so).await;
     assert_eq!(board.buttons()[0], Vec::<String>::new());
     stop.cancel();

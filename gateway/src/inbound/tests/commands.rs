@@ -82,7 +82,7 @@ async fn a_typed_answer_is_told_once() {
             shown(&store).await.into_iter().filter(|(kind, _)| kind != "person").collect::<Vec<_>>()
         };
         let outcome = say(&inlet, "/acp allow").await;
-        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: Option y.", is_here));
+        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
         assert_eq!(told().await.len(), usize::from(!is_here));
     }
 }
@@ -103,7 +103,7 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
         let said =
             Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
         let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
-        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: Option y.", is_here));
+        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
         assert_eq!(square.texts().len(), usize::from(!is_here));
     }
 }
@@ -194,14 +194,14 @@ async fn e01_commands_do_what_they_say() {
             "set KEY Defaults",
             "All settings are what configuration says.\nSettings of KEY: SET.",
         ),
-        ("allow", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 y ann", "Answered: Option y."),
+        ("allow", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 y ann", "Answered: “Option y”."),
         (
             "deny 01890a5d",
             "",
             "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann",
-            "Answered: Option n.",
+            "Answered: “Option n”.",
         ),
-        ("answer 2", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann", "Answered: Option n."),
+        ("answer 2", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann", "Answered: “Option n”."),
         ("permissions", "", "", "The agent waits for:\n- Write (id qo2l)\n  1. Option y\n  2. Option n"),
         ("permissions --session other", "2", "", "The agent waits for nothing."),
     ] {

@@ -92,7 +92,7 @@ fn replaced(at: usize, with: Vec<Message>) -> Vec<Message> {
 
 /// A question, of which nothing can be pressed any more.
 fn question(token: &str) -> Message {
-    message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: allow-once (boss)."))
+    message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: “allow-once” (by “boss”)."))
 }
 
 /// A press that a kill kept from being called taken.

@@ -1,0 +1,84 @@
+//! What somebody else chose to call something (a person, an option, a title) in a line of our words: the one place where
+//! such a name is made harmless. It is one line, calls nobody, shows no markup and hides nothing; where it stands among
+//! words that decide (who answered, and how), quotes keep it apart from them.
+
+use crate::core::project::TITLE_CHARS_MAX;
+use crate::core::project::excerpt::words_of;
+
+/// The quotes around a name; a name has none of them.
+const QUOTES: [char; 2] = ['“', '”'];
+
+/// A name that stands alone, as in a list. `is_markdown`: whether the channel reads Markdown.
+pub(crate) fn unmarked(name: &str, is_markdown: bool) -> String {
+    words_of(name, TITLE_CHARS_MAX, is_markdown)
+}
+
+/// A name in a sentence of ours, in quotes, so that nobody takes it for the sentence: whoever is called “the deadline” is
+/// somebody.
+pub(crate) fn quoted(name: &str, is_markdown: bool) -> String {
+    let [open, close] = QUOTES;
+    format!("{open}{}{close}", unmarked(&name.replace(QUOTES, "'"), is_markdown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_name_is_a_name_whatever_it_is() {
+        let long = "x".repeat(900);
+        let cut = format!("“{}…”", "x".repeat(TITLE_CHARS_MAX - 1));
+        for (name, markdown, bare) in [
+            ("ann", "“ann”", "“ann”"),
+            (
+                "**x** @everyone <https://a.b>",
+                r"“\*\*x\*\* \@everyone \<https\://a.b\>”",
+                "“**x** @everyone <https://a.b>”",
+            ),
+            ("`code` ```", r"“\`code\` \`\`\`”", "“`code` ```”"),
+            ("a\n# b\r\n> c", r"“a # b  \> c”", "“a # b  > c”"),
+            (
+                "<@1> ||s|| [a](b) _i_ ~~d~~",
+                r"“\<\@1\> \|\|s\|\| \[a\](b) \_i\_ \~\~d\~\~”",
+                "“<@1> ||s|| [a](b) _i_ ~~d~~”",
+            ),
+            ("ann”). Over (by “bob", "“ann'). Over (by 'bob”", "“ann'). Over (by 'bob”"),
+            ("the deadline", "“the deadline”", "“the deadline”"),
+            ("a\u{202e}b\u{200b}", r"“a\\u{202e}b\\u{200b}”", r"“a\u{202e}b\u{200b}”"),
+            ("\\", r"“\\”", r"“\”"),
+            ("", "“”", "“”"),
+            (&long, &cut, &cut),
+        ] {
+            assert_eq!(
+                (quoted(name, true).as_str(), quoted(name, false).as_str()),
+                (markdown, bare),
+                "{name:?}"
+            );
+        }
+    }
+
+    proptest! {
+        /// However somebody is called, what is in the quotes is one line of text without a mark that means something.
+        #[test]
+        fn a_quoted_name_has_no_markup(
+            name in prop::collection::vec(
+                prop_oneof!["\\PC{0,8}", "[`*_~|<>@:\\[\\]\\\\“”\n\r\t#-]{0,8}", any::<char>().prop_map(String::from)],
+                0..20,
+            ),
+        ) {
+            let name = name.concat();
+            let shown = quoted(&name, true);
+            let inside = shown.strip_prefix('“').and_then(|rest| rest.strip_suffix('”'));
+            let inside = inside.ok_or_else(|| TestCaseError::fail(shown.clone()))?;
+            prop_assert!(!inside.contains(QUOTES) && !inside.chars().any(char::is_control), "{}", shown);
+            prop_assert!(inside.chars().count() <= TITLE_CHARS_MAX, "{}", shown);
+            let mut chars = inside.chars();
+            while let Some(c) = chars.next() {
+                prop_assert!(!"`*_~|<>@[]:".contains(c), "{}", shown);
+                // The closing quote is never what a backslash stands before.
+                prop_assert!(c != '\\' || chars.next().is_some_and(|next| next.is_ascii_punctuation()), "{}", shown);
+            }
+        }
+    }
+}
