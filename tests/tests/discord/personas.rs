@@ -131,7 +131,6 @@ fn c10_r_what_a_webhook_refuses_is_said_by_the_bot() {
     answered(&stage, thread, 4);
     answered(&stage, thread, 5);
     assert_eq!(names(&stage, thread)[3..], [None, None]);
-    assert_eq!(executed(&stage, 403), 1);
     stage.end();
 }
 
@@ -161,7 +160,7 @@ fn c10_r_a_webhook_that_is_refused_and_still_listed_is_not_made_twice() {
     answered(&stage, thread, 2);
     answered(&stage, thread, 3);
     assert_eq!(names(&stage, thread), [&named(1)[..], &[None, None]].concat());
-    assert_eq!((stage.fake.webhooks().len(), executed(&stage, 401)), (1, 1));
+    assert_eq!(stage.fake.webhooks().len(), 1);
     stage.end();
 }
 

@@ -105,12 +105,13 @@ impl Inner {
         for _ in 0..WEBHOOKS_MAX {
             // One that is made in the very moment in which this is given up is found by the next who asks.
             let webhook = match timeout_at(begun_by, self.webhook(home)).await {
-                Ok(Ok(webhook)) => webhook,
+                // It may be known at once, and be late all the same.
+                Ok(Ok(webhook)) if Instant::now() <= begun_by => webhook,
                 Ok(Err(missing)) => {
                     self.has_no_webhook(home, &missing);
                     return None;
                 }
-                Err(_) => {
+                Ok(Ok(_)) | Err(_) => {
                     self.webhooks.rest(home, Instant::now());
                     tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
                     return None;
