@@ -41,6 +41,9 @@ const TITLE_CHARS_MAX: usize = 300;
 const OPTIONS_MAX: usize = 25;
 /// The parts of one row, at most: a limit that makes more of them is too small for conversations.
 const PARTS_MAX: u32 = 100_000;
+/// From this number on parts are said late, about a message that has long been delivered ([`unchanged`]): the one kind that is
+/// on its way behind its conversation's checkpoint.
+pub(crate) const LATE_FROM: u32 = 2 * PARTS_MAX;
 /// States that are seen by what follows them, and not said.
 pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// States of the agent, and of the binding, that are said also where hardly anything is.
@@ -190,7 +193,7 @@ pub(crate) fn unchanged(
     run_id: Option<RunId>,
     text: &str,
 ) -> Option<Part> {
-    let part_no = (part_no < PARTS_MAX).then_some(2 * PARTS_MAX + part_no)?;
+    let part_no = (part_no < PARTS_MAX).then_some(LATE_FROM + part_no)?;
     let became = text.trim_end().rsplit('\n').next().unwrap_or_default();
     Some(Part {
         session_seq,

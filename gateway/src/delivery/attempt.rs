@@ -19,13 +19,16 @@ impl Pass {
         row: &PartRow,
         channel: &dyn Channel,
     ) -> Result<Option<String>, StoreError> {
-        let may = row.persona_at_ms.is_some() || channel.has_personas(&binding.conversation);
+        let was = row.persona_at_ms.is_some();
+        let may = was || channel.has_personas(&binding.conversation);
         if !may || row.part.kind != PartKind::Final || row.part.asks.is_some() {
             return Ok(None);
         }
         let key = binding.session_key.clone();
         let session = self.store.read("delivery_persona", move |db| sessions::get(db, &key)).await?;
-        Ok(session.map(|session| session.label.unwrap_or_else(|| session.agent.to_string())))
+        let name = session.map(|session| session.label.unwrap_or_else(|| session.agent.to_string()));
+        // It is looked for under names whichever that was.
+        Ok(name.or_else(|| was.then(String::new)))
     }
 
     /// One attempt; a part whose fate is unknown is looked for first. `None` when a person put the conversation away:
@@ -69,9 +72,10 @@ impl Pass {
         tries: &Tries,
     ) -> Option<SendOutcome> {
         let at = &binding.conversation;
-        let looked = match tries.persona_at_ms {
-            Some(_) => channel.lookup(at, message).await,
-            None => channel.lookup(at, &without_name(message)).await,
+        let may_be_named = tries.persona_at_ms.is_some() && message.persona.is_some();
+        let looked = match may_be_named {
+            true => channel.lookup(at, message).await,
+            false => channel.lookup(at, &without_name(message)).await,
         };
         match looked {
             Lookup::Found { message_id } => Some(SendOutcome::Sent { message_id }),
@@ -80,6 +84,7 @@ impl Pass {
                 tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
                 Some(SendOutcome::Limited { retry_after_ms })
             }
+            Lookup::Absent if !may_be_named => None,
             Lookup::Absent => {
                 let bytes = message.files.iter().map(|file| file.bytes.len() as u64).sum();
                 let retry_after_ms = tries.arrives_ms(now_ms(), bytes)?;

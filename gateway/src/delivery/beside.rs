@@ -36,18 +36,35 @@ enum Amends {
     Left,
 }
 
+/// What a look at the messages that are over came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tidied {
+    /// Whether one is to be tried again.
+    pub(super) is_left: bool,
+    /// Whether something is owed now instead of an amendment.
+    pub(super) is_owed: bool,
+}
+
 impl Pass {
     /// Looks which messages are over, and amends them: see [`Pass::amend`].
-    pub(super) async fn tidy(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
+    pub(super) async fn tidy(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn Channel,
+    ) -> Result<Tidied, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
         let is_markdown = channel.reads_markdown();
         let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
         let over = self.store.read("delivery_over", over).await?;
-        let mut is_done = true;
+        let mut tidied = Tidied::default();
         for message in over {
-            is_done &= self.amend(binding, channel, message).await? != Amends::Left;
+            match self.amend(binding, channel, message).await? {
+                Amends::Done => {}
+                Amends::Said => tidied.is_owed = true,
+                Amends::Left => tidied.is_left = true,
+            }
         }
-        Ok(is_done)
+        Ok(tidied)
     }
 
     /// The same before what is owed, which waits for it: not beyond the first one that cannot be amended just now. Whether

@@ -245,14 +245,14 @@ impl<'a> Keeper<'a> {
         if Instant::now() < self.tidied.0 {
             return Ok(false);
         }
-        let is_done = tokio::select! {
+        let tidied = tokio::select! {
             biased;
-            done = self.pass.tidy(self.binding, self.channel) => done?,
+            tidied = self.pass.tidy(self.binding, self.channel) => tidied?,
             owed = self.owed(wake, run_id, after) => { owed?; return Ok(true) }
         };
-        let pause_ms = if is_done { LOOK_MS } else { (self.tidied.1 * 2).min(TIDY_MS_MAX) };
+        let pause_ms = if tidied.is_left { (self.tidied.1 * 2).min(TIDY_MS_MAX) } else { LOOK_MS };
         self.tidied = (Instant::now() + Duration::from_millis(pause_ms), pause_ms);
-        Ok(false)
+        Ok(tidied.is_owed)
     }
 
     /// A card that cannot be changed freely any more goes on in another message; the old one is folded as well as it
@@ -319,9 +319,14 @@ impl<'a> Keeper<'a> {
                         Came::Later { after_ms: None }
                     }
                     EditOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
-                    EditOutcome::Gone { why } | EditOutcome::Refused { why } => {
+                    EditOutcome::Gone { why } => {
                         tracing::info!(%run_id, why, "a card is gone");
                         Came::Gone
+                    }
+                    // It is there, and another one would say the same: it stands as it is until it says the end.
+                    EditOutcome::Refused { why } => {
+                        tracing::warn!(%run_id, why, "a change of a card was refused");
+                        Came::Never
                     }
                 }
             }

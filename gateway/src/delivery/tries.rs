@@ -11,8 +11,9 @@ const RETRY_LAST_MS: u64 = 30_000;
 const ARRIVES_MS: u64 = 60_000;
 /// … and as much longer as its files need, at least at this rate.
 const UPLOAD_BYTES_PER_MS: u64 = 128;
-/// How often it is looked for meanwhile.
-const ARRIVES_LOOK_MS: u64 = 3_000;
+/// The first pause between two looks for it meanwhile, in milliseconds. Each is as long as all before it, since a look that
+/// does not find it proves nothing: a handful of looks in all, which take from the channel's budget for requests.
+const ARRIVES_LOOK_MS: u64 = 5_000;
 
 /// The attempts at one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Tries {
     pub(super) fn arrives_ms(&self, now_ms: u64, bytes: u64) -> Option<u64> {
         let since_ms = now_ms.abs_diff(self.persona_at_ms?);
         let left_ms = (ARRIVES_MS + bytes / UPLOAD_BYTES_PER_MS).checked_sub(since_ms)?;
-        Some(left_ms.clamp(1, ARRIVES_LOOK_MS))
+        Some(left_ms.clamp(1, since_ms.max(ARRIVES_LOOK_MS)))
     }
 
     /// The pause before the next attempt, in milliseconds. What the channel asks for makes none of the others longer.
@@ -139,13 +140,17 @@ mod tests {
         let sending = |at_ms| Tries::of(&row(PartState::Sending, 1, at_ms), 1);
         for (at_ms, now_ms, bytes, want) in [
             (None, 1_000_000, 0, None),
-            (Some(1_000_000), 1_000_000, 0, Some(3_000)),
+            (Some(1_000_000), 1_000_000, 0, Some(5_000)),
+            (Some(1_000_000), 1_005_000, 0, Some(5_000)),
+            (Some(1_000_000), 1_010_000, 0, Some(10_000)),
+            (Some(1_000_000), 1_020_000, 0, Some(20_000)),
+            (Some(1_000_000), 1_040_000, 0, Some(20_000)),
             (Some(1_000_000), 1_058_000, 0, Some(2_000)),
             (Some(1_000_000), 1_060_000, 0, Some(1)),
             (Some(1_000_000), 1_060_001, 0, None),
             (Some(1_000_000), 1_060_001, 12_800, Some(99)),
             // The clock was set back: a little, and by a day.
-            (Some(1_000_000), 999_000, 0, Some(3_000)),
+            (Some(1_000_000), 999_000, 0, Some(5_000)),
             (Some(100_000_000), 13_600_000, 0, None),
         ] {
             assert_eq!(sending(at_ms).arrives_ms(now_ms, bytes), want, "{at_ms:?} {now_ms} {bytes}");

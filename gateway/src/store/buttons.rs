@@ -15,10 +15,11 @@ const TRIES_MAX: u32 = 2_000;
 /// The pause after the first attempt, in milliseconds, and the longest one.
 const PAUSE_MS: u64 = 1_000;
 const PAUSE_MS_MAX: u64 = 5 * 60_000;
-/// Of which it is time to try: later each time. Parameters: the longest pause, the first one, and now.
-const DUE: &str = "(tries = 0 OR tried_at + min(?1, ?2 << min(tries, 16)) <= ?3)";
-/// The most messages that are looked at in one go.
-const ROWS_MAX: u32 = 64;
+/// Of which it is time to try: later each time, and at once where the clock was set back since. Parameters: the longest
+/// pause, the first one, and now.
+const DUE: &str = "(tries = 0 OR tried_at > ?3 OR tried_at + min(?1, ?2 << min(tries, 16)) <= ?3)";
+/// The most messages that are amended in one go.
+const OVER_MAX: usize = 64;
 /// The most conversations that are looked after in one go.
 const BINDINGS_MAX: u32 = 1_000;
 
@@ -80,49 +81,48 @@ pub(crate) fn over(
 ) -> Result<Vec<ButtonMessage>, StoreError> {
     let sql = format!(
         "SELECT message_id, about_json, kind, text FROM acp_button_message WHERE {DUE} AND session_key = ?4 \
-         AND channel = ?5 AND account_id = ?6 AND conversation_id = ?7 ORDER BY tries, message_id LIMIT ?8"
+         AND channel = ?5 AND account_id = ?6 AND conversation_id = ?7 ORDER BY tries, message_id"
     );
     let keys = (&at.channel, &at.account_id, &at.conversation_id);
-    let keys = params![
-        Int(PAUSE_MS_MAX),
-        Int(PAUSE_MS),
-        Int(now_ms()),
-        session.as_str(),
-        keys.0,
-        keys.1,
-        keys.2,
-        ROWS_MAX
-    ];
-    let found = all(db, &sql, keys, |row| {
-        let message = ButtonMessage {
+    let times = (Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms()));
+    let mut statement = db.prepare_cached(&sql)?;
+    let mut rows =
+        statement.query(params![times.0, times.1, times.2, session.as_str(), keys.0, keys.1, keys.2])?;
+    let mut out = Vec::new();
+    // Of those that wait for somebody there may be many: they are no reason to miss one that is over.
+    while let Some(row) = rows.next()?
+        && out.len() < OVER_MAX
+    {
+        let kept = ButtonMessage {
             message_id: row.get("message_id")?,
             kind: word(row, "kind")?,
             text: row.get("text")?,
         };
-        Ok((message, json::<About>(row, "about_json")?))
-    })?;
-    let mut out = Vec::new();
-    for (message, about) in found {
-        let text = match about {
-            About::Permission(id) => {
-                let row = permissions::get(db, &id)?;
-                amended(&message.text, row.as_ref().map_or(Fate::Gone, Fate::Permission), is_markdown)
-            }
-            About::Queued(run_id) => {
-                const RUN: &str = "SELECT mode, state FROM acp_runs WHERE run_id = ?1";
-                let now = first(db, RUN, [run_id.to_string()], |row| {
-                    Ok((word(row, "mode")?, word(row, "state")?))
-                })?;
-                amended(
-                    &message.text,
-                    now.map_or(Fate::Gone, |(mode, state)| Fate::Run(mode, state)),
-                    is_markdown,
-                )
-            }
-        };
-        out.extend(text.map(|text| ButtonMessage { text, ..message }));
+        let text = at_its_end(db, json(row, "about_json")?, &kept.text, is_markdown)?;
+        out.extend(text.map(|text| ButtonMessage { text, ..kept }));
     }
     Ok(out)
+}
+
+/// What a message says once what it is about is over; `None` until then.
+fn at_its_end(
+    db: &Connection,
+    about: About,
+    text: &str,
+    is_markdown: bool,
+) -> Result<Option<String>, StoreError> {
+    const RUN: &str = "SELECT mode, state FROM acp_runs WHERE run_id = ?1";
+    match about {
+        About::Permission(id) => {
+            let row = permissions::get(db, &id)?;
+            Ok(amended(text, row.as_ref().map_or(Fate::Gone, Fate::Permission), is_markdown))
+        }
+        About::Queued(run_id) => {
+            let now =
+                first(db, RUN, [run_id.to_string()], |row| Ok((word(row, "mode")?, word(row, "state")?)))?;
+            Ok(amended(text, now.map_or(Fate::Gone, |(mode, state)| Fate::Run(mode, state)), is_markdown))
+        }
+    }
 }
 
 /// The bindings whose conversations have such messages of which it is time to try: of several the latest, and none that is

@@ -437,14 +437,17 @@ pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>,
     Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
 }
 
-/// The bindings that ended before everything that they still owe was delivered.
+/// The bindings that ended before everything that they still owe was delivered: what their journals say, and what was planned
+/// behind that. The states are put so that the index of what is pending serves.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn owing(db: &Connection) -> Result<Vec<Due>, StoreError> {
-    const OWES: &str = "status = 'ended' AND coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
+    const OWES: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
-        (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key))";
+        (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
+        acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending','uncertain') \
+        AND p.state <> 'uncertain'))";
     due(db, OWES, [])
 }
 

@@ -60,9 +60,9 @@ r.run_id AND e.kind IN ('done','error')) <> (r.state IN ('completed','failed','c
 SELECT nonce FROM acp_delivery_part p WHERE NOT EXISTS (SELECT 1 FROM acp_events e WHERE e.session_key =
 p.session_key AND e.session_seq = p.session_seq);
 
--- I7: nothing before a conversation's checkpoint is still on its way
+-- I7: nothing before a conversation's checkpoint is still on its way, but what became of a message that cannot be changed
 SELECT p.nonce FROM acp_delivery_part p JOIN acp_binding_checkpoint c USING (binding_key) WHERE p.state IN
-('planned','sending') AND p.session_seq < c.last_session_seq;
+('planned','sending') AND p.session_seq < c.last_session_seq AND p.part_no < 200000;
 
 -- I8: the lease that a session names is its own and has not ended
 SELECT s.session_key FROM acp_sessions s LEFT JOIN acp_leases l USING (lease_id) WHERE s.lease_id IS NOT NULL

@@ -153,8 +153,13 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
 fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
     db.execute_batch("BEGIN IMMEDIATE")?;
     let settled = end_waiting(db).and_then(|uncertain| {
-        // As after a crash: they are looked for before they are sent.
-        db.execute("UPDATE acp_delivery_part SET state = 'sending' WHERE state = 'planned'", [])?;
+        // As after a crash: they are looked for before they are sent, also under the names of agents, since nobody knows
+        // how they went.
+        db.execute(
+            "UPDATE acp_delivery_part SET state = 'sending', persona_at = coalesce(persona_at, created_at) \
+             WHERE state IN ('planned','sending')",
+            [],
+        )?;
         Ok(uncertain)
     });
     db.execute_batch(if settled.is_ok() { "COMMIT" } else { "ROLLBACK" })?;

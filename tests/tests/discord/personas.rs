@@ -6,7 +6,7 @@ use acp_tests::fake_agent::chunk_text;
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::house::{AGENT, GATEWAY, Plan};
-use acp_tests::wait::{SOON, eventually, until};
+use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::GATEWAY_DB;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -126,6 +126,41 @@ fn c10_r_what_a_webhook_refuses_is_said_by_the_bot() {
     answered(&stage, thread, 2);
     answered(&stage, thread, 3);
     assert_eq!(names(&stage, thread), [&named(1)[..], &[None], &named(1)].concat());
+    // What it may not do it is not asked for again soon.
+    stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 403 });
+    answered(&stage, thread, 4);
+    answered(&stage, thread, 5);
+    assert_eq!(names(&stage, thread)[3..], [None, None]);
+    stage.end();
+}
+
+/// A name is a favour: where webhooks cannot be asked for, answers do not wait for one another behind it.
+#[test]
+fn c10_r_where_webhooks_cannot_be_asked_for_the_bot_says_it_all() {
+    let stage = Stage::new(&[], ON);
+    let threads = [(); 3].map(|()| stage.spawn());
+    let forever = RestFate::StallBefore { ms: None };
+    stage.fake.rest_fault("GET /channels/{}/webhooks", When::Chance(1.0), forever);
+    for text in ["say 1", "say 2"] {
+        threads.iter().for_each(|thread| drop(stage.fake.post(stage.ann, *thread, text)));
+    }
+    let is_told = |thread: &Id| names(&stage, *thread) == [None, None];
+    until(LONG, "every answer", || threads.iter().all(is_told));
+    stage.fake.clear_faults();
+    stage.end();
+}
+
+/// A refusal that is not Discord's own, or a moment of it, makes no second webhook: there are fifteen for a channel.
+#[test]
+fn c10_r_a_webhook_that_is_refused_and_still_listed_is_not_made_twice() {
+    let stage = Stage::new(&[], ON);
+    let thread = stage.spawn();
+    answered(&stage, thread, 1);
+    stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 401 });
+    answered(&stage, thread, 2);
+    answered(&stage, thread, 3);
+    assert_eq!(names(&stage, thread), [&named(1)[..], &[None, None]].concat());
+    assert_eq!(stage.fake.webhooks().len(), 1);
     stage.end();
 }
 

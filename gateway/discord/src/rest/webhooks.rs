@@ -125,6 +125,11 @@ impl Rest {
         dead.contains(&(webhook.id, None)) || dead.contains(&(webhook.id, Some(webhook.token.clone())))
     }
 
+    /// A webhook whose token was refused is listed with it all the same: it may be asked once more.
+    pub fn revive(&self, webhook: &Webhook) {
+        self.dead().remove(&(webhook.id, Some(webhook.token.clone())));
+    }
+
     fn dead(&self) -> MutexGuard<'_, HashSet<(Snowflake, Option<Secret>)>> {
         self.0.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -93,6 +93,15 @@ async fn a_dead_webhook_is_never_asked_again() {
     // The same one with another token is another matter, and no token of ours was refused.
     let sent = rest.execute_webhook(&hook(9, "new"), None, HERE, &body, &persona, FINAL).await;
     assert!(sent.is_ok(), "{sent:?}");
+    // One that is listed all the same is asked once more; one that does not exist, whatever its token, is not.
+    for (hook, requests) in [(hook(9, "old"), 4), (hook(8, "t"), 4)] {
+        rest.revive(&hook);
+        for _ in 0..2 {
+            let sent = rest.execute_webhook(&hook, None, HERE, &body, &persona, FINAL).await;
+            assert_eq!(meaning(sent), gone);
+        }
+        assert_eq!(server.lines().len(), requests, "{:?}", server.lines());
+    }
     assert!(!rest.counts().unauthorized);
     let asked = server.asked();
     assert!(asked.iter().all(|asked| asked.header("authorization").is_none()));

@@ -109,7 +109,8 @@ impl Inner {
             words.push(format!("at {}, not Discord's own address", self.base.text()));
         }
         words.extend(shut(self.known.shut().len()));
-        words.extend(nameless(self.known.without(Sign::Persona, now_ms())));
+        let has_names = self.settings().personas;
+        words.extend(nameless(if has_names { self.known.without(Sign::Persona, now_ms()) } else { 0 }));
         words.extend(self.registered.problems());
         let held = held(&requests);
         let ok = ok && held.is_empty();
@@ -165,8 +166,8 @@ fn shut(count: usize) -> Option<String> {
 fn nameless(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
-            "in {count} channels agents speak as the bot, which may not have a webhook there: give it Manage Webhooks, or \
-             delete one where there are fifteen"
+            "in {count} channels agents speak as the bot, which has no webhook there that it can use: give it Manage \
+             Webhooks, or delete one where there are fifteen; the log says which channels"
         )
     })
 }

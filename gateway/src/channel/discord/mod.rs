@@ -160,9 +160,14 @@ impl Inner {
             Err(why) => return SendOutcome::Rejected { why, again: false },
         };
         let new = NewMessage { nonce: message.nonce.clone(), body: render::whole(message), reply_to: None };
-        if !self.known.may_try(channel, now_ms()) {
+        let denied = || {
             let why = "the bot may not write to threads of this channel just now".to_owned();
-            return SendOutcome::Rejected { why, again: true };
+            SendOutcome::Rejected { why, again: true }
+        };
+        // A webhook may say it where the bot may not, as long as the bot has nothing to ask there first.
+        let is_by_webhook = message.persona.is_some() && self.known.is_followed(channel);
+        if !is_by_webhook && !self.known.may_try(channel, now_ms()) {
+            return denied();
         }
         let files = if message.files.is_empty() { Files::None } else { Files::Some { may_write: None } };
         if files != Files::None && !self.known.may_show(Sign::Files, channel, now_ms()) {
@@ -178,6 +183,9 @@ impl Inner {
             && let Some(outcome) = self.say_as(channel, message, name, since).await
         {
             return outcome;
+        }
+        if is_by_webhook && !self.known.may_try(channel, now_ms()) {
+            return denied();
         }
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;

@@ -5,7 +5,7 @@
 //! it is a favour: whatever is in the way of it, the bot says it in its own name.
 
 use super::known::Sign;
-use super::render::{self, Files};
+use super::render;
 use super::{Inner, id};
 use crate::channel::{ConversationRef, Outgoing, SendOutcome};
 use crate::store::now_ms;
@@ -18,7 +18,7 @@ use acp_discord::rest::{Fault, Turn, Webhook, model::Listed};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// What our webhooks are called.
 const NAME: &str = "acp-host";
@@ -28,25 +28,63 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const BEGUN_WITHIN: Duration = Duration::from_secs(15);
 /// How often a webhook is looked up for one message: the one that is known may be gone, or have another token.
 const WEBHOOKS_MAX: u32 = 2;
+/// How long a channel is not asked for its webhook that could not be had for a moment: no answer waits for that meanwhile.
+const REST: Duration = Duration::from_secs(30);
 
 /// The webhook of a channel, once it is known.
 type Slot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
 
 /// The webhooks that are known.
 #[derive(Debug, Default)]
-pub(super) struct Webhooks(Mutex<HashMap<Snowflake, Slot>>);
+pub(super) struct Webhooks {
+    slots: Mutex<HashMap<Snowflake, Slot>>,
+    /// The channels that are not asked for theirs, and until when.
+    resting: Mutex<HashMap<Snowflake, Instant>>,
+}
 
 impl Webhooks {
     /// The place of a channel's webhook. Whoever holds it is the only one who makes one.
     fn slot(&self, channel: Snowflake) -> Slot {
-        Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(channel).or_default())
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(channel).or_default())
+    }
+
+    /// A channel's webhook could not be had for a moment.
+    fn rest(&self, channel: Snowflake, now: Instant) {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.retain(|_, until| *until > now);
+        resting.insert(channel, now + REST);
+    }
+
+    fn rests(&self, channel: Snowflake, now: Instant) -> bool {
+        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.get(&channel).is_some_and(|until| *until > now)
+    }
+}
+
+/// Why a channel has no webhook to speak through.
+#[derive(Debug)]
+enum Missing {
+    /// A request for it came to this.
+    Fault(Fault),
+    /// It has one of ours that Discord lists and that cannot be used. There is no second one made: that would go on until
+    /// the channel has as many as it may have.
+    Unusable(Option<Webhook>),
+}
+
+impl From<Fault> for Missing {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
     }
 }
 
 impl Inner {
     /// Whether what agents say in a conversation goes under their own names just now.
     pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
-        let may = |id| self.known.may_show(Sign::Persona, id, now_ms());
+        let may = |id| {
+            let home = self.known.spot(id).and_then(|spot| spot.parent).unwrap_or(id);
+            self.known.may_show(Sign::Persona, id, now_ms()) && !self.webhooks.rests(home, Instant::now())
+        };
         self.settings().personas && id(&at.conversation_id).is_ok_and(may)
     }
 
@@ -59,26 +97,31 @@ impl Inner {
         name: &str,
         since: Instant,
     ) -> Option<SendOutcome> {
-        let Ok(home) = self.home_of(at).await else { return None };
+        let begun_by = since + BEGUN_WITHIN;
+        let home = timeout_at(begun_by, self.home_of(at)).await.ok()?.ok()?;
         let thread = (home != at).then_some(at);
         let (body, persona) = (render::whole(message), Persona { name: shown(name), avatar_url: None });
         let turn = Turn::new(render::priority(message), PATIENCE);
         for _ in 0..WEBHOOKS_MAX {
-            let webhook = match self.webhook(home).await {
-                Ok(webhook) => webhook,
-                Err(fault) => {
-                    self.has_no_webhook(home, &fault);
+            // One that is made in the very moment in which this is given up is found by the next who asks.
+            let webhook = match timeout_at(begun_by, self.webhook(home)).await {
+                // It may be known at once, and be late all the same.
+                Ok(Ok(webhook)) if Instant::now() <= begun_by => webhook,
+                Ok(Err(missing)) => {
+                    self.has_no_webhook(home, &missing);
+                    return None;
+                }
+                Ok(Ok(_)) | Err(_) => {
+                    self.webhooks.rest(home, Instant::now());
+                    tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
                     return None;
                 }
             };
-            if since.elapsed() > BEGUN_WITHIN {
-                tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
-                return None;
-            }
             let sent = self.rest.execute_webhook(&webhook, thread, home, &body, &persona, turn).await;
             match sent {
                 Ok(posted) => {
-                    self.wrote(at, Ok(&posted), Files::None);
+                    // That a webhook may say it says nothing of what the bot may.
+                    self.known.spoke(at, posted.id);
                     return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
                 }
                 Err(Fault::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
@@ -87,6 +130,9 @@ impl Inner {
                     self.forget(home, &webhook).await;
                 }
                 Err(fault) => {
+                    if matches!(fault.meaning(), Some(Meaning::Forbidden | Meaning::LostAccess)) {
+                        self.known.may_not_show(Sign::Persona, home, now_ms());
+                    }
                     tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
                     return None;
                 }
@@ -105,7 +151,7 @@ impl Inner {
     }
 
     /// The webhook of a channel: the one that is known, else one that Discord knows as ours, else a new one.
-    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, Fault> {
+    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, Missing> {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
         if let Some(webhook) = slot.as_ref() {
@@ -115,8 +161,9 @@ impl Inner {
         let listed = self.rest.webhooks(channel).await?;
         let found = ours(listed, application, |webhook| self.rest.is_dead(webhook));
         let webhook = match found {
-            Some(webhook) => webhook,
-            None => {
+            Ours::Usable(webhook) => webhook,
+            Ours::Unusable(webhook) => return Err(Missing::Unusable(webhook)),
+            Ours::None => {
                 let made =
                     self.rest.create_webhook(channel, NAME, Turn::new(Priority::Final, PATIENCE)).await?;
                 tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
@@ -147,18 +194,36 @@ impl Inner {
         }
     }
 
-    /// A channel gives the bot no webhook. What stays so until somebody does something is not asked for again soon.
-    fn has_no_webhook(&self, channel: Snowflake, fault: &Fault) {
-        if fault.meaning().is_some_and(stays) {
-            self.known.may_not_show(Sign::Persona, channel, now_ms());
-            tracing::warn!(
-                %channel,
-                %fault,
-                "agents speak as the bot in this channel: give it Manage Webhooks there, or delete one of its webhooks if \
-                 there are fifteen"
-            );
-        } else {
-            tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
+    /// A channel gives the bot no webhook. What stays so until somebody does something is not asked for again soon, and
+    /// what fails for a moment not at once.
+    fn has_no_webhook(&self, channel: Snowflake, missing: &Missing) {
+        match missing {
+            Missing::Fault(fault) if fault.meaning().is_some_and(stays) => {
+                self.known.may_not_show(Sign::Persona, channel, now_ms());
+                tracing::warn!(
+                    %channel,
+                    %fault,
+                    "agents speak as the bot in this channel: give it Manage Webhooks there, or delete one of its webhooks \
+                     if there are fifteen"
+                );
+            }
+            Missing::Fault(fault) => {
+                self.webhooks.rest(channel, Instant::now());
+                tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
+            }
+            Missing::Unusable(webhook) => {
+                // That it was refused may have been the word of something on the way: Discord lists it.
+                if let Some(webhook) = webhook {
+                    self.rest.revive(webhook);
+                }
+                self.known.may_not_show(Sign::Persona, channel, now_ms());
+                tracing::warn!(
+                    %channel,
+                    "agents speak as the bot in this channel: its own webhook there is listed and cannot be used. It is \
+                     tried again in ten minutes; if it stays so, delete it (Server Settings, Integrations), and another \
+                     one is made"
+                );
+            }
         }
     }
 }
@@ -171,20 +236,32 @@ const fn stays(meaning: Meaning) -> bool {
     )
 }
 
+/// What a channel has of our webhooks.
+#[derive(Debug, PartialEq, Eq)]
+enum Ours {
+    /// One to speak through.
+    Usable(Webhook),
+    /// None but such as cannot be used: it turned out to be gone though it is listed, or its token is not told.
+    Unusable(Option<Webhook>),
+    /// None.
+    None,
+}
+
 /// The one of a channel's webhooks that is ours to speak through: made by our application, known with its token and not
 /// gone. Of several it is always the same one.
-fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Option<Webhook> {
-    let mut ours: Vec<(bool, Webhook)> = listed
-        .into_iter()
-        .filter(|listed| listed.application_id == Some(application))
-        .filter_map(|listed| {
-            let is_other = listed.name.as_deref() != Some(NAME);
-            Some((is_other, Webhook { id: listed.id, token: listed.token? }))
-        })
-        .filter(|(_, webhook)| !is_dead(webhook))
-        .collect();
-    ours.sort_by_key(|(is_other, webhook)| (*is_other, webhook.id));
-    ours.into_iter().next().map(|(_, webhook)| webhook)
+fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Ours {
+    let mut ours: Vec<Listed> =
+        listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
+    if ours.is_empty() {
+        return Ours::None;
+    }
+    ours.sort_by_key(|listed| (listed.name.as_deref() != Some(NAME), listed.id));
+    let with_token = |listed: Listed| Some(Webhook { id: listed.id, token: listed.token? });
+    let (dead, alive): (Vec<_>, Vec<_>) = ours.into_iter().filter_map(with_token).partition(is_dead);
+    match alive.into_iter().next() {
+        Some(webhook) => Ours::Usable(webhook),
+        None => Ours::Unusable(dead.into_iter().next()),
+    }
 }
 
 /// A name as Discord takes it; `None` where nothing is left of it, and the webhook's own is shown.
@@ -222,21 +299,40 @@ mod tests {
     #[test]
     fn the_webhook_that_is_used_is_one_that_we_made() {
         let other = Some(Snowflake(6));
+        let usable = |id| (Some(id), true);
+        let unusable = |id| (id, false);
         for (webhooks, want) in [
             (vec![], None),
             (vec![listed(1, other, NAME, Some("t")), listed(2, None, NAME, Some("t"))], None),
-            (vec![listed(1, OURS, NAME, None)], None),
-            (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(3)),
+            (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
             // Somebody gave it another name: one of its own name goes before it.
-            (vec![listed(3, OURS, "renamed", Some("t"))], Some(3)),
-            (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(4)),
-            // One that is gone is not asked again, though Discord lists it for a moment more.
-            (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(3)),
-            (vec![listed(1, OURS, NAME, Some("dead"))], None),
+            (vec![listed(3, OURS, "renamed", Some("t"))], Some(usable(3))),
+            (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(usable(4))),
+            // One that is gone is not asked again, though Discord lists it, and is no reason to make another one.
+            (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
+            (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
+            (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),
         ] {
-            let found = ours(webhooks.clone(), Snowflake(5), |webhook| webhook.token.expose() == "dead");
-            assert_eq!(found.map(|webhook| webhook.id.0), want, "{webhooks:?}");
+            let found = match ours(webhooks.clone(), Snowflake(5), |webhook| webhook.token.expose() == "dead")
+            {
+                Ours::Usable(webhook) => Some((Some(webhook.id.0), true)),
+                Ours::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
+                Ours::None => None,
+            };
+            assert_eq!(found, want, "{webhooks:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_whose_webhook_cannot_be_had_is_left_alone_for_a_while() {
+        let webhooks = Webhooks::default();
+        let [channel, other] = [1, 2].map(Snowflake);
+        let rests = || [channel, other].map(|channel| webhooks.rests(channel, Instant::now()));
+        assert_eq!(rests(), [false, false]);
+        webhooks.rest(channel, Instant::now());
+        assert_eq!(rests(), [true, false]);
+        tokio::time::advance(REST).await;
+        assert_eq!(rests(), [false, false]);
     }
 
     #[test]

@@ -169,11 +169,33 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
         waited_ms += u64::try_from(pause_ms).unwrap();
     }
     assert!(tries < 400, "{tries}");
+    sql(&store, "UPDATE acp_button_message SET tried_at = tried_at + 864000000", []).await;
+    assert_eq!(due().await, (1, 1), "a clock that was ahead holds nothing up");
     sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
     let last = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
     store.write("tried", last).await.unwrap();
     sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
     assert_eq!(due().await, (0, 0), "not for ever");
+}
+
+/// However many wait that are not over: one that is, is found among them.
+#[tokio::test]
+async fn a_message_that_is_over_is_found_among_many_that_are_not() {
+    let (_dir, store, _scribe) = begun().await;
+    lease(&store).await;
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let keep = |tx: &crate::store::Tx<'_>| {
+        for number in 0..=200 {
+            let message = ButtonMessage { message_id: format!("{number:03}"), ..queued() };
+            let id = if number == 200 { "gone".to_owned() } else { format!("{LEASE}:7") };
+            buttons::keep(tx, &conversation("c"), &key(), &message, &About::Permission(id))?;
+        }
+        Ok(())
+    };
+    store.write("keep", keep).await.unwrap();
+    let over = |db: &_| buttons::over(db, &conversation("c"), &key(), false);
+    let over = store.read("over", over).await.unwrap();
+    assert_eq!(over.iter().map(|it| it.message_id.as_str()).collect::<Vec<_>>(), ["200"]);
 }
 
 /// Where the question itself can never be changed, the conversation is told once what became of it.
@@ -203,6 +225,76 @@ async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
     board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
     assert_eq!(board.shown().iter().filter(|shown| **shown == said).count(), 1);
     assert_eq!(board.edits.load(Ordering::SeqCst), 1, "it is not tried again");
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// Two notices, of which the first one has buttons and can never be changed, beside a turn that goes on. Then what
+/// comes of `keep` is on its way.
+async fn fixed(board: &Arc<Board>) -> (tempfile::TempDir, Store, Scribe, (PartKind, String)) {
+    let (dir, store, mut scribe) = begun().await;
+    for text in ["Queued.", "More."] {
+        scribe.event(EventKind::Status, json!({"status": "x", "text": text})).await;
+    }
+    board.is_fixed.store(true, Ordering::SeqCst);
+    let text = "A message here could not be changed, and its buttons mean nothing any more. It has started.";
+    (dir, store, scribe, (PartKind::Notice, text.to_owned()))
+}
+
+fn queued() -> ButtonMessage {
+    ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() }
+}
+
+/// As long as a turn goes on that says nothing: it is not for its end to say.
+#[tokio::test]
+async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_runs() {
+    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+    let (_dir, store, _scribe, said) = fixed(&board).await;
+    let run_id = running(&store).await;
+    let (task, stop) = drive(&store, &board, "");
+    let given = || board.signals.as_ref().unwrap().lock().unwrap().len();
+    eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
+    assert_eq!(board.shown().len(), 2);
+    let about = About::Queued(run_id);
+    let keep =
+        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &queued(), &about);
+    store.write("keep", keep).await.unwrap();
+    board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// What is said beside an old message is on its way behind the checkpoint: no rule is broken by it, and it is not
+/// forgotten where the binding ends and the gateway is killed before it is said.
+#[tokio::test]
+async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_its_binding() {
+    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+    let (_dir, store, _scribe, said) = fixed(&board).await;
+    let (task, stop) = drive(&store, &board, "");
+    board.until("both notices", |shown| shown.len() == 2).await;
+    settled(&store, 2).await;
+    stop.cancel();
+    task.await.unwrap();
+    let read = |db: &_| bindings::of_conversation(db, &conversation("c"));
+    let binding = store.read("binding", read).await.unwrap().unwrap();
+    let id = binding.binding_id;
+    let message = ButtonMessage { text: "Queued.\nIt has started.".into(), ..queued() };
+    let refused = move |tx: &crate::store::Tx<'_>| buttons::refused(tx, &binding, &message);
+    assert!(store.write("refused", refused).await.unwrap());
+    assert_eq!(states(&store).await, ["sent", "planned", "sent"]);
+    let broken = || async {
+        let rules = store.read("rules", crate::store::check::rules).await.unwrap();
+        rules.into_iter().filter(|rule| !rule.broken.is_empty()).collect::<Vec<_>>()
+    };
+    assert_eq!(broken().await, []);
+    store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
+    let (task, stop) = drive(&store, &board, "");
+    board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
+    eventually("nothing to be owed", || async {
+        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(broken().await, []);
     stop.cancel();
     task.await.unwrap();
 }

@@ -249,6 +249,26 @@ async fn the_console_has_cards_in_live_mode_only() {
     }
 }
 
+/// A change that the channel will not have: nothing more is shown while the turn runs, and the card that is there says
+/// how it ended, and has no button any more.
+#[tokio::test]
+async fn a_card_whose_change_is_refused_says_the_end_all_the_same() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    board.is_fixed.store(true, Ordering::SeqCst);
+    scribe.say("Two. ").await;
+    eventually("a refusal", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
+    board.is_fixed.store(false, Ordering::SeqCst);
+    scribe.done().await;
+    board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
+    assert_eq!(board.buttons(), [Vec::<String>::new(), Vec::new()]);
+    stop.cancel();
+    task.await.unwrap();
+}
+
 /// H20: durable messages pass a card that is stuck, in their own order.
 #[tokio::test]
 async fn h20_what_is_owed_passes_a_card_that_is_stuck() {

@@ -1,7 +1,10 @@
 //! What agents say under their own names: such a message has no nonce, so that it is looked for until it cannot arrive.
 
 use super::*;
+use crate::store::Durability;
+use crate::store::backup::backup;
 use crate::store::codec;
+use crate::store::restore::restore;
 
 /// How what is sent under a name goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,4 +223,37 @@ async fn c10_what_was_said_before_a_kill_is_found_by_the_next_process() {
     stop.cancel();
     task.await.unwrap();
     assert_eq!(channel.said(), [by("demo", "x")]);
+}
+
+/// A backup from before it was said, or from when the bot was about to say it: what went under a name since is found.
+#[tokio::test]
+async fn h12_what_went_under_a_name_after_a_backup_is_not_said_again_by_the_restored() {
+    for state in ["planned", "sending"] {
+        let (dir, store, scribe) = answered(None).await;
+        let channel = Named::new(&[Fate::HangBefore]);
+        let (task, _) = start(&store, &channel);
+        channel.hanging.notified().await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        // As it is while the part waits for the channel, and while the bot is about to say it.
+        let sql = "UPDATE acp_delivery_part SET state = ?1, persona_at = NULL";
+        store.write("waits", move |tx| codec::run(tx, sql, [state]).map(drop)).await.unwrap();
+        let file = dir.path().join("backup");
+        backup(dir.path(), &file, false, &mut |_, _| {}).unwrap();
+        let planned = "UPDATE acp_delivery_part SET state = 'planned'";
+        store.write("goes", move |tx| codec::run(tx, planned, []).map(drop)).await.unwrap();
+        let (task, stop) = start(&store, &channel);
+        settled(&store, 1).await;
+        stop.cancel();
+        task.await.unwrap();
+        drop(scribe);
+        store.close().await;
+        restore(dir.path(), &file, &mut |_, _| {}).unwrap();
+        let store = Store::open(dir.path(), Durability::Full).unwrap();
+        let (task, stop) = start(&store, &channel);
+        settled(&store, 1).await;
+        stop.cancel();
+        task.await.unwrap();
+        assert_eq!(channel.said(), [by("demo", "x")], "{state}");
+    }
 }
