@@ -106,7 +106,7 @@ impl Lane {
             let why = "what waits here cannot be read".to_owned();
             return Err(Fault::Uncertain { why });
         };
-        let mut waiting = self.to_compare(waiting);
+        let mut waiting = self.not_compared(waiting);
         while let Some((first, _)) = waiting.first_key_value() {
             let before = Snowflake(first.0.saturating_sub(1));
             let page = tokio::select! {
@@ -139,7 +139,7 @@ impl Lane {
 
     /// Those of the messages whose turn has not begun that are still to be compared, and can be: what an event told of a
     /// moment ago is left for later.
-    fn to_compare(&mut self, waiting: Vec<Waiting>) -> BTreeMap<Snowflake, Option<String>> {
+    fn not_compared(&mut self, waiting: Vec<Waiting>) -> BTreeMap<Snowflake, Option<String>> {
         let known = |waiting: Waiting| Some((waiting.message_id.parse().ok()?, waiting.text));
         let mut waiting: BTreeMap<Snowflake, Option<String>> =
             waiting.into_iter().filter_map(known).collect();
