@@ -36,8 +36,7 @@ pub trait Inbox: Send + Sync + 'static {
     /// Something happened to a conversation itself.
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed>;
 
-    /// The bound conversations of an account, and how far each was read. Empty too when that cannot be read now:
-    /// `None`.
+    /// The bound conversations of an account, and how far each was read. `None` when that cannot be read now.
     fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
 
     /// One conversation, as far as it is bound. Only its names in the channel matter.

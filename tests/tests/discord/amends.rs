@@ -77,6 +77,8 @@ fn c14_r_what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said()
     stage.answer(&steered);
     let typed = stage.fake.post(stage.ann, thread, "/acp steer say typed");
     stage.reacted(typed, thread, "⏳");
+    // Not in the middle of it: the deletion would wait behind the message, and the test for the deletion.
+    stage.was_read(thread, typed);
     let lock = stage.locked();
     stage.fake.delete(withdrawn);
     stage.fake.edit(before, "say after");

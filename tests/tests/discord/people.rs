@@ -2,7 +2,7 @@
 
 use crate::stage::{Ground, Stage, labels, texts};
 use acp_tests::fake_discord::core::model::Id;
-use acp_tests::wait::{SOON, until};
+use acp_tests::wait::{LONG, SOON, until};
 use serde_json::json;
 
 /// Roles that make somebody one of the crew, who may speak, or a lead, who may also answer.
@@ -70,6 +70,38 @@ fn roles_decide_who_speaks_and_who_answers_as_they_are_now() {
     let heard =
         ["say nobody yet", "say nobody again", "say by role"].map(|it| stage.house.prompts_received(it));
     assert_eq!(heard, [0, 0, 1], "what was refused stays refused");
+    stage.end();
+}
+
+/// Who may not speak any more changes nothing that waits either: neither as it happens, nor when it is found afterwards.
+#[test]
+fn who_may_not_speak_any_more_words_no_prompt_that_waits() {
+    let (mut stage, roles) = staged();
+    let busy = "say Begun.\nwait_cancel";
+    stage.fake.give_role(stage.guild, stage.eve, roles.crew, true);
+    let thread = stage.spawn();
+    stage.fake.post(stage.ann, thread, busy);
+    until(SOON, "the turn runs", || stage.house.prompts_received(busy) == 1);
+    let waits = stage.fake.post(stage.eve, thread, "say first");
+    stage.reacted(waits, thread, "⏳");
+    stage.was_read(thread, waits);
+    stage.fake.edit(waits, "say second");
+    let log = |words: &str| stage.house.gateway_log().contains(words);
+    until(SOON, "one of the crew may", || log("an edit was taken"));
+    stage.fake.give_role(stage.guild, stage.eve, roles.crew, false);
+    stage.fake.edit(waits, "say third");
+    until(SOON, "nobody else may", || log("an edit of somebody who may not speak is not taken"));
+    stage.house.kill_gateway();
+    stage.fake.edit(waits, "say fourth");
+    stage.house.start_gateway();
+    // Each process has a log of its own.
+    let words = "an edit of somebody who may not speak is not taken";
+    until(LONG, "it is found and not taken", || stage.house.gateway_log().contains(words));
+    stage.is_there();
+    stage.command(stage.ann, thread, "acp cancel", &[]);
+    until(LONG, "it is answered", || stage.finals(thread).contains(&"second".to_owned()));
+    let heard = ["say first", "say second", "say third", "say fourth"];
+    assert_eq!(heard.map(|text| stage.house.prompts_received(text)), [0, 1, 0, 0]);
     stage.end();
 }
 

@@ -1,43 +1,79 @@
 //! What people change about what they said, and what happens to a conversation: kept, however long that takes.
 //!
 //! Discord tells each change once. One that was told to nobody, or that waited for the store when the gateway was
-//! killed, is found where it matters: of the messages whose turn has not begun, each is compared with what it says now.
+//! killed, is found where it matters: of the messages whose turn has not begun, each is compared with what it says now,
+//! in moments in which nothing comes. What requests show may be older than what events told, so that they are not
+//! believed about what is new.
 
+use super::Inner;
 use super::again::{Attempt as _, again};
 use super::backfill::MISSED;
 use super::lanes::Lane;
-use super::owed::Looked;
+use super::lately::is_new;
+use super::owed::{Look, Looked};
 use crate::channel::{Change, Changed, Waiting};
+use crate::store::now_ms;
 use acp_discord::core::errors::{Meaning, What};
-use acp_discord::core::event::{Edit, Message};
+use acp_discord::core::event::{Edit, Member, Message, User};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::Fault;
-use std::collections::BTreeMap;
+use acp_discord::rest::{Fault, History};
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use tokio::time::Instant;
 
-/// What was changed about a message.
+/// What there is to be done about a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
+    /// Nothing.
+    Same,
     /// It says something else.
-    Says(Snowflake, String),
+    Says(String),
     /// It is gone.
-    Gone(Snowflake),
+    Gone,
+    /// It cannot be said yet.
+    TooNew,
 }
 
-/// What is to be taken of a message as it is now, when its prompt says this. One that says nothing is none that somebody
+/// The message as it is now, if it says something else than its prompt. One that says nothing is none that somebody
 /// changed: the bot is not shown what it says.
-fn compared(id: Snowflake, prompt: Option<&str>, now: Option<&Message>) -> Option<Found> {
-    let (prompt, now) = (prompt?, now?);
-    let is_other = now.text != prompt && !now.text.trim().is_empty();
-    is_other.then(|| Found::Says(id, now.text.clone()))
+fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Message> {
+    let prompt = prompt?;
+    now.filter(|now| now.text != prompt && !now.text.trim().is_empty())
 }
 
 impl Lane {
-    /// Somebody gave a message another text.
-    pub(super) async fn edited(&self, edit: Edit) {
-        let is_own = edit.author.as_ref().is_some_and(|author| Some(author.id) == self.inner.known.me());
-        if let (Some(text), false, true) = (edit.text, is_own, edit.by_author) {
-            self.reworded(edit.id, text).await;
+    /// Somebody gave a message another text. It is taken of people who may speak, as things are now; where that cannot
+    /// be said just now the message is looked at later.
+    pub(super) async fn edited(&mut self, edit: Edit) {
+        let (Some(text), true) = (edit.text, edit.by_author) else { return };
+        let is_program = |author: &User| author.bot || Some(author.id) == self.inner.known.me();
+        if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
+            return;
         }
+        let speaks = match &edit.author {
+            Some(author) => self.inner.lets_speak(self.channel, author).await,
+            None => Err(Fault::Uncertain { why: "nobody says whose it is".to_owned() }),
+        };
+        match speaks {
+            Ok(true) => self.reworded(edit.id, text).await,
+            Ok(false) => self.not_taken(edit.id),
+            Err(fault) => {
+                tracing::info!(message = %edit.id, %fault, "an edit is looked at later");
+                self.compare();
+            }
+        }
+        self.lately.told(edit.id, Instant::now());
+    }
+
+    fn not_taken(&self, message: Snowflake) {
+        let thread = self.channel;
+        tracing::info!(%message, thread_id = %thread, "an edit of somebody who may not speak is not taken");
+    }
+
+    /// All messages whose turn has not begun are to be compared with what they say now.
+    pub(super) fn compare(&mut self) {
+        self.left = None;
+        self.owed.want(Look::Waiting, Instant::now());
     }
 
     async fn reworded(&self, message: Snowflake, text: String) {
@@ -56,51 +92,79 @@ impl Lane {
     }
 
     /// Looks whether the messages whose turn has not begun still say what they said; a page for each that is far from
-    /// the one before it, and none where nothing waits. Not any more as soon as something else is to be done: what was
-    /// told comes before what is looked up, which is newer.
+    /// the one before it, and none where nothing waits. Not any more as soon as something else is to be done. What was
+    /// found until then is taken, and the rest is gone on with.
     ///
     /// # Errors
     /// They could not be looked at, or not all of them.
-    pub(super) async fn look_at_waiting(&self, something: impl Future<Output = ()>) -> Result<Looked, Fault> {
-        tokio::select! {
-            biased;
-            found = self.amended() => {
-                for found in found? {
-                    match found {
-                        Found::Says(message, text) => self.reworded(message, text).await,
-                        Found::Gone(message) => self.deleted(message).await,
-                    }
-                }
-                Ok(Looked::Done)
-            }
-            () = something => Ok(Looked::Interrupted),
-        }
-    }
-
-    /// What was changed about the messages whose turn has not begun.
-    async fn amended(&self) -> Result<Vec<Found>, Fault> {
+    pub(super) async fn look_at_waiting(
+        &mut self,
+        something: impl Future<Output = ()>,
+    ) -> Result<Looked, Fault> {
+        let mut something = pin!(something);
         let Some(waiting) = self.inbox.waiting(self.here()).await else {
             let why = "what waits here cannot be read".to_owned();
             return Err(Fault::Uncertain { why });
         };
-        let known = |waiting: Waiting| Some((waiting.message_id.parse().ok()?, waiting.text));
-        let mut left: BTreeMap<Snowflake, Option<String>> = waiting.into_iter().filter_map(known).collect();
-        let mut found = Vec::new();
-        while let Some((first, _)) = left.first_key_value() {
+        let mut waiting = self.not_compared(waiting);
+        while let Some((first, _)) = waiting.first_key_value() {
             let before = Snowflake(first.0.saturating_sub(1));
-            let page = self.inner.rest.history(self.channel, before, MISSED).await?;
+            let page = tokio::select! {
+                biased;
+                page = self.inner.rest.history(self.channel, before, MISSED) => page?,
+                () = &mut something => return Ok(Looked::Interrupted),
+            };
             let beyond = match page.has_more {
-                true => left.split_off(&Snowflake(page.through.0.saturating_add(1))),
+                true => waiting.split_off(&Snowflake(page.through.0.saturating_add(1))),
                 false => BTreeMap::new(),
             };
-            for (id, text) in std::mem::replace(&mut left, beyond) {
-                found.extend(compared(id, text.as_deref(), page.message(id)));
-                if page.lacks(id) && self.is_gone(id).await? {
-                    found.push(Found::Gone(id));
+            for (id, text) in std::mem::replace(&mut waiting, beyond) {
+                let found = tokio::select! {
+                    biased;
+                    found = self.found(id, text.as_deref(), &page) => found?,
+                    () = &mut something => return Ok(Looked::Interrupted),
+                };
+                match found {
+                    Found::Same => {}
+                    Found::Says(text) => self.reworded(id, text).await,
+                    Found::Gone => self.deleted(id).await,
+                    Found::TooNew => continue,
                 }
+                self.left.get_or_insert_default().remove(&id);
             }
         }
-        Ok(found)
+        let is_all = self.left.as_ref().is_none_or(BTreeSet::is_empty);
+        Ok(if is_all { Looked::Done } else { Looked::Partly })
+    }
+
+    /// Those of the messages whose turn has not begun that are still to be compared, and can be: what an event told of a
+    /// moment ago is left for later.
+    fn not_compared(&mut self, waiting: Vec<Waiting>) -> BTreeMap<Snowflake, Option<String>> {
+        let known = |waiting: Waiting| Some((waiting.message_id.parse().ok()?, waiting.text));
+        let mut waiting: BTreeMap<Snowflake, Option<String>> =
+            waiting.into_iter().filter_map(known).collect();
+        let left = self.left.get_or_insert_with(|| waiting.keys().copied().collect());
+        left.retain(|id| waiting.contains_key(id));
+        let now = Instant::now();
+        waiting.retain(|id, _| left.contains(id) && !self.lately.has(*id, now));
+        waiting
+    }
+
+    /// What there is to be done about a message that a page would hold.
+    async fn found(&self, id: Snowflake, prompt: Option<&str>, page: &History) -> Result<Found, Fault> {
+        if page.lacks(id) {
+            return Ok(match is_new(id, now_ms()) {
+                true => Found::TooNew,
+                false if self.is_gone(id).await? => Found::Gone,
+                false => Found::Same,
+            });
+        }
+        let Some(now) = differs(prompt, page.message(id)) else { return Ok(Found::Same) };
+        if self.inner.lets_speak(self.channel, &now.author.user).await? {
+            return Ok(Found::Says(now.text.clone()));
+        }
+        self.not_taken(id);
+        Ok(Found::Same)
     }
 
     /// Whether a message that is on no page is gone. A bot that may not read what was said is shown empty pages.
@@ -130,6 +194,25 @@ impl Lane {
     }
 }
 
+impl Inner {
+    /// Whether somebody may speak to agents in a conversation, as things are now.
+    async fn lets_speak(&self, channel: Snowflake, user: &User) -> Result<bool, Fault> {
+        let settings = self.settings();
+        let door = &settings.door;
+        let mut who = Member { user: user.clone(), roles: Vec::new(), permissions: None };
+        if door.guilds.is_empty() && door.admits(&who) {
+            return Ok(true);
+        }
+        let guild = self.guild_of(channel).await?;
+        if door.names_roles()
+            && let Some(guild) = guild
+        {
+            who.roles = self.roles(guild, user.id).await?;
+        }
+        Ok(door.serves(guild) && door.admits(&who))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -139,20 +222,20 @@ mod tests {
 
     #[test]
     fn what_a_message_says_now_is_taken_where_it_is_its_prompt() {
-        let id = Snowflake(7);
         let says = |text: &str| {
             let author = json!({"id": "5", "username": "ann"});
             read::message(&json!({"id": "7", "channel_id": "1", "content": text, "author": author})).unwrap()
         };
         for (prompt, now, want) in [
             (Some("one"), Some(says("one")), None),
-            (Some("one"), Some(says("two")), Some(Found::Says(id, "two".to_owned()))),
+            (Some("one"), Some(says("two")), Some("two")),
             // Of a command, of one that is not there, of one of which nothing is shown.
             (None, Some(says("/acp steer two")), None),
             (Some("one"), None, None),
             (Some("one"), Some(says(" ")), None),
         ] {
-            assert_eq!(compared(id, prompt, now.as_ref()), want, "{prompt:?} {now:?}");
+            let differs = differs(prompt, now.as_ref()).map(|now| now.text.as_str());
+            assert_eq!(differs, want, "{prompt:?} {now:?}");
         }
     }
 }

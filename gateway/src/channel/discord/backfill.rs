@@ -25,8 +25,17 @@ pub(super) const LOOK: Turn = Turn::new(Priority::Look, Duration::from_secs(60))
 const QUIET: Duration = Duration::from_secs(2);
 /// So many messages are brought before it is read although more come all the time.
 const LONG: usize = 100;
-/// So many messages are remembered as brought. Those beyond are brought again, which changes nothing.
-const BROUGHT_MAX: usize = 10_000;
+/// So many messages are remembered as brought, and as turned away. Those beyond are brought again, which changes
+/// nothing, or judged again.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Remembers a message, instead of the oldest where they are too many.
+pub(super) fn remember(ids: &mut BTreeSet<Snowflake>, id: Snowflake) {
+    ids.insert(id);
+    if ids.len() > REMEMBERED_MAX {
+        ids.pop_first();
+    }
+}
 
 /// What was brought since the mark without being read, and when it is read: pure.
 #[derive(Debug, Default)]
@@ -34,41 +43,46 @@ pub(super) struct Behind {
     brought: BTreeSet<Snowflake>,
     /// How often reading failed since it worked.
     failures: u32,
+    /// When it is read, unless more comes; none: there is nothing to read for.
+    due: Option<Instant>,
 }
 
 impl Behind {
     /// A message was brought as it happened.
-    pub(super) fn brought(&mut self, id: Snowflake) {
-        self.brought.insert(id);
-        if self.brought.len() > BROUGHT_MAX {
-            self.brought.pop_first();
-        }
+    pub(super) fn brought(&mut self, id: Snowflake, now: Instant) {
+        remember(&mut self.brought, id);
+        self.due = Some(now + self.pause());
     }
 
-    /// How long to wait for more before it is read; none: there is nothing to read for.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        let pause = QUIET.saturating_mul(2_u32.saturating_pow(self.failures));
-        (!self.brought.is_empty()).then_some(pause.min(PAUSE.1))
+    fn pause(&self) -> Duration {
+        QUIET.saturating_mul(2_u32.saturating_pow(self.failures)).min(PAUSE.1)
+    }
+
+    /// When it is read, unless more comes; none: there is nothing to read for.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.due
     }
 
     /// Whether it is read now, although more may come. Less and less often while that fails.
     pub(super) fn is_long(&self) -> bool {
         let long = LONG.saturating_mul(2_usize.saturating_pow(self.failures));
         let count = self.brought.len();
-        count > 0 && count.is_multiple_of(long.min(BROUGHT_MAX / 2))
+        count > 0 && count.is_multiple_of(long.min(REMEMBERED_MAX / 2))
     }
 
     fn has(&self, id: Snowflake) -> bool {
         self.brought.contains(&id)
     }
 
-    fn failed(&mut self) {
+    fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
+        self.due = self.due.map(|_| now + self.pause());
     }
 
     /// Everything up to here was read.
     fn read_through(&mut self, mark: Snowflake) {
         self.brought.retain(|id| *id > mark);
+        self.due = self.due.filter(|_| !self.brought.is_empty());
     }
 
     /// There is nothing to read for any more.
@@ -89,7 +103,8 @@ impl Lane {
     /// configuration binds has no mark before its first word.
     pub(super) async fn catch_up(&mut self, from: Option<Snowflake>) {
         let mut pause = PAUSE.0;
-        let missed = from.map(|from| Snowflake(from.0.saturating_sub(1)));
+        self.missed = [self.missed, from].into_iter().flatten().min();
+        let missed = self.missed.map(|from| Snowflake(from.0.saturating_sub(1)));
         let came = loop {
             let begin = match self.inbox.place(self.inner.at(self.channel, None)).await {
                 Placed::Unknown => None,
@@ -108,7 +123,7 @@ impl Lane {
                     Ok(()) => {
                         // What was told and waits comes first: it is older than what is looked up then.
                         self.owed.want(Look::Thread, Instant::now());
-                        self.owed.want(Look::Waiting, Instant::now());
+                        self.compare();
                         break Came::Read;
                     }
                     Err(fault) => match self.refused(&fault).await {
@@ -123,6 +138,9 @@ impl Lane {
             pause = (pause * 2).min(PAUSE.1);
         };
         self.behind.clear();
+        if came != Came::Refused {
+            self.missed = None;
+        }
         self.inner.known.came(self.channel, came);
     }
 
@@ -132,7 +150,7 @@ impl Lane {
         let place = match self.inbox.place(self.inner.at(self.channel, None)).await {
             Placed::At(place) => place,
             Placed::Nowhere => return self.behind.clear(),
-            Placed::Unknown => return self.behind.failed(),
+            Placed::Unknown => return self.behind.failed(Instant::now()),
         };
         let mark = mark_of(&place);
         let first = tokio::select! {
@@ -154,7 +172,7 @@ impl Lane {
             self.behind.clear();
         } else {
             tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
-            self.behind.failed();
+            self.behind.failed(Instant::now());
         }
     }
 
@@ -191,7 +209,8 @@ impl Lane {
         let (mut mark, mut page) = (mark, first);
         let mut is_news = false;
         loop {
-            for message in page.messages.iter().filter(|message| !self.behind.has(message.id)) {
+            page.messages.retain(|message| !self.behind.has(message.id));
+            for message in &page.messages {
                 is_news |= self.inner.known.identity().is_some_and(|me| take(&me, message) == Taken::Said);
                 if !self.bring(message).await {
                     let why = "it is not known yet who the bot is".to_owned();
@@ -259,7 +278,7 @@ impl Inner {
     }
 
     /// The roles of somebody; none for who is not there any more.
-    async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
+    pub(super) async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
         match self.rest.member(guild, user).await {
             Ok(member) => Ok(member.roles),
             Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
@@ -272,12 +291,15 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn behind(count: u64, failures: u32) -> Behind {
-        Behind { brought: (1..=count).map(Snowflake).collect(), failures }
+    fn behind(count: u64, failures: u32, now: Instant) -> Behind {
+        let mut behind = Behind { failures, ..Behind::default() };
+        (1..=count).for_each(|id| behind.brought(Snowflake(id), now));
+        behind
     }
 
     #[test]
     fn what_was_brought_is_read_after_a_moment_and_later_each_time_that_fails() {
+        let now = Instant::now();
         for (count, failures, seconds) in [
             (0, 0, None),
             (0, 5, None),
@@ -286,11 +308,8 @@ mod tests {
             (9, 3, Some(16)),
             (9, 40, Some(30)),
         ] {
-            assert_eq!(
-                behind(count, failures).patience(),
-                seconds.map(Duration::from_secs),
-                "{count} {failures}"
-            );
+            let due = seconds.map(|seconds| now + Duration::from_secs(seconds));
+            assert_eq!(behind(count, failures, now).due(), due, "{count} {failures}");
         }
         for (count, failures, is_long) in [
             (0, 0, false),
@@ -301,24 +320,31 @@ mod tests {
             (200, 1, true),
             (5_000, 60, true),
         ] {
-            assert_eq!(behind(count, failures).is_long(), is_long, "{count} {failures}");
+            assert_eq!(behind(count, failures, now).is_long(), is_long, "{count} {failures}");
         }
     }
 
     /// A failed look forgets nothing of what was brought: the next one is made, and brings none of it again.
     #[test]
     fn what_was_brought_is_remembered_until_it_was_read() {
-        let mut behind = behind(3, 0);
-        behind.failed();
-        behind.brought(Snowflake(7));
-        assert!(behind.has(Snowflake(1)) && behind.patience() == Some(Duration::from_secs(4)));
+        let now = Instant::now();
+        let after = |seconds: u64| Some(now + Duration::from_secs(seconds));
+        let mut behind = behind(3, 0, now);
+        behind.failed(now + Duration::from_secs(2));
+        assert!(behind.has(Snowflake(1)) && behind.due() == after(6));
+        behind.brought(Snowflake(7), now + Duration::from_secs(3));
+        assert_eq!(behind.due(), after(7));
         behind.read_through(Snowflake(3));
-        assert!(!behind.has(Snowflake(3)) && behind.has(Snowflake(7)) && behind.patience().is_some());
+        assert!(!behind.has(Snowflake(3)) && behind.has(Snowflake(7)) && behind.due() == after(7));
         behind.clear();
-        assert_eq!((behind.patience(), behind.failures), (None, 0));
-        for id in 0..=u64::try_from(BROUGHT_MAX).unwrap_or(0) {
-            behind.brought(Snowflake(id));
+        behind.failed(now);
+        assert_eq!((behind.due(), behind.failures), (None, 1), "there is nothing to read for");
+        for id in 0..=u64::try_from(REMEMBERED_MAX).unwrap_or(0) {
+            behind.brought(Snowflake(id), now);
         }
-        assert_eq!((behind.brought.len(), behind.has(Snowflake(0))), (BROUGHT_MAX, false), "the oldest goes");
+        let (count, has_first) = (behind.brought.len(), behind.has(Snowflake(0)));
+        assert_eq!((count, has_first), (REMEMBERED_MAX, false), "the oldest goes");
+        behind.read_through(Snowflake(u64::MAX));
+        assert_eq!(behind.due(), None);
     }
 }

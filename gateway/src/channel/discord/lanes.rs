@@ -7,9 +7,10 @@
 
 use super::Inner;
 use super::again::{Attempt as _, again};
-use super::backfill::{Behind, LOOK, MISSED};
+use super::backfill::{Behind, LOOK, MISSED, remember};
 use super::interactions::shown;
 use super::known::Spot;
+use super::lately::Lately;
 use super::looks::Shelf;
 use super::mailbox::{Mailbox, Next, Put};
 use super::owed::{Look, Looked, Owed};
@@ -19,7 +20,7 @@ use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{Taken, take};
 use acp_discord::rest::Fault;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -38,9 +39,9 @@ const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 pub(super) enum Job {
     /// Somebody wrote.
     Message(Box<Message>),
-    /// Somebody wrote where it must be asked first whether the conversation is bound, or the configuration binds what it
+    /// This happened where it must be asked first whether the conversation is bound, or the configuration binds what it
     /// hangs from. With its place among those that may wait for that.
-    Unsure(Box<Message>, OwnedSemaphorePermit),
+    Unsure(Box<Job>, OwnedSemaphorePermit),
     /// Somebody changed what they wrote.
     Edited(Edit),
     /// A message is gone.
@@ -56,9 +57,8 @@ impl Job {
     /// where nothing is bound.
     fn is_read_from(&self) -> Option<Snowflake> {
         match self {
-            Self::Message(message) | Self::Unsure(message, _) => {
-                command::parse(&message.text).is_none().then_some(message.id)
-            }
+            Self::Message(message) => command::parse(&message.text).is_none().then_some(message.id),
+            Self::Unsure(job, _) => job.is_read_from(),
             Self::Edited(_) | Self::Deleted(_) | Self::Thread(_) | Self::Gone(_) => None,
         }
     }
@@ -116,6 +116,10 @@ impl Lanes {
                 mailbox: Arc::clone(&mailbox),
                 behind: Behind::default(),
                 owed: Owed::default(),
+                left: None,
+                lately: Lately::default(),
+                turned_away: BTreeSet::new(),
+                missed: None,
             };
             tasks.spawn(lane.run());
             mailbox
@@ -133,6 +137,25 @@ pub(super) struct Lane {
     pub(super) behind: Behind,
     /// What is to be looked at once nothing waits.
     pub(super) owed: Owed,
+    /// Of the messages whose turn has not begun, those that are still to be compared with what they say now; none: all.
+    pub(super) left: Option<BTreeSet<Snowflake>>,
+    /// Of which messages events told a moment ago.
+    pub(super) lately: Lately,
+    /// The messages of people who may not speak: they are judged once, however often they come while this lives.
+    turned_away: BTreeSet<Snowflake>,
+    /// The first message that there was no room for, until the conversation was read from there.
+    pub(super) missed: Option<Snowflake>,
+}
+
+/// What a lane does when nothing comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// It looks at something.
+    Look(Look),
+    /// It reads whether it brought everything.
+    Read,
+    /// It ends.
+    End,
 }
 
 impl Drop for Lane {
@@ -146,20 +169,27 @@ impl Lane {
     async fn run(mut self) {
         let mailbox = Arc::clone(&self.mailbox);
         loop {
-            let patience = self.behind.patience();
-            let idle = Instant::now() + patience.unwrap_or(IDLE);
-            let owed = self.owed.next().filter(|(at, _)| *at <= idle);
-            let until = owed.map_or(idle, |(at, _)| at);
-            match (tokio::time::timeout_at(until, mailbox.next()).await, owed) {
+            let (at, due) = self.due(Instant::now());
+            match (tokio::time::timeout_at(at, mailbox.next()).await, due) {
                 (Ok(Next::Job(job)), _) => self.work(job).await,
                 (Ok(Next::Read(from)), _) => self.catch_up(from).await,
                 // What comes meanwhile is not kept waiting by what nobody waits for.
-                (Err(_), Some((_, look))) => self.look(look).await,
-                (Err(_), None) if patience.is_some() => self.read_on(LOOK, mailbox.arrives()).await,
-                (Err(_), None) if mailbox.close() => return,
-                (Err(_), None) => {}
+                (Err(_), Due::Look(look)) => self.look(look).await,
+                (Err(_), Due::Read) => self.read_on(LOOK, mailbox.arrives()).await,
+                // The bot may not read here: nobody else remembers from where on it is to be read.
+                (Err(_), Due::End) if self.missed.is_some() => self.catch_up(None).await,
+                (Err(_), Due::End) if mailbox.close() => return,
+                (Err(_), Due::End) => {}
             }
         }
+    }
+
+    /// What is done when nothing comes until then.
+    fn due(&self, now: Instant) -> (Instant, Due) {
+        let look = self.owed.next().map(|(at, look)| (at, Due::Look(look)));
+        let read = self.behind.due().map(|at| (at, Due::Read));
+        let end = (now + IDLE, Due::End);
+        [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
     }
 
     /// Looks at something that is owed, unless something else comes.
@@ -171,6 +201,7 @@ impl Lane {
         };
         match looked {
             Ok(Looked::Done) => self.owed.done(look),
+            Ok(Looked::Partly) => self.owed.failed(look, Instant::now()),
             // It is the next thing to be done after what came.
             Ok(Looked::Interrupted) => {}
             Err(fault) => {
@@ -188,13 +219,13 @@ impl Lane {
 
     async fn work(&mut self, job: Job) {
         let job = match job {
-            Job::Unsure(message, place) => {
+            Job::Unsure(job, place) => {
                 let is_ours = self.turns_out_ours().await;
                 drop(place);
                 if !is_ours {
                     return;
                 }
-                Job::Message(message)
+                *job
             }
             job => job,
         };
@@ -204,8 +235,9 @@ impl Lane {
                 // Whoever writes takes it out.
                 self.inner.rest.put_away(self.channel, false);
                 if self.bring(&message).await {
-                    self.behind.brought(message.id);
+                    self.behind.brought(message.id, Instant::now());
                 }
+                self.lately.told(message.id, Instant::now());
                 if self.behind.is_long() {
                     self.read_on(MISSED, std::future::pending()).await;
                 }
@@ -240,7 +272,10 @@ impl Lane {
     }
 
     /// Brings a message until it is kept or refused; whether it is dealt with.
-    pub(super) async fn bring(&self, message: &Message) -> bool {
+    pub(super) async fn bring(&mut self, message: &Message) -> bool {
+        if self.turned_away.contains(&message.id) {
+            return true;
+        }
         let Some(identity) = self.inner.known.identity() else { return false };
         match take(&identity, message) {
             Taken::Said => {}
@@ -254,11 +289,9 @@ impl Lane {
         }
         let settings = self.inner.settings();
         let door = &settings.door;
-        if !door.serves(message.guild) {
-            return true;
-        }
-        if !door.admits(&message.author) {
+        if !door.serves(message.guild) || !door.admits(&message.author) {
             tracing::info!(author = %message.author.user.id, thread_id = %self.channel, "somebody who may not speaks");
+            remember(&mut self.turned_away, message.id);
             return true;
         }
         let parent = self.inner.parent_of(self.channel).await;
@@ -353,7 +386,7 @@ impl Inner {
         is_known.then(|| parent.is_some_and(|parent| configured.contains(&parent)))
     }
 
-    /// The same, asked for where it is not known. When nobody says it for a while it is none.
+    /// The same, asked for until it is known. Where it may not be asked for it is none.
     pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
         let mut pause = PAUSE.0;
         loop {
@@ -365,13 +398,13 @@ impl Inner {
                     let parent = found.parent_id.filter(|_| found.is_thread());
                     self.known.is_at(channel, parent, found.guild_id);
                 }
-                Err(fault) if pause > PAUSE.1 => {
+                Err(fault) if Err(fault.clone()).later().is_none() => {
                     tracing::warn!(%fault, thread_id = %channel, "it is not known what this conversation hangs from");
                     return false;
                 }
                 Err(_) => {
                     tokio::time::sleep(pause).await;
-                    pause *= 2;
+                    pause = (pause * 2).min(PAUSE.1);
                 }
             }
         }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 /// Interactions that are worked on at once.
 const INTERACTIONS_MAX: usize = 64;
-/// Messages of which it is not known yet whether they are ours.
+/// Messages, and changes to them, of which it is not known yet whether they are ours.
 const UNSURE_MAX: usize = 4_096;
 /// How often it is looked whether the bot is let in again where it was refused.
 const LOOK: Duration = Duration::from_secs(20);
@@ -158,14 +158,10 @@ impl Ear {
             }
             Event::Message(message) => self.message(message),
             Event::MessageEdited(edit) => {
-                if self.is_bound(edit.channel) != Some(false) {
-                    self.put(edit.channel, Job::Edited(edit));
-                }
+                self.changed(edit.channel, Job::Edited(edit));
             }
             Event::MessagesDeleted { channel, ids } => {
-                if self.is_bound(channel) != Some(false) {
-                    ids.into_iter().for_each(|id| self.put(channel, Job::Deleted(id)));
-                }
+                ids.into_iter().for_each(|id| self.changed(channel, Job::Deleted(id)));
             }
             Event::Command(command) => self.apart(Asked::Command(command)),
             Event::Click(click) => self.apart(Asked::Click(click)),
@@ -222,6 +218,19 @@ impl Ear {
         self.lanes.put(&mut self.tasks, channel, job);
     }
 
+    /// Somebody changed what they said. Where too much waits to be told apart it is found with what a session of events
+    /// has looked at, if it matters.
+    fn changed(&mut self, channel: Snowflake, job: Job) {
+        match self.is_bound(channel) {
+            Some(true) => self.put(channel, job),
+            Some(false) => {}
+            None => match Arc::clone(&self.unsure).try_acquire_owned() {
+                Ok(place) => self.put(channel, Job::Unsure(Box::new(job), place)),
+                Err(_) => self.lanes.read(&mut self.tasks, channel),
+            },
+        }
+    }
+
     fn gone(&mut self, channel: Snowflake, why: &str) {
         if self.is_bound(channel) != Some(false) {
             self.put(channel, Job::Gone(why.to_owned()));
@@ -269,7 +278,7 @@ impl Ear {
             self.put(channel, Job::Message(message));
         } else if bound.is_none() || self.inner.is_configured(channel).is_none() {
             match Arc::clone(&self.unsure).try_acquire_owned() {
-                Ok(place) => self.put(channel, Job::Unsure(message, place)),
+                Ok(place) => self.put(channel, Job::Unsure(Box::new(Job::Message(message)), place)),
                 Err(_) => {
                     tracing::warn!(thread_id = %channel, "too much waits to be told apart: what is ours is read later");
                     self.lanes.miss(&mut self.tasks, channel, message.id);

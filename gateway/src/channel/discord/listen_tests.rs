@@ -16,6 +16,7 @@ use acp_discord::core::event::{Gap, Given, Interaction, Member, Thread, User, Va
 use acp_discord::session::{self, Sink};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -124,7 +125,8 @@ impl Inbox for Arc<Plane> {
     fn bindings_changed(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
-    fn caught_up(&self, _: ConversationRef, _: String) -> Reply<'_, bool> {
+    fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {
+        self.ask(&format!("read {} {through}", at.conversation_id));
         Box::pin(async { true })
     }
     fn suggest(&self, _: Suggest, _: ConversationRef, _: String, _: String) -> Reply<'_, Vec<Suggestion>> {
@@ -143,12 +145,32 @@ struct Town {
     is_shut: bool,
     /// How often a message itself was asked for.
     asked: Arc<AtomicUsize>,
+    ways: Arc<Ways>,
+}
+
+/// What of a Discord changes while it serves, and what else it was asked.
+#[derive(Default)]
+struct Ways {
+    /// The roles of people; nobody else is there.
+    roles: Mutex<BTreeMap<u64, Vec<u64>>>,
+    /// From which message on pages are refused, and how.
+    refuses: Mutex<Option<(u64, u16)>>,
+    /// After which messages pages were asked for.
+    pages: Mutex<Vec<u64>>,
+    /// How often a conversation itself was asked for.
+    looks: AtomicUsize,
+}
+
+impl Ways {
+    fn pages(&self, after: u64) -> usize {
+        self.pages.lock().unwrap().iter().filter(|it| **it == after).count()
+    }
 }
 
 impl Town {
     /// One on which nothing was ever said.
     fn quiet(says: watch::Receiver<Option<Json>>) -> Self {
-        Self { says, said: 0..0, is_shut: false, asked: Arc::default() }
+        Self { says, said: 0..0, is_shut: false, asked: Arc::default(), ways: Arc::default() }
     }
 
     /// What becomes of a request.
@@ -157,11 +179,30 @@ impl Town {
         let refuse = |status, code: u32| (status, axum::Json(json!({"code": code, "message": "no"})));
         let id = uri.path().split("/messages/").nth(1).and_then(|id| id.parse().ok());
         self.asked.fetch_add(usize::from(id.is_some()), Ordering::Relaxed);
+        if let Some(user) = uri.path().split("/members/").nth(1).and_then(|id| id.parse().ok()) {
+            return match self.ways.roles.lock().unwrap().get(&user) {
+                Some(roles) => {
+                    let roles: Vec<String> = roles.iter().map(u64::to_string).collect();
+                    let user = json!({"id": user.to_string(), "username": "somebody"});
+                    (StatusCode::OK, axum::Json(json!({"user": user, "roles": roles})))
+                }
+                None => refuse(StatusCode::NOT_FOUND, 10_007),
+            };
+        }
+        let is_page = uri.path().ends_with("/messages");
+        let after = after(uri);
+        if is_page && uri.path().contains("/channels/7/") {
+            self.ways.pages.lock().unwrap().push(after);
+            if let Some((_, status)) = self.ways.refuses.lock().unwrap().filter(|(from, _)| after >= *from) {
+                return refuse(StatusCode::from_u16(status).unwrap(), if status == 403 { 50_001 } else { 0 });
+            }
+        }
+        self.ways.looks.fetch_add(usize::from(id.is_none() && !is_page), Ordering::Relaxed);
         match (id, self.says.borrow().clone()) {
             (Some(_), _) if self.is_shut => refuse(StatusCode::FORBIDDEN, 50_013),
             (Some(id), _) if self.said.contains(&id) => (StatusCode::OK, axum::Json(one(id))),
             (Some(_), _) => refuse(StatusCode::NOT_FOUND, 10_008),
-            (None, _) if uri.path().ends_with("/messages") => (StatusCode::OK, axum::Json(self.page(uri))),
+            (None, _) if is_page => (StatusCode::OK, axum::Json(self.page(uri))),
             (None, Some(channel)) => (StatusCode::OK, axum::Json(channel)),
             (None, None) => refuse(StatusCode::SERVICE_UNAVAILABLE, 0),
         }
@@ -169,14 +210,19 @@ impl Town {
 
     /// A page of what was said after a message, as Discord answers: the newest first.
     fn page(&self, uri: &axum::http::Uri) -> Json {
-        let after = uri.query().and_then(|query| query.split("after=").nth(1)?.split('&').next());
-        let after: u64 = after.and_then(|after| after.parse().ok()).unwrap_or(0);
+        let after = after(uri);
         let is_it = uri.path().contains("/channels/7/") && !self.is_shut;
         let page = self.said.clone().filter(|id| is_it && *id > after).take(100);
         let mut page: Vec<Json> = page.map(one).collect();
         page.reverse();
         Json::Array(page)
     }
+}
+
+/// After which message a page is asked for.
+fn after(uri: &axum::http::Uri) -> u64 {
+    let after = uri.query().and_then(|query| query.split("after=").nth(1)?.split('&').next());
+    after.and_then(|after| after.parse().ok()).unwrap_or(0)
 }
 
 fn one(id: u64) -> Json {
@@ -203,6 +249,22 @@ fn thread(archived: bool) -> Json {
     let id = Snowflake::from_ms(now_ms()).to_string();
     let state = json!({"archived": archived, "auto_archive_duration": 60, "locked": false});
     json!({"id": id, "type": 11, "guild_id": "9", "parent_id": "3", "thread_metadata": state})
+}
+
+/// The thread 7, as an event tells of it.
+fn shown_thread(archived: bool) -> Thread {
+    Thread {
+        id: Snowflake(7),
+        guild: Some(Snowflake(9)),
+        parent: Some(Snowflake(3)),
+        name: "thread".to_owned(),
+        owner: None,
+        private: false,
+        archived,
+        locked: false,
+        auto_archive_minutes: 60,
+        archived_at: None,
+    }
 }
 
 fn settings(token: &str, base: &str) -> Settings {
@@ -252,11 +314,15 @@ fn ready() -> Event {
 }
 
 fn said(id: u64, channel: u64, text: &str) -> Event {
+    said_by(ANN, id, channel, text)
+}
+
+fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
     Event::Message(Box::new(Message {
         id: Snowflake(id),
         channel: Snowflake(channel),
         guild: Some(Snowflake(9)),
-        author: Member { user: user(ANN), roles: vec![], permissions: None },
+        author: Member { user: user(who), roles: vec![], permissions: None },
         webhook: None,
         application: None,
         kind: 0,
@@ -397,18 +463,7 @@ async fn d12_what_is_said_where_nobody_can_look_is_heard() {
     let at = Snowflake(7);
     until("it is looked at", || inner.known.is_followed(at)).await;
     says.send_replace(None);
-    sink.put(Event::ThreadChanged(Thread {
-        id: at,
-        guild: Some(Snowflake(9)),
-        parent: Some(Snowflake(3)),
-        name: "thread".to_owned(),
-        owner: None,
-        private: false,
-        archived: true,
-        locked: false,
-        auto_archive_minutes: 60,
-        archived_at: None,
-    }));
+    sink.put(Event::ThreadChanged(shown_thread(true)));
     until("it is lost sight of", || !inner.known.is_followed(at)).await;
     let texts = ["one", "two", "three"];
     for (id, text) in (1_001..).zip(texts) {
@@ -506,3 +561,6 @@ async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
         until("it is found", || (of("edited 7 "), of("deleted 7 ")) == want).await;
     }
 }
+
+#[path = "lanes_tests.rs"]
+mod lanes;

@@ -134,7 +134,7 @@ impl Lane {
             self.inner.known.is_lost_sight_of(self.channel);
             return self.owed.want(Look::Thread, Instant::now());
         }
-        self.owed.done(Look::Thread);
+        // A look that is owed stays so: this may have been told before what made it due.
         self.shelved(shelf).await;
     }
 

@@ -14,6 +14,7 @@ mod health;
 mod interactions;
 mod known;
 mod lanes;
+mod lately;
 mod line;
 mod listen;
 mod looks;

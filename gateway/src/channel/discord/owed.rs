@@ -20,6 +20,8 @@ pub(super) enum Look {
 pub(super) enum Looked {
     /// It was made, or would never come to anything.
     Done,
+    /// Not all of it can be said yet.
+    Partly,
     /// Something else is to be done first.
     Interrupted,
 }
@@ -46,7 +48,7 @@ impl Owed {
         self.0.iter().map(|(look, a_try)| (a_try.at, *look)).min()
     }
 
-    /// It could not be looked at.
+    /// It could not be looked at, or not at all of it.
     pub(super) fn failed(&mut self, look: Look, now: Instant) {
         if let Some(a_try) = self.0.get_mut(&look) {
             a_try.at = now + a_try.pause;

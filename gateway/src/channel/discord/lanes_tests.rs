@@ -1,0 +1,311 @@
+//! Lanes while Discord is slow, refuses, or shows an old state; and while the door is being opened and closed.
+
+use super::*;
+use acp_discord::core::event::Edit;
+use tokio::time::{advance, pause, resume};
+
+const EVE: Snowflake = Snowflake(6);
+/// Everybody of the crew may speak.
+const CREW: u64 = 70;
+/// How long after its event a look may be older than that.
+const SETTLES: Duration = Duration::from_secs(10);
+
+fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
+    Event::MessageEdited(Edit {
+        id: Snowflake(id),
+        channel: Snowflake(channel),
+        author: who.map(user),
+        webhook: None,
+        text: Some(text.to_owned()),
+        attachments: None,
+        by_author: true,
+    })
+}
+
+fn waits(id: u64, text: &str) -> Waiting {
+    Waiting { message_id: id.to_string(), text: Some(text.to_owned()) }
+}
+
+fn gap() -> Event {
+    Event::Gap { why: Gap::Overflow, lost: 1 }
+}
+
+/// Only these may speak from now on.
+fn admits(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
+    let before = inner.settings();
+    let people = People {
+        users: users.iter().copied().collect(),
+        roles: roles.iter().copied().map(Snowflake).collect(),
+    };
+    let door = Door { allowed: people, ..Door::default() };
+    inner.settings.send_replace(Arc::new(Settings { door, ..Settings::clone(&before) }));
+}
+
+impl Plane {
+    /// What was asked for that begins like this, without that.
+    fn all(&self, what: &str) -> Vec<String> {
+        let all = self.asked.lock().unwrap().clone();
+        all.iter().filter_map(|it| it.strip_prefix(what)).map(str::to_owned).collect()
+    }
+}
+
+/// A clock that jumps, for a moment in which nothing else happens.
+async fn later(by: Duration) {
+    pause();
+    advance(by).await;
+    resume();
+}
+
+/// Waits for something that takes long by the clock of the lanes.
+async fn in_the_end(what: &str, is: impl Fn() -> bool) {
+    for _ in 0..1_500 {
+        if is() {
+            return;
+        }
+        later(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not in time: {what}");
+}
+
+/// A Discord with some messages, in a channel that is bound, once it was read.
+async fn bound(
+    said: std::ops::Range<u64>,
+) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>, Arc<Ways>, watch::Sender<Option<Json>>) {
+    let (tells, says) = watch::channel(Some(channel()));
+    let town = Town { said, ..Town::quiet(says) };
+    let ways = Arc::clone(&town.ways);
+    let (plane, sink, ear, inner) = ground_of(false, town, &[]).await;
+    plane.bind("7");
+    until("it is looked at", || plane.asked("waiting 7") > 0 && inner.known.is_followed(Snowflake(7))).await;
+    (plane, sink, ear, inner, ways, tells)
+}
+
+/// Who may not speak any more does not put words into a prompt that waits either, by name or by role; programs never do.
+#[tokio::test]
+async fn who_may_not_speak_changes_no_prompt() {
+    let (plane, sink, _ear, inner, ways, _tells) = bound(0..0).await;
+    sink.put(edited(Some(EVE), 7, 1_001, "by eve"));
+    sink.put(edited(Some(BOT), 7, 1_001, "by the bot"));
+    sink.put(edited(Some(ANN), 7, 1_001, "by ann"));
+    until("ann's is taken", || plane.asked("edited") > 0).await;
+    assert_eq!(plane.all("edited 7 "), ["1001 by ann"]);
+    // Now by role alone.
+    admits(&inner, &[], &[CREW]);
+    ways.roles.lock().unwrap().insert(EVE.0, vec![CREW]);
+    sink.put(edited(Some(ANN), 7, 1_001, "by ann, who has left"));
+    sink.put(edited(Some(EVE), 7, 1_001, "by one of the crew"));
+    until("it is taken", || plane.asked("edited") > 1).await;
+    ways.roles.lock().unwrap().insert(EVE.0, vec![]);
+    ways.roles.lock().unwrap().insert(ANN.0, vec![CREW]);
+    sink.put(edited(Some(EVE), 7, 1_001, "by eve again"));
+    sink.put(edited(Some(ANN), 7, 1_001, "by ann again"));
+    until("it is taken", || plane.asked("edited") > 2).await;
+    assert_eq!(plane.all("edited 7 "), ["1001 by ann", "1001 by one of the crew", "1001 by ann again"]);
+    // Anybody takes back what they said.
+    sink.put(Event::MessagesDeleted { channel: Snowflake(7), ids: vec![Snowflake(1_001)] });
+    until("it is taken", || plane.asked("deleted 7 1001") > 0).await;
+}
+
+/// The same where it is found when nobody heard it; that something is gone is found all the same.
+#[tokio::test]
+async fn what_was_changed_by_who_may_not_speak_is_not_taken_when_it_is_found() {
+    let (plane, sink, _ear, inner, ways, _tells) = bound(1_001..1_003).await;
+    let looked = |times: usize| plane.asked("deleted 7 900") >= times;
+    *plane.waiting.lock().unwrap() = vec![waits(900, "gone"), waits(1_001, "one"), waits(1_002, "7: 1002")];
+    admits(&inner, &[EVE], &[CREW]);
+    sink.put(gap());
+    until("it is looked at", || looked(1)).await;
+    sink.put(gap());
+    until("and again", || looked(2)).await;
+    assert_eq!(plane.all("edited "), [""; 0]);
+    ways.roles.lock().unwrap().insert(ANN.0, vec![CREW]);
+    sink.put(gap());
+    until("it is taken", || plane.all("edited 7 ").contains(&"1001 7: 1001".to_owned())).await;
+}
+
+/// A change of which it is not said whose it is is looked up.
+#[tokio::test]
+async fn a_change_by_nobody_knows_whom_is_looked_up() {
+    let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_003).await;
+    *plane.waiting.lock().unwrap() = vec![waits(1_001, "one")];
+    sink.put(edited(None, 7, 1_001, "whoever says this"));
+    sink.put(edited(Some(ANN), 7, 1_002, "and then"));
+    until("the next one is taken", || plane.asked("edited") > 0).await;
+    assert_eq!(plane.all("edited 7 "), ["1002 and then"]);
+    in_the_end("it is found", || plane.asked("edited 7 1001 7: 1001") > 0).await;
+}
+
+/// What requests show may be older than what an event told: it is believed when it had time to catch up.
+#[tokio::test]
+async fn what_events_told_is_not_undone_by_an_older_state() {
+    let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_003).await;
+    let begun = Instant::now();
+    // The first is not shown at all, the second as it was before.
+    sink.put(said(1_000, 7, "not shown yet"));
+    sink.put(edited(Some(ANN), 7, 1_001, "two"));
+    until("both are taken", || !plane.offered().is_empty() && plane.asked("edited") > 0).await;
+    *plane.waiting.lock().unwrap() =
+        vec![waits(1_000, "not shown yet"), waits(1_001, "two"), waits(1_002, "as it was")];
+    sink.put(gap());
+    until("it is looked at", || plane.asked("edited 7 1002") > 0).await;
+    let taken = [plane.all("edited 7 "), plane.all("deleted 7 ")];
+    let want = [vec!["1001 two".to_owned(), "1002 7: 1002".to_owned()], vec![]];
+    assert!(taken == want || begun.elapsed() >= SETTLES, "{taken:?}");
+    in_the_end("it is believed in the end", || {
+        plane.asked("deleted 7 1000") > 0 && plane.asked("edited 7 1001 7: 1001") > 0
+    })
+    .await;
+}
+
+/// A message that was just written may be missing on a page.
+#[tokio::test]
+async fn what_is_new_is_not_gone() {
+    let (plane, sink, _ear, _inner, _ways, _tells) = bound(0..0).await;
+    let made_ms = now_ms() - 8_000;
+    let young = Snowflake::from_ms(made_ms);
+    *plane.waiting.lock().unwrap() = vec![waits(900, "gone"), waits(young.0, "young")];
+    sink.put(gap());
+    let is_gone = |id: u64| plane.asked(&format!("deleted 7 {id}")) > 0;
+    until("it is looked at", || is_gone(900)).await;
+    let seen = is_gone(young.0);
+    assert!(!seen || now_ms() >= made_ms + 10_000, "it was taken for gone at once");
+    until("it is gone", || is_gone(young.0)).await;
+    assert!(now_ms() >= made_ms + 10_000);
+}
+
+/// What one page shows is taken although the next cannot be had, and is not asked for again.
+#[tokio::test]
+async fn what_was_found_is_taken_before_the_rest_is_looked_at() {
+    let (plane, sink, _ear, _inner, ways, _tells) = bound(1_001..1_290).await;
+    *plane.waiting.lock().unwrap() = vec![waits(1_001, "as it was"), waits(1_250, "as it was")];
+    *ways.refuses.lock().unwrap() = Some((1_249, 503));
+    // It reads everything from the beginning on, three pages, which begin elsewhere.
+    sink.put(gap());
+    until("the first is found", || plane.asked("edited 7 1001") > 0).await;
+    let tries = plane.asked("waiting 7");
+    until("the other page is tried again", || plane.asked("waiting 7") >= tries + 2).await;
+    assert_eq!((plane.all("edited 7 "), ways.pages(1_000)), (vec!["1001 7: 1001".to_owned()], 1));
+    *ways.refuses.lock().unwrap() = None;
+    until("the rest is found", || plane.asked("edited 7 1250") > 0).await;
+    assert_eq!(ways.pages(1_000), 1);
+}
+
+/// A message that was refused stays refused, whoever may speak by the time it comes another way.
+#[tokio::test]
+async fn what_was_refused_stays_refused_however_it_comes_again() {
+    for is_read_first in [true, false] {
+        let (_tells, says) = watch::channel(Some(channel()));
+        let town = Town { said: 1_001..1_002, ..Town::quiet(says) };
+        let ways = Arc::clone(&town.ways);
+        *ways.refuses.lock().unwrap() = (!is_read_first).then_some((0, 403));
+        let (plane, sink, _ear, inner) = ground_of(false, town, &[]).await;
+        admits(&inner, &[EVE], &[]);
+        plane.bind("7");
+        if is_read_first {
+            until("it is read", || plane.asked("read 7 1001") > 0).await;
+        } else {
+            until("it is refused", || inner.known.was_shut(Snowflake(7))).await;
+            sink.put(said(1_001, 7, "7: 1001"));
+        }
+        sink.put(said_by(EVE, 1_002, 7, "eve's"));
+        until("eve is heard", || plane.offered() == ["eve's"]).await;
+        admits(&inner, &[ANN, EVE], &[]);
+        *ways.refuses.lock().unwrap() = None;
+        if is_read_first {
+            sink.put(said(1_001, 7, "7: 1001"));
+        }
+        sink.put(gap());
+        sink.put(said(1_003, 7, "ann's"));
+        until("what comes then is heard", || plane.offered().contains(&"ann's".to_owned())).await;
+        let read = plane.asked("read 7 1001");
+        sink.put(gap());
+        until("it is read once more", || plane.asked("read 7 1001") > read).await;
+        sink.put(said(1_004, 7, "the last"));
+        until("the last is heard", || plane.offered().contains(&"the last".to_owned())).await;
+        assert!(!plane.offered().contains(&"7: 1001".to_owned()), "{is_read_first}: {:?}", plane.offered());
+    }
+}
+
+/// An old word about a thread does not take the place of the look that a hole in the events made due.
+#[tokio::test]
+async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
+    let (plane, sink, _ear, inner, _ways, tells) = bound(0..0).await;
+    plane.away(true);
+    let places = plane.asked("place 7");
+    sink.put(gap());
+    until("it is to be read", || plane.asked("place 7") > places).await;
+    // It waits behind that, however long it has been on its way.
+    sink.put(Event::ThreadChanged(shown_thread(false)));
+    sink.put(typing());
+    until("all of it came", || plane.asked("suggest") > 0).await;
+    tells.send_replace(Some(thread(true)));
+    plane.away(false);
+    until("it is looked at", || plane.asked("changed 7 Archived { by_person: true }") > 0).await;
+    assert_eq!(plane.all("changed 7 "), ["Unarchived", "Archived { by_person: true }"]);
+    until("and followed", || inner.known.is_followed(Snowflake(7))).await;
+}
+
+/// Whether the configuration binds a thread is asked for as long as that may be answered: what is said there waits.
+#[tokio::test]
+async fn what_may_be_configured_is_asked_for_until_it_is_known() {
+    let (tells, says) = watch::channel(None);
+    let town = Town::quiet(says);
+    let ways = Arc::clone(&town.ways);
+    let (plane, sink, _ear, _inner) = ground_of(false, town, &[3]).await;
+    sink.put(said(1_001, 7, "one"));
+    // Two requests are one try.
+    for _ in 0..24 {
+        let asked = ways.looks.load(Ordering::Relaxed);
+        later(Duration::from_secs(40)).await;
+        until("it is asked for again", || ways.looks.load(Ordering::Relaxed) > asked).await;
+    }
+    tells.send_replace(Some(thread(false)));
+    in_the_end("it is heard", || plane.offered() == ["one"]).await;
+}
+
+/// What there was no room for is not forgotten because the bot may not read there yet.
+#[tokio::test]
+async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
+    let (_tells, says) = watch::channel(Some(channel()));
+    let ids = 1_001..1_301_u64;
+    let town = Town { said: ids.clone(), ..Town::quiet(says) };
+    let ways = Arc::clone(&town.ways);
+    *ways.refuses.lock().unwrap() = Some((0, 403));
+    let (plane, sink, _ear, inner) = ground_of(true, town, &[7]).await;
+    for id in ids.clone() {
+        sink.put(said(id, 7, &format!("7: {id}")));
+    }
+    sink.put(typing());
+    until("all of it came", || plane.asked("suggest") > 0).await;
+    plane.away(false);
+    until("what there was room for is heard", || plane.offered().len() >= 256).await;
+    until("it is refused", || inner.known.was_shut(Snowflake(7))).await;
+    assert!(!plane.offered().contains(&"7: 1300".to_owned()));
+    *ways.refuses.lock().unwrap() = None;
+    in_the_end("the rest is heard", || plane.offered().contains(&"7: 1300".to_owned())).await;
+    let heard: BTreeSet<String> = plane.offered().into_iter().collect();
+    assert_eq!(heard, ids.map(|id| format!("7: {id}")).collect());
+}
+
+/// While nobody knows what is bound, only so many changes wait; those beyond are found where they matter.
+#[tokio::test]
+async fn what_is_changed_while_nobody_knows_what_is_bound_has_a_bound() {
+    let (_tells, says) = watch::channel(Some(channel()));
+    let town = Town { said: 2_001..2_002, ..Town::quiet(says) };
+    let (plane, sink, _ear, _) = ground_of(true, town, &[]).await;
+    plane.bind("7");
+    plane.bind("8");
+    for (number, at) in (1..).zip([7, 8, 7, 8]) {
+        for id in 0..1_500 {
+            sink.put(edited(Some(ANN), at, id, "changed"));
+        }
+        sink.put(typing());
+        until("all of it came", || plane.asked("suggest") == number).await;
+    }
+    *plane.waiting.lock().unwrap() = vec![waits(2_001, "as it was")];
+    plane.away(false);
+    until("it is looked at", || plane.asked("edited 7 2001") > 0 && plane.asked("waiting 8") > 0).await;
+    until("what waited is taken", || plane.asked("edited") > UNSURE_MAX).await;
+    assert!(plane.asked("edited") <= UNSURE_MAX + 2, "{}", plane.asked("edited"));
+}
