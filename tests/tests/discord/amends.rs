@@ -21,7 +21,8 @@ fn turns_over(stage: &Stage, count: usize) {
 
 fn becomes(stage: &Stage, thread: Id, want: &str) {
     let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
-    until(SOON, want, || {
+    // The connection may rest for a while first.
+    until(LONG, want, || {
         let db = stage.house.world.journal(GATEWAY);
         db.query_row(sql, [thread.to_string()], |row| row.get::<_, String>(0)).is_ok_and(|is| is == want)
     });
