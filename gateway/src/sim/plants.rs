@@ -101,7 +101,7 @@ impl Plant {
                  WHERE e.run_id = r.run_id)"
             }
             Self::SupersededWrites => "UPDATE acp_sessions SET epoch = 1 WHERE epoch = 0",
-            Self::ChoiceForgotten if did("verbosity_set") => {
+            Self::ChoiceForgotten if did("verbosity_set") || did("delivery_style") => {
                 "UPDATE acp_binding_style SET style_json = json_remove(style_json, '$.verbosity')"
             }
             Self::InboxRowLost if did("inbox_insert") && chance.one_in(3) => {
