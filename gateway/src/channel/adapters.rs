@@ -132,6 +132,7 @@ impl Channels {
     ///
     /// # Errors
     /// [`Served`].
+    #[cfg(any(feature = "discord", test))]
     pub(crate) fn exchange(&self, old: &Arc<dyn Channel>, new: Arc<dyn Channel>) -> Result<(), Served> {
         let (channel, account_id) = place_of(&new);
         let is_exchanged = self.adapters.send_if_modified(|all| {

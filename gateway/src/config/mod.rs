@@ -17,9 +17,7 @@ pub(crate) mod unused;
 
 pub(crate) use agent::{Agent, Backend, Backends};
 pub(crate) use bindings::{Binding, SessionMode};
-#[cfg(feature = "discord")]
-pub(crate) use channels::DiscordAccount;
-pub(crate) use channels::{Channels, Session};
+pub(crate) use channels::{Channels, DiscordAccount, Session};
 pub(crate) use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;
