@@ -127,16 +127,17 @@ pub(crate) async fn serve(
         () = signals.next() => {}
     }
     tracing::info!("gateway is ending");
-    service.registry.unregister(DirectRuntime.id());
-    for channel in &channels {
-        all.unregister(channel);
-    }
     stop.cancel();
     manager.stopped().await;
     for (what, task) in tasks {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
         }
+    }
+    // Last, so that nobody takes the end of the gateway for a conversation that is served no more.
+    service.registry.unregister(DirectRuntime.id());
+    for channel in &channels {
+        all.unregister(channel);
     }
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;

@@ -61,9 +61,6 @@ impl Bots {
                 Err(error) => tracing::error!(%error, "the accounts of Discord stay as they are"),
             }
         }
-        for bot in self.bots.values() {
-            self.channels.unregister(&bot.channel);
-        }
     }
 
     /// Makes the bots what is wanted. One whose settings cannot be used goes on with those that it has.

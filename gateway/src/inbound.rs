@@ -23,7 +23,7 @@ use crate::core::route::{Destination, Route};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::manager::PromptRequest;
+use crate::manager::{self, PromptRequest};
 use crate::metrics::Metrics;
 use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome, Whose};
 use crate::store::{Store, commands, console, now_ms, said};
@@ -186,6 +186,13 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether what failed can be done later: the store is away, and comes back without a repair; or the gateway ends, and
+/// the next one does it.
+fn is_for_later(failure: &Failure) -> bool {
+    let is_ending = failure.detail_code.as_deref() == Some(manager::ENDING);
+    is_ending || (failure.code == Code::StoreUnavailable && !failure.is_for_repair())
+}
+
 /// A conversation, whether or not its channel names the one around it this time.
 fn lane_of(at: &ConversationRef) -> ConversationRef {
     ConversationRef { parent_conversation_id: None, ..at.clone() }
@@ -312,12 +319,14 @@ impl Inner {
 
     /// Does what the message asks for. An error means that it is to be tried again.
     async fn act(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
+        // Where nobody serves just now nothing is begun whose answer would have nowhere to go: it waits for the adapter.
+        self.channels.get(&inbound.conversation)?;
         let acted = match command::parse(&inbound.text) {
             Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
             None => self.prompt(inbound, files).await,
         };
         match acted {
-            Err(failure) if failure.code == Code::StoreUnavailable => Err(failure),
+            Err(failure) if is_for_later(&failure) => Err(failure),
             Err(failure) => {
                 let reason = failure.detail_code.clone().unwrap_or_else(|| failure.code.as_str().to_owned());
                 tracing::info!(message_id = inbound.message_id, reason, "a message was refused");

@@ -24,6 +24,7 @@ use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use mailbox::Actor;
+pub(crate) use mailbox::ENDING;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;

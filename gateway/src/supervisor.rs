@@ -197,14 +197,25 @@ impl Supervisor {
     /// whoever is told of the other one asks again there.
     pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<Answer> {
         let (answer, receiver) = oneshot::channel();
-        let connection = lock(&self.shared.state).generation;
-        let Ok(place) = self.requests.reserve().await else { return receiver };
+        let mut status = self.shared.status.subscribe();
+        let connection = match *status.borrow_and_update() {
+            LinkStatus::Up { generation, .. } => generation,
+            LinkStatus::Down(_) => {
+                drop(answer.send(Err(CallError::Disconnected)));
+                return receiver;
+            }
+        };
+        let is_other = |status: &LinkStatus| !matches!(status, LinkStatus::Up { generation, .. } if *generation == connection);
+        let place = tokio::select! {
+            biased;
+            place = self.requests.reserve() => place.ok(),
+            _ = status.wait_for(is_other) => None,
+        };
         let mut state = lock(&self.shared.state);
-        let is_down = matches!(*self.shared.status.borrow(), LinkStatus::Down(_));
-        if is_down || state.generation != connection {
+        let Some(place) = place.filter(|_| !is_other(&self.shared.status.borrow())) else {
             drop(answer.send(Err(CallError::Disconnected)));
             return receiver;
-        }
+        };
         state.next_id += 1;
         let id = state.next_id;
         state.waiting.insert(id, answer);

@@ -177,6 +177,15 @@ impl House {
         }
     }
 
+    /// Ends the gateway with SIGTERM, as a service manager does.
+    ///
+    /// # Panics
+    /// When it is dead, or does not end in order.
+    pub fn end_gateway(&mut self) {
+        let gateway = self.gateway.take().unwrap_or_else(|| panic!("the gateway is dead"));
+        assert_eq!(gateway.terminate(LONG), Some(0), "the gateway ends in order");
+    }
+
     /// Starts the gateway and waits until it is ready.
     ///
     /// # Panics
@@ -376,8 +385,7 @@ impl House {
     pub fn end(mut self) {
         crate::invariants::check(&self.world.journal(GATEWAY));
         self.check_agent();
-        let gateway = self.gateway.take().unwrap_or_else(|| panic!("the gateway is dead"));
-        assert_eq!(gateway.terminate(LONG), Some(0), "the gateway ends in order");
+        self.end_gateway();
         let supervisor = self.supervisor.take().unwrap_or_else(|| panic!("the supervisor is dead"));
         assert_eq!(supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
         assert_eq!(self.world.processes(), [], "nothing is left alive");

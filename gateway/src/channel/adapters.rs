@@ -189,6 +189,11 @@ impl Channels {
         all.iter().filter_map(|(place, adapter)| Some((place.clone(), adapter.health()?))).collect()
     }
 
+    /// Which accounts are served, now and later.
+    pub(crate) fn changes(&self) -> watch::Receiver<BTreeMap<Place, Arc<dyn Channel>>> {
+        self.adapters.subscribe()
+    }
+
     /// Waits until a conversation is served.
     pub(crate) async fn served(&self, at: &ConversationRef) {
         let place = place(at);

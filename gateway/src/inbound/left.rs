@@ -130,11 +130,14 @@ impl Inlet {
     pub(crate) async fn keep(self, stop: CancellationToken) {
         self.inner.left.notify_one();
         let mut health = self.inner.store.health();
+        let mut adapters = self.inner.channels.changes();
         let mut pause_ms = RETRY_MS.0;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.inner.left.notified() => {}
+                // What nobody served may be told now.
+                Ok(()) = adapters.changed() => {}
             }
             tokio::select! {
                 biased;
@@ -157,15 +160,18 @@ impl Inlet {
         }
     }
 
-    /// Takes up what was left. Whether nothing is left after that but what somebody is at.
+    /// Takes up what was left. Whether nothing is left after that but what somebody is at, or waits for its adapter.
     async fn settles_all(&self) -> bool {
         let Ok(settled) = self.resume().await else { return false };
         if settled > 0 {
             tracing::info!(settled, "messages that had to wait were settled");
         }
         let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, ROWS));
-        let is_held = |row: &InboxRow| self.inner.claims.is_held(&row.inbound);
-        left.await.is_ok_and(|rows| rows.iter().all(is_held))
+        let inner = &self.inner;
+        let is_elsewhere = |row: &InboxRow| {
+            inner.claims.is_held(&row.inbound) || !inner.channels.serves(&row.inbound.conversation)
+        };
+        left.await.is_ok_and(|rows| rows.iter().all(is_elsewhere))
     }
 }
 

@@ -50,14 +50,11 @@ impl Inner {
         received_at_ms: u64,
         before: Before,
     ) -> Result<Vec<Reply>, Failure> {
-        let mut said = Vec::new();
         if outcome.is_shown() {
-            return Ok(said);
+            return Ok(Vec::new());
         }
-        let Ok(channel) = self.channels.get(&inbound.conversation) else {
-            tracing::warn!(message_id = inbound.message_id, "nobody can be told: the account is not served");
-            return Ok(said);
-        };
+        // It waits for its adapter, as what agents say does.
+        let channel = self.channels.get(&inbound.conversation).map_err(Failure::from)?;
         let text = match inbound.answer {
             Answer::ByMessage => outcome.text(),
             Answer::ByCaller => {
@@ -71,6 +68,7 @@ impl Inner {
             Outcome::Command { session_key, .. } => session_key.clone(),
             Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
         };
+        let mut said = Vec::new();
         let texts = split(&text, channel.limit());
         let count = texts.len();
         for (number, text) in texts.into_iter().enumerate() {

@@ -14,6 +14,9 @@ const MAILBOX_MAX: usize = 64;
 /// Cancels, closes and permission answers that may wait for one session.
 const URGENT_MAX: usize = 16;
 
+/// The detail of what is refused because the gateway ends: nothing was done, and the next one may be asked.
+pub(crate) const ENDING: &str = "GATEWAY_ENDING";
+
 /// The ways into a session's task.
 #[derive(Clone)]
 pub(super) struct Actor {
@@ -60,7 +63,7 @@ impl Manager {
             }
             self.forget(session, &actor);
         }
-        Err(Failure::of(Code::BackendUnavailable).detail("GATEWAY_ENDING").retryable())
+        Err(Failure::of(Code::BackendUnavailable).detail(ENDING).retryable())
     }
 
     /// The session's actor; made when there is none. When the database does not let it be made just now it is tried on:

@@ -363,7 +363,7 @@ pub(crate) fn waiting(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Records what was done about a message. The person is not told yet; `caller_tells`: whoever brought it is to do that.
+/// Records what was done about a message; its files were for that. The person is not told yet; `caller_tells`: whoever brought it is to do that.
 /// Recorded again, it is the same.
 ///
 /// # Errors
@@ -376,7 +376,7 @@ pub(crate) fn record(
 ) -> Result<(), StoreError> {
     let at = &inbound.conversation;
     let sql = format!(
-        "UPDATE acp_inbox SET outcome_json = ?5, caller_tells = ?6 \
+        "UPDATE acp_inbox SET outcome_json = ?5, caller_tells = ?6, files_json = NULL \
          WHERE {KEY} AND (outcome_json IS NULL OR outcome_json = ?5)"
     );
     let keys = (&at.channel, &at.account_id, &at.conversation_id, &inbound.message_id);

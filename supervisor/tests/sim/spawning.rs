@@ -74,6 +74,8 @@ async fn c59_s_without_a_durable_binding_the_adapter_is_not_let_go() {
 async fn c59_s_processes_are_ended_even_where_nothing_can_be_written() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
+    // A start is answered before the disk says so.
+    assert_eq!(s.stored().await[0].state, Open);
     s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
     s.close(id).await;
     s.reaches(id, Closed).await;

@@ -1,6 +1,7 @@
 //! Everything dies in the middle of a turn and comes back.
 
 use crate::stage::Stage;
+use acp_tests::house::GATEWAY;
 use acp_tests::wait::{SOON, until};
 
 const SLOW: &str = "say begun\nsleep 3000\nsay -ended";
@@ -38,6 +39,37 @@ fn c14_r_a_gateway_that_is_killed_goes_on_where_it_was() {
         assert_eq!(stage.house.prompts_received(text), 1, "{text}");
     }
     missed.into_iter().for_each(|id| stage.reacted(id, thread, "✅"));
+    stage.end();
+}
+
+/// An end in order, as at an update: what people say at any moment around it is answered once, after it at the latest.
+#[test]
+fn c14_r_a_gateway_that_is_ended_in_order_loses_no_word() {
+    const ROUNDS: i64 = 6;
+    let mut stage = Stage::new(&[], "");
+    let threads = [(); 3].map(|()| stage.spawn());
+    let text = |round: i64| format!("say round {round}");
+    for round in 0..ROUNDS {
+        for thread in threads {
+            stage.fake.post(stage.ann, thread, &text(round));
+        }
+        // At another moment each time: from none of them to most of what they lead to.
+        until(SOON, "so much was begun", || {
+            let db = stage.house.world.journal(GATEWAY);
+            let sql = "SELECT (SELECT count(*) FROM acp_inbox) + (SELECT count(*) FROM acp_delivery_part)";
+            let want = 3 + 6 * round + round;
+            db.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|count| count >= want)
+        });
+        stage.house.end_gateway();
+        stage.house.start_gateway();
+        stage.is_there();
+        let all: Vec<String> = (0..=round).map(|round| format!("round {round}")).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        threads.iter().for_each(|thread| stage.answers(*thread, &all));
+    }
+    for round in 0..ROUNDS {
+        assert_eq!(stage.house.prompts_received(&text(round)), threads.len(), "{}", text(round));
+    }
     stage.end();
 }
 

@@ -233,7 +233,7 @@ async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
         tokio::join!(hold, release).0.unwrap();
     };
     let keep = async {
-        let kept = inlet.keep_first(by_caller("i1", "/acp cancel"), Duration::from_millis(200)).await;
+        let kept = inlet.keep_first(by_caller("i1", "/acp cancel"), Duration::from_secs(3)).await;
         // Whoever does what is left is told when there is something to be found, not before.
         let early = tokio::time::timeout(Duration::from_millis(50), inlet.inner.left.notified()).await;
         assert!(early.is_err(), "nothing is committed yet");

@@ -3,6 +3,7 @@
 use super::fake::inlet_of;
 use super::*;
 use crate::channel::{Amended, Inbox, Offered};
+use crate::tests::eventually;
 use std::time::Duration;
 
 const BUSY: [&str; 2] = ["The agent is busy: queued behind 1.", "The agent is busy: queued behind 2."];
@@ -169,4 +170,41 @@ async fn what_is_done_while_something_is_told_is_told_by_the_same_hand() {
     nothing_is_left(&store).await;
     assert_eq!(channel.said_in("c"), [BUSY[0], IDLE]);
     assert_eq!(*channel.looked.lock().unwrap(), 0);
+}
+
+/// The gateway ends in order while a message is on its way: nothing was done, and that is no answer. The next one does it.
+#[tokio::test]
+async fn what_the_end_of_the_gateway_keeps_from_being_done_is_done_by_the_next() {
+    let (_dir, store, fake, before) = bound_ground().await;
+    let ending = Failure::of(Code::BackendUnavailable).detail(crate::manager::ENDING).retryable();
+    *fake.fails.lock().unwrap() = Some(ending.clone());
+    assert_eq!(before.accept(message("m1", "hello")).await.unwrap_err(), ending);
+    drop(before);
+    assert_eq!(inlet(&store, &fake).resume().await.unwrap(), 1);
+    assert_eq!((fake.said(), shown(&store).await), (vec!["hello".to_owned()], vec![line("person", "hello")]));
+}
+
+/// An adapter is taken away while something is to be done and told there: both wait for it, and it is done and told once.
+#[tokio::test]
+async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
+    let (_dir, store, fake, _) = bound_ground().await;
+    let channel = Moody::new(Mood::Refuses);
+    let adapter = Arc::clone(&channel) as Arc<dyn Channel>;
+    let channels = Channels::new([Arc::clone(&adapter)]);
+    let service = Arc::clone(&fake) as Arc<dyn Service>;
+    let inlet = Inlet::new(store.clone(), channels.clone(), service, Metrics::default());
+    let keeping = CancellationToken::new();
+    let kept = tokio::spawn(inlet.clone().keep(keeping.clone()));
+    assert!(matches!(inlet.offer(message("m1", "/acp cancel")).await, Offered::Taken(_)));
+    assert!(channels.unregister(&adapter));
+    channel.mood.send_replace(Mood::Takes);
+    assert!(matches!(inlet.offer(message("m2", "hello")).await, Offered::Later { .. }));
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    assert_eq!((channel.said_in("c"), fake.said()), (vec![], vec![]));
+
+    channels.register(adapter).unwrap();
+    eventually("it is told", || async { (channel.said_in("c") == [IDLE]).then_some(()) }).await;
+    eventually("it is done", || async { (fake.said() == ["hello"]).then_some(()) }).await;
+    keeping.cancel();
+    kept.await.unwrap();
 }
