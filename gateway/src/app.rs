@@ -118,10 +118,9 @@ pub(crate) async fn serve(
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
-    let ready = Ready { pid: std::process::id(), socket };
     tokio::select! {
         () = supervisor_is_up(&service.supervisor) => {
-            on_ready(ready);
+            on_ready(Ready { pid: std::process::id(), socket });
             signals.next().await;
         }
         () = signals.next() => {}
