@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::core::actor::{Limits, Profile};
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseRow, LeaseUse, RunMode};
+use crate::core::rows::{LeaseUse, RunMode};
 use crate::live::Live;
 use crate::manager::{CloseRequest, Manager};
 use crate::metrics::Metrics;
@@ -15,12 +15,12 @@ use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
 use crate::supervisor::Supervisor;
-use crate::tests::{open, session_row, spawn};
+use crate::tests::{lease_row, open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
 use acp_shared::protocol::{
-    Graces, Home, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Request, Role, Spawn, ToClient,
-    ToSupervisor, VERSION_MAX, Welcome,
+    Home, LeaseState, Refusal, RefusalCode, Reply, Request, Role, ToClient, ToSupervisor, VERSION_MAX,
+    Welcome,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -97,27 +97,8 @@ async fn world() -> World {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     spawn(&store, session_row(&key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let lease_id = LeaseId::mint();
-    let spawned = Spawn {
-        lease_id,
-        session_key: key.clone(),
-        kind: LeaseKind::Agent,
-        argv: vec!["agent".to_owned()],
-        env: Vec::new(),
-        cwd: "/".to_owned(),
-        roots: Vec::new(),
-        graces: Graces::default(),
-    };
-    let row = LeaseRow {
-        lease_id,
-        session_key: key.clone(),
-        spawn: spawned,
-        usage: LeaseUse::Ready,
-        stdout_offset: 0,
-        next_stdin_seq: 1,
-        link_state: String::new(),
-        broken: false,
-    };
+    let row = lease_row(&key, LeaseUse::Ready);
+    let lease_id = row.lease_id;
     let session = crate::core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
     store.commit(fence, writes).await.unwrap();

@@ -2,36 +2,17 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::rows::{LeaseRow, LeaseUse};
+use crate::core::rows::LeaseUse;
 use crate::supervisor::by_hand::Wire;
-use crate::tests::{lease_info, open, session_row, spawn};
-use acp_shared::ids::{AgentName, LeaseId, SessionKey};
-use acp_shared::protocol::{Graces, LeaseInfo, LeaseState, Spawn};
+use crate::tests::{lease_info, lease_row, open, session_row, spawn};
+use acp_shared::ids::{AgentName, SessionKey};
+use acp_shared::protocol::{LeaseInfo, LeaseState};
 
 /// A lease of the supervisor; with its row, if there is one.
 async fn lease(store: &Store, key: &SessionKey, usage: Option<LeaseUse>) -> LeaseInfo {
-    let spawn = Spawn {
-        lease_id: LeaseId::mint(),
-        session_key: key.clone(),
-        kind: LeaseKind::Agent,
-        argv: vec!["agent".to_owned()],
-        env: Vec::new(),
-        cwd: "/".to_owned(),
-        roots: Vec::new(),
-        graces: Graces::default(),
-    };
-    let info = lease_info(&spawn);
-    if let Some(usage) = usage {
-        let row = LeaseRow {
-            lease_id: spawn.lease_id,
-            session_key: key.clone(),
-            spawn,
-            usage,
-            stdout_offset: 0,
-            next_stdin_seq: 1,
-            link_state: String::new(),
-            broken: false,
-        };
+    let row = lease_row(key, usage.unwrap_or(LeaseUse::Open));
+    let info = lease_info(&row.spawn);
+    if usage.is_some() {
         store.write("insert", move |tx| leases::insert(tx, &row)).await.unwrap();
     }
     info

@@ -4,14 +4,14 @@
 use crate::core::effect::{Fence, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionMode,
-    SessionOptions, SessionRow, TargetKind,
+    BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseUse, NonInteractive, PermissionMode, RunMode,
+    RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::store::{Durability, SpawnTx, Store};
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
-use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
+use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -70,6 +70,30 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
         created_at_ms: 1,
         updated_at_ms: 1,
         last_activity_at_ms: 1,
+    }
+}
+
+/// A lease for an agent of a session, in this use.
+pub(crate) fn lease_row(key: &SessionKey, usage: LeaseUse) -> LeaseRow {
+    let spawn = Spawn {
+        lease_id: LeaseId::mint(),
+        session_key: key.clone(),
+        kind: LeaseKind::Agent,
+        argv: vec!["agent".to_owned()],
+        env: Vec::new(),
+        cwd: "/".to_owned(),
+        roots: Vec::new(),
+        graces: Graces::default(),
+    };
+    LeaseRow {
+        lease_id: spawn.lease_id,
+        session_key: key.clone(),
+        spawn,
+        usage,
+        stdout_offset: 0,
+        next_stdin_seq: 1,
+        link_state: String::new(),
+        broken: false,
     }
 }
 

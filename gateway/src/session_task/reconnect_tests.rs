@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::core::actor::Command;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseRow, LeaseUse, RunMode, SessionRow};
+use crate::core::rows::{LeaseUse, RunMode, SessionRow};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -16,9 +16,9 @@ use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
 use crate::store::by_hand::{Hand, Pump};
 use crate::supervisor::by_hand::Wire;
-use crate::tests::{session_row, spawn};
+use crate::tests::{lease_row, session_row, spawn};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
-use acp_shared::protocol::{Graces, LeaseKind, Refusal, RefusalCode, Reply, Request, Spawn};
+use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -61,8 +61,7 @@ impl Stage {
         let (store, mut pump) = hand.start();
         let (supervisor, wire) = Wire::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-        let lease_id = LeaseId::mint();
-        committed(&mut pump, intended(store.clone(), key.clone(), lease_id)).await;
+        let lease_id = committed(&mut pump, intended(store.clone(), key.clone())).await;
         let registry = Arc::new(Registry::default());
         registry.register(Arc::new(DirectRuntime));
         let stop = CancellationToken::new();
@@ -123,32 +122,15 @@ impl Stage {
 }
 
 /// A session whose process is wanted: as a crash between the commit and the request leaves it.
-async fn intended(store: Store, key: SessionKey, lease_id: LeaseId) {
+async fn intended(store: Store, key: SessionKey) -> LeaseId {
     spawn(&store, session_row(&key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let spawn = Spawn {
-        lease_id,
-        session_key: key.clone(),
-        kind: LeaseKind::Agent,
-        argv: vec!["agent".to_owned()],
-        env: Vec::new(),
-        cwd: "/".to_owned(),
-        roots: Vec::new(),
-        graces: Graces::default(),
-    };
-    let row = LeaseRow {
-        lease_id,
-        session_key: key,
-        spawn,
-        usage: LeaseUse::Intended,
-        stdout_offset: 0,
-        next_stdin_seq: 1,
-        link_state: String::new(),
-        broken: false,
-    };
+    let row = lease_row(&key, LeaseUse::Intended);
+    let lease_id = row.lease_id;
     let session = SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
     store.commit(fence, writes).await.unwrap();
+    lease_id
 }
 
 /// I8: a start is refused, and the actor has not heard of it when the connection is made anew: it asks again there. If

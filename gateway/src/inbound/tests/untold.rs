@@ -197,11 +197,12 @@ async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
     let kept = tokio::spawn(inlet.clone().keep(keeping.clone()));
     assert!(matches!(inlet.offer(message("m1", "/acp cancel")).await, Offered::Taken(_)));
     assert!(channels.unregister(&adapter));
-    channel.mood.send_replace(Mood::Takes);
     assert!(matches!(inlet.offer(message("m2", "hello")).await, Offered::Later { .. }));
     assert_eq!(inlet.resume().await.unwrap(), 0);
     assert_eq!((channel.said_in("c"), fake.said()), (vec![], vec![]));
 
+    // Only now: somebody may be telling it there still.
+    channel.mood.send_replace(Mood::Takes);
     channels.register(adapter).unwrap();
     eventually("it is told", || async { (channel.said_in("c") == [IDLE]).then_some(()) }).await;
     eventually("it is done", || async { (fake.said() == ["hello"]).then_some(()) }).await;
