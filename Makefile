@@ -15,8 +15,14 @@ MUSL_TARGET ?= $(shell uname -m)-unknown-linux-musl
 MUSL = $(shell test -d "$$($(RUSTC) --print target-libdir --target $(MUSL_TARGET) 2>/dev/null)" && echo yes)
 HOST_TARGET = $(shell $(RUSTC) -vV | sed -n 's/^host: //p')
 WRAPPER_TARGET = $(if $(MUSL),$(MUSL_TARGET),$(HOST_TARGET))
-WRAPPER_FLAGS = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
+WRAPPER_FLAGS = RUSTFLAGS="$(strip $(RUSTFLAGS) $(REMAP) -C target-feature=+crt-static)"
 WRAPPER = $(TARGET_DIR)/$(WRAPPER_TARGET)/dist/acp-wrapper
+
+# Release builds hold no path of the machine that made them, so that the same sources give the same programs.
+CARGO_HOME_DIR = $(or $(CARGO_HOME),$(HOME)/.cargo)
+PREFIXES = $(CURDIR)=/usr/src/acp-host $(abspath $(TARGET_DIR))=/usr/src/acp-host/target $(CARGO_HOME_DIR)=/usr/src/cargo
+REMAP = $(addprefix --remap-path-prefix=,$(PREFIXES))
+RELEASE = RUSTFLAGS="$(strip $(RUSTFLAGS) $(REMAP))" CFLAGS="$(strip $(CFLAGS) $(addprefix -ffile-prefix-map=,$(PREFIXES)))"
 
 # Seeds of the simulation that are the same each time; without `make` they are few.
 SIM_SEEDS ?= 10000
@@ -24,7 +30,7 @@ SIM_SEEDS ?= 10000
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint
+.PHONY: help up build wrapper man completions test test-foreign test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,14 +39,22 @@ up: build ## Build everything and run it: supervisor, gateway, demo agent
 	exec $(TARGET_DIR)/release/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
 build: ## Build the three programs in release mode, their man pages and completions
-	$(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
-	@$(MAKE) --no-print-directory wrapper
+	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
+	@$(MAKE) --no-print-directory wrapper strip
 	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper
 	@$(MAKE) --no-print-directory man completions
 
 # Not among the goals that `help` shows: a part of `build`.
 wrapper:
 	$(WRAPPER_FLAGS) $(CARGO) build --profile dist --locked -p acp-wrapper --target $(WRAPPER_TARGET)
+
+# What debuggers need goes into a file beside each program, which names it.
+strip:
+	for program in acp-gateway acp-supervisor; do \
+		cd "$(abspath $(TARGET_DIR))/release" && \
+		objcopy --only-keep-debug $$program $$program.debug && \
+		objcopy --strip-all --add-gnu-debuglink=$$program.debug $$program || exit 1; \
+	done
 
 # From the same definitions as --help; both need the programs of `make build`.
 man: ## Write the man pages into target/man
@@ -76,12 +90,18 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::the_demo_agent_lives_in_a_thread
 	$(TARGET_DIR)/debug/thread-picture draw tests/pictures/thread.json > packaging/doc/discord-thread.svg
 
-nightly: ## Run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 fresh seeds (SIM_FRESH=N)
+nightly: fuzz ## Fuzz, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 fresh seeds (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_DISCORD_TURNS=500 $(CARGO) test --locked -p acp-tests --test discord -- --nocapture chaos::heavy_every
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
+
+fuzz: ## Fuzz each target in tests/fuzz for FUZZ_SECONDS (60) from its corpus (needs a C++ compiler)
+	tests/fuzz/run.sh "$(TARGET_DIR)/fuzz"
+
+fuzz-planted: ## Show that each fuzz target finds a panic that was planted in it within FUZZ_SECONDS (60)
+	tests/fuzz/run.sh "$(TARGET_DIR)/fuzz" planted
 
 replay: ## Play a seed of the simulation and print all of it (SIM_SEED=N)
 	SIM_SEED="$(SIM_SEED)" $(EXACT) sim::tests::replay -- --exact --nocapture
@@ -93,11 +113,14 @@ mutants: ## Break what decides about processes, one place at a time: a test must
 	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \
 		--test-tool nextest --output "$(TARGET_DIR)" $(ARGS) -- --lib --test sim --profile mutants
 
+reproducible: ## Build the commit in two directories with two home directories: the programs must be the same bytes
+	tests/reproducible.sh
+
 bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
-	$(CARGO) build --release --locked --workspace --bins
+	$(RELEASE) $(CARGO) build --release --locked --workspace --bins
 	@$(MAKE) --no-print-directory wrapper
 	tests/benches/peers.sh "$(TARGET_DIR)/peers"
-	$(CARGO) bench --locked --workspace --bench figures -- $(ARGS)
+	$(RELEASE) $(CARGO) bench --locked --workspace --bench figures -- $(ARGS)
 
 # The figures are those of other programs, so that how the benchmark itself is built does not matter.
 bench-wrapper: wrapper ## Measure the wrapper beside tini, dumb-init and catatonit (ARGS=--check fails on a missed limit)
@@ -106,6 +129,9 @@ bench-wrapper: wrapper ## Measure the wrapper beside tini, dumb-init and cataton
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
+
+deny: ## Check licences, crates and sources of dependencies against deny.toml (fetches cargo-deny if it is missing)
+	.ci/deny
 
 lint: ## Check the format, clippy and the documentation, warnings denied
 	$(CARGO) fmt --all --check

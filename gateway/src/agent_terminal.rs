@@ -4,8 +4,7 @@
 //!
 //! Every call is idempotent by lease id: after a crash it can simply be made again.
 
-use crate::agent_fs::Roots;
-use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
+use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, NOT_FOUND};
 use crate::core::link::RpcError;
 use crate::supervisor::CallError;
 use acp_shared::ids::{LeaseId, SessionKey};
@@ -22,6 +21,9 @@ const OUTPUT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The way to the supervisor.
 pub(crate) trait Supervise: Sync {
+    /// True while requests can be sent.
+    fn is_connected(&self) -> bool;
+
     /// One request and its reply.
     fn call(&self, request: Request) -> impl Future<Output = Result<Reply, CallError>> + Send;
 
@@ -62,6 +64,9 @@ impl From<CallError> for TerminalError {
             CallError::Refused(refusal) if refusal.code == RefusalCode::LeaseUnknown => {
                 Self::Rpc(no_terminal())
             }
+            CallError::Refused(refusal) if refusal.code == RefusalCode::QuotaExceeded => {
+                Self::Rpc(rpc(LIMIT_REACHED, &refusal.message))
+            }
             CallError::Refused(refusal) => Self::Rpc(rpc(INTERNAL_ERROR, &refusal.to_string())),
         }
     }
@@ -86,10 +91,10 @@ pub(crate) struct Place<'a> {
     pub(crate) parent_lease_id: LeaseId,
     /// The session.
     pub(crate) session_key: &'a SessionKey,
-    /// The session's directories.
-    pub(crate) roots: &'a Roots,
-    /// The session's working directory.
-    pub(crate) cwd: &'a str,
+    /// Canonical paths of the session's roots.
+    pub(crate) roots: Vec<String>,
+    /// Canonical path of the working directory.
+    pub(crate) cwd: String,
     /// The environment that commands of this session start with.
     pub(crate) env: &'a [(String, String)],
 }
@@ -103,22 +108,15 @@ pub(crate) struct Command<'a> {
     pub(crate) args: &'a [String],
     /// Additions to the environment.
     pub(crate) env: &'a [(String, String)],
-    /// Working directory; the session's when absent.
-    pub(crate) cwd: Option<&'a str>,
     /// How many bytes of output are kept.
     pub(crate) output_bytes_max: Option<u64>,
 }
 
-/// What `terminal/create` asks of the supervisor. Fit to be committed beforehand.
+/// Spawn request of `terminal/create`, fit to be committed before it is sent.
 ///
 /// # Errors
-/// What the agent is told: the command is empty, or the directory is outside of the session's.
-pub(crate) fn spawn_of(
-    lease_id: LeaseId,
-    place: &Place<'_>,
-    wanted: &Command<'_>,
-) -> Result<Spawn, RpcError> {
-    let cwd = place.roots.directory(wanted.cwd.unwrap_or(place.cwd))?;
+/// [`RpcError`] for an empty command and for a variable that cannot be set.
+pub(crate) fn spawn_of(lease_id: LeaseId, place: Place<'_>, wanted: &Command<'_>) -> Result<Spawn, RpcError> {
     let mut env = place.env.to_vec();
     for (name, value) in wanted.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
@@ -136,8 +134,8 @@ pub(crate) fn spawn_of(
         },
         argv: argv(wanted.command, wanted.args)?,
         env,
-        cwd,
-        roots: place.roots.paths(),
+        cwd: place.cwd,
+        roots: place.roots,
         graces: Graces::default(),
     })
 }

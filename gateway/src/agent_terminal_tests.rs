@@ -1,10 +1,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
+use crate::agent_files::tests::Disk;
 use crate::tests::lease_info;
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +15,7 @@ pub(crate) struct Fake {
     pub(crate) terminals: Mutex<BTreeMap<LeaseId, Terminal>>,
     /// So many calls are not answered.
     pub(crate) away_for: AtomicU32,
+    pub(crate) disk: Disk,
 }
 
 #[derive(Default, Clone)]
@@ -62,12 +63,17 @@ impl Fake {
             Request::ListLeases { .. } => {
                 Ok(Reply::Leases(terminals.values().filter_map(|terminal| terminal.lease.clone()).collect()))
             }
+            Request::Files(request) => self.disk.answer(request),
             other => panic!("{other:?} is not asked for terminals"),
         }
     }
 }
 
 impl Supervise for Arc<Fake> {
+    fn is_connected(&self) -> bool {
+        !self.is_away()
+    }
+
     async fn call(&self, request: Request) -> Result<Reply, CallError> {
         self.answer(request)
     }
@@ -80,42 +86,36 @@ impl Supervise for Arc<Fake> {
     }
 }
 
-fn spawned(command: &Command<'_>) -> (tempfile::TempDir, PathBuf, Result<Spawn, RpcError>) {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().canonicalize().unwrap();
-    std::fs::create_dir(root.join("sub")).unwrap();
-    std::os::unix::fs::symlink("/", root.join("out")).unwrap();
+fn spawned(command: &Command<'_>) -> Result<Spawn, RpcError> {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     let place = Place {
         parent_lease_id: LeaseId::mint(),
         session_key: &key,
-        roots: &Roots::open(std::slice::from_ref(&root)).unwrap(),
-        cwd: root.to_str().unwrap(),
+        roots: vec!["/work".to_owned()],
+        cwd: "/work/sub".to_owned(),
         env: &[("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "1".to_owned())],
     };
-    let spawn = spawn_of(LeaseId::mint(), &place, command);
-    (dir, root, spawn)
+    spawn_of(LeaseId::mint(), place, command)
 }
 
 fn command<'a>(command: &'a str, args: &'a [String]) -> Command<'a> {
-    Command { command, args, env: &[], cwd: None, output_bytes_max: None }
+    Command { command, args, env: &[], output_bytes_max: None }
 }
 
 #[test]
 fn a_command_becomes_a_lease_under_the_agents() {
     let (args, env) = (["-l".to_owned()], [("A".to_owned(), "2".to_owned())]);
     let wanted = Command { env: &env, output_bytes_max: Some(5), ..command("ls", &args) };
-    let (_dir, root, spawn) = spawned(&wanted);
-    let spawn = spawn.unwrap();
+    let spawn = spawned(&wanted).unwrap();
     assert_eq!(
-        (spawn.argv, spawn.cwd.as_str()),
-        (vec!["ls".to_owned(), "-l".to_owned()], root.to_str().unwrap())
+        (spawn.argv, spawn.cwd.as_str(), spawn.roots),
+        (vec!["ls".to_owned(), "-l".to_owned()], "/work/sub", vec!["/work".to_owned()])
     );
     assert_eq!(spawn.env, [("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "2".to_owned())]);
     assert!(matches!(spawn.kind, LeaseKind::Terminal { output_bytes_max: 5, .. }));
     let huge = Command { output_bytes_max: Some(u64::MAX), ..command("ls", &[]) };
     assert!(matches!(
-        spawned(&huge).2.unwrap().kind,
+        spawned(&huge).unwrap().kind,
         LeaseKind::Terminal { output_bytes_max: OUTPUT_BYTES_MAX, .. }
     ));
 }
@@ -139,34 +139,16 @@ fn a_line_without_arguments_goes_to_a_shell_and_a_program_does_not() {
 }
 
 #[test]
-fn a_command_runs_inside_of_the_sessions_directories() {
-    for (below, ok) in [("", true), ("/sub", true), ("/out", false), ("/..", false), ("/none", false)] {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().canonicalize().unwrap();
-        std::fs::create_dir(root.join("sub")).unwrap();
-        std::os::unix::fs::symlink("/", root.join("out")).unwrap();
-        let cwd = format!("{}{below}", root.display());
-        let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-        let roots = Roots::open(std::slice::from_ref(&root)).unwrap();
-        let place =
-            Place { parent_lease_id: LeaseId::mint(), session_key: &key, roots: &roots, cwd: "/", env: &[] };
-        let wanted = Command { cwd: Some(&cwd), ..command("ls", &[]) };
-        assert_eq!(spawn_of(LeaseId::mint(), &place, &wanted).is_ok(), ok, "{below}");
-        assert!(
-            spawn_of(LeaseId::mint(), &place, &command("ls", &[])).is_err(),
-            "the default is checked too"
-        );
-    }
+fn a_variable_that_cannot_be_set_is_refused() {
     let bad = [("A=B".to_owned(), String::new())];
-    let (_dir, _, spawn) = spawned(&Command { env: &bad, ..command("ls", &[]) });
+    let spawn = spawned(&Command { env: &bad, ..command("ls", &[]) });
     assert_eq!(spawn.unwrap_err().code, INVALID_PARAMS);
 }
 
 #[tokio::test]
 async fn the_life_of_a_terminal() {
     let fake = Arc::new(Fake::default());
-    let (_dir, root, spawn) = spawned(&command("make", &[]));
-    let spawn = spawn.unwrap();
+    let spawn = spawned(&command("make", &[])).unwrap();
     let id = spawn.lease_id;
     let created = create(&fake, spawn.clone()).await.unwrap();
     assert_eq!(created, format!(r#"{{"terminalId":"{id}"}}"#));
@@ -182,9 +164,9 @@ async fn the_life_of_a_terminal() {
     assert_eq!(release(&fake, id).await.unwrap(), "{}", "again after a crash");
     assert!(matches!(output(&fake, id).await, Err(TerminalError::Rpc(error)) if error.code == NOT_FOUND));
     let asked = fake.asked.lock().unwrap().clone();
-    let make = format!("spawn [\"make\"] in {}", root.display());
+    let make = "spawn [\"make\"] in /work/sub";
     let close = "close: terminal/release";
-    assert_eq!(asked, [&make, &make, "close: terminal/kill", close, "release", close, "release"]);
+    assert_eq!(asked, [make, make, "close: terminal/kill", close, "release", close, "release"]);
 }
 
 #[tokio::test]
@@ -239,4 +221,11 @@ fn every_end_has_a_shape() {
     ] {
         assert_eq!(exit_status(exit).to_string(), want);
     }
+}
+
+#[test]
+fn limit_of_terminals_is_a_typed_error() {
+    let refusal = Refusal::new(RefusalCode::QuotaExceeded, "16 terminals of this agent run");
+    let error = TerminalError::from(CallError::Refused(refusal)).rpc();
+    assert_eq!((error.code, error.message.as_str()), (LIMIT_REACHED, "16 terminals of this agent run"));
 }

@@ -2,9 +2,10 @@
 //! environment is an argument, so that what an agent gets to see is decided in one place and tested.
 
 use crate::api::AgentView;
-use crate::config::Agent;
 use crate::config::check::RESERVED_ENV;
+use crate::config::{Agent, Config};
 use crate::core::actor::{Limits, Profile};
+use crate::core::mcp;
 use crate::core::policy::{Policy, Scope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
@@ -64,6 +65,7 @@ impl Agents {
         }
         let policy = self.policy(name);
         policy.may_use(name)?;
+        let loaded = self.live.now();
         let (agent, preset) = self.settings(name);
         let Some(found) = self.find(name) else {
             let program = self.command(name).first().cloned().unwrap_or_default();
@@ -89,8 +91,11 @@ impl Agents {
             graces,
             init_ms: policy.agent.init_ms.value,
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
+            asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
             options: options.into_iter().collect(),
-            offer_fs: true,
+            mcp_servers: mcp::merged([loaded.config.mcp_servers.as_slice(), agent.mcp_servers.as_slice()]),
+            additional_directories: configured_directories(&loaded.config, &agent),
+            client_fs: agent.client_fs.unwrap_or(preset.client_fs),
             offer_terminal: true,
             permission: policy.permission.mode.value,
             non_interactive: policy.permission.non_interactive.value,
@@ -117,36 +122,22 @@ impl Agents {
     /// `ACP_CWD_NOT_ALLOWED` when it does not exist, is no absolute path, or lies outside of the roots of the gateway
     /// or of the agent.
     pub(crate) fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
-        let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
         let policy = self.policy(agent);
         let configured = policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
-        let asked = asked.map(PathBuf::from).or(configured).or_else(home);
-        let asked = asked.ok_or_else(|| refuse("No working directory was named.".to_owned()))?;
-        let shown = asked.display();
-        if !asked.is_absolute() {
-            return Err(refuse(format!("The working directory {shown} is not an absolute path.")));
-        }
-        let real = std::fs::canonicalize(&asked)
-            .map_err(|error| refuse(format!("The working directory {shown} cannot be used: {error}.")))?;
-        if !real.is_dir() {
-            return Err(refuse(format!("The working directory {shown} is not a directory.")));
-        }
-        // A root that is not there lets nothing through: a list is never taken for an empty one.
-        let beneath = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
-        for roots in [&policy.workspace_roots, &policy.cwd_roots] {
-            if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
-                let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
-                return Err(refuse(format!(
-                    "The working directory {shown} lies outside of {} ({}; set by {}). Choose one beneath it.",
-                    roots.key,
-                    list.join(", "),
-                    roots.source
-                )));
-            }
-        }
-        let text = real.to_str().map(str::to_owned);
-        text.ok_or_else(|| refuse(format!("The working directory {shown} is not UTF-8.")))
+        let Some(asked) = asked.map(PathBuf::from).or(configured).or_else(home) else {
+            let text = "No working directory was named.";
+            return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
+        };
+        allowed_directory(&policy, "working directory", &asked)
+    }
+
+    /// An additional directory of a session, canonical.
+    ///
+    /// # Errors
+    /// As [`Agents::cwd`].
+    pub(crate) fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure> {
+        allowed_directory(&self.policy(agent), "additional directory", Path::new(asked))
     }
 
     fn policy(&self, agent: &AgentName) -> Policy {
@@ -288,6 +279,41 @@ impl Agents {
     }
 }
 
+/// The canonical path of a directory that lies within the roots of the gateway and of the agent.
+fn allowed_directory(policy: &Policy, what: &str, asked: &Path) -> Result<String, Failure> {
+    let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
+    let shown = asked.display();
+    if !asked.is_absolute() {
+        return Err(refuse(format!("The {what} {shown} is not an absolute path.")));
+    }
+    let real = std::fs::canonicalize(asked)
+        .map_err(|error| refuse(format!("The {what} {shown} cannot be used: {error}.")))?;
+    if !real.is_dir() {
+        return Err(refuse(format!("The {what} {shown} is not a directory.")));
+    }
+    // A root that is not there lets nothing through: a list is never taken for an empty one.
+    let beneath = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
+    for roots in [&policy.workspace_roots, &policy.cwd_roots] {
+        if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
+            let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
+            return Err(refuse(format!(
+                "The {what} {shown} lies outside of {} ({}; set by {}). Choose one beneath it.",
+                roots.key,
+                list.join(", "),
+                roots.source
+            )));
+        }
+    }
+    let text = real.to_str().map(str::to_owned);
+    text.ok_or_else(|| refuse(format!("The {what} {shown} is not UTF-8.")))
+}
+
+/// Directories that configuration gives every session of an agent; one that is no text is left out.
+fn configured_directories(config: &Config, agent: &Agent) -> Vec<String> {
+    let all = config.acp.additional_directories.iter().chain(&agent.additional_directories);
+    all.filter_map(|path| path.to_str().map(str::to_owned)).collect()
+}
+
 impl crate::session_task::Profiles for Agents {
     fn profile(&self, agent: &AgentName) -> Result<Profile, Failure> {
         Self::profile(self, agent)
@@ -299,6 +325,10 @@ impl crate::session_task::Profiles for Agents {
 
     fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
         Self::cwd(self, agent, asked)
+    }
+
+    fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure> {
+        Self::directory(self, agent, asked)
     }
 
     fn limits(&self, agent: &AgentName) -> Limits {

@@ -194,3 +194,22 @@ fn a_reload_is_seen_at_once() {
     let failure = agents.profile(&demo).unwrap_err();
     assert!(failure.message.contains("not in acp.allowed_agents (goose; set by /x.toml:2)"), "{failure}");
 }
+
+#[test]
+fn gemini_is_offered_writes_alone_unless_the_configuration_says_otherwise() {
+    use crate::config::ClientFs;
+    let dir = tempfile::tempdir().unwrap();
+    for program_name in ["gemini", "qwen"] {
+        program(dir.path(), program_name, 0o755);
+    }
+    let env = [("PATH", dir.path().to_str().unwrap())];
+    for (text, agent, want) in [
+        ("", "gemini", ClientFs::Write),
+        ("[agents.gemini]\nclient_fs = \"none\"\n", "gemini", ClientFs::None),
+        ("", "qwen", ClientFs::Both),
+        ("[agents.qwen]\nclient_fs = \"read\"\n", "qwen", ClientFs::Read),
+    ] {
+        let profile = agents(text, &env, dir.path()).profile(&name(agent)).unwrap();
+        assert_eq!(profile.client_fs, want, "{agent} {text}");
+    }
+}

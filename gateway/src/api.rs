@@ -1,17 +1,18 @@
 //! What the local API and its clients exchange: requests, answers and the shape of an error. Event lines are
 //! made by [`crate::core::view`].
+#![deny(clippy::indexing_slicing)]
 
 mod bodies;
 mod gateway;
 mod session;
 
 pub(crate) use bodies::{
-    AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody,
+    AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
 };
 pub(crate) use gateway::{
-    AccountView, AgentView, BackendView, HealthView, StatusView, StoreView, SupervisorView,
+    AccountView, AgentView, BackendView, ConfigView, HealthView, StatusView, StoreView, SupervisorView,
 };
-pub(crate) use session::{OptionView, PermissionView, RunView, SessionView};
+pub(crate) use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
 
 use crate::error::Failure;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,19 @@ pub(crate) struct EventsPage {
     /// Ask with `after` set to this for what follows.
     pub(crate) next_after: u64,
     /// Whether something follows already.
+    pub(crate) more: bool,
+}
+
+/// `GET /v1/sessions/{key}/log`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogPage {
+    /// Lines of the log, whole ones.
+    pub(crate) text: String,
+    /// Offset of the first byte of `text` in the log. It is not the one asked for where the log begins later.
+    pub(crate) offset: u64,
+    /// Ask with `offset` set to this for what follows.
+    pub(crate) next_offset: u64,
+    /// True if more lines follow already.
     pub(crate) more: bool,
 }
 

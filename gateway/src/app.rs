@@ -22,14 +22,15 @@ use crate::live::Live;
 use crate::local::Local;
 use crate::manager::Manager;
 use crate::metrics::Metrics;
-use crate::runtime::direct::DirectRuntime;
-use crate::runtime::{Registry, Runtime as _};
+use crate::refuse;
+use crate::runtime::Registry;
+use crate::runtime::direct::{self, DirectRuntime};
 use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
 use crate::store::identity::Home;
 use crate::store::{Durability, GroupBounds, Store, StoreError};
 use crate::strays;
-use crate::supervisor::{LinkStatus, Supervisor, hello};
+use crate::supervisor::{LinkStatus, ReadMarks, Supervisor, hello};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
 use futures_util::FutureExt as _;
@@ -56,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) supervisor_socket: PathBuf,
     /// The file with the secret that it wants to hear.
     pub(crate) supervisor_secret: PathBuf,
+    /// Keep a gateway running that refuses to serve, with the reason on its API; otherwise it ends with the reason.
+    pub(crate) stays_refused: bool,
 }
 
 /// The gateway accepts work.
@@ -86,8 +89,14 @@ pub(crate) async fn serve(
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
-    let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
+    if let Some(end) = refuse_to_serve(&service, &api, (&socket, settings.stays_refused), &mut signals).await
+    {
+        stop.cancel();
+        store.close().await;
+        return end;
+    }
+    let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
     let bots = Bots::new(&live, all.clone(), stop.clone());
@@ -118,13 +127,7 @@ pub(crate) async fn serve(
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
-    tokio::select! {
-        () = supervisor_is_up(&service.supervisor) => {
-            on_ready(Ready { pid: std::process::id(), socket });
-            signals.next().await;
-        }
-        () = signals.next() => {}
-    }
+    let ended = until_end(&service, signals, || on_ready(Ready { pid: std::process::id(), socket })).await;
     tracing::info!("gateway is ending");
     stop.cancel();
     manager.stopped().await;
@@ -134,13 +137,59 @@ pub(crate) async fn serve(
         }
     }
     // Last, so that nobody takes the end of the gateway for a conversation that is served no more.
-    service.registry.unregister(DirectRuntime.id());
+    service.registry.unregister(direct::ID);
     for channel in &channels {
         all.unregister(channel);
     }
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
-    Ok(())
+    ended
+}
+
+/// Serves until a signal comes, or the supervisor refuses this gateway as rolled back.
+async fn until_end(
+    service: &Local,
+    mut signals: Signals,
+    on_ready: impl FnOnce() + Send,
+) -> Result<(), Failure> {
+    let served = async {
+        let is_up = tokio::select! {
+            () = supervisor_is_up(&service.supervisor) => true,
+            () = signals.next() => false,
+        };
+        if is_up {
+            on_ready();
+            signals.next().await;
+        }
+    };
+    tokio::select! {
+        () = served => Ok(()),
+        rollback = refuse::refused(&service.supervisor) => Err(refuse::note(&service.store, &rollback).await),
+    }
+}
+
+/// Refuses to serve while the supervisor refuses this gateway as rolled back. Returns how the gateway ends, if it does.
+async fn refuse_to_serve(
+    service: &Local,
+    api: &Api,
+    (socket, stays): (&Path, bool),
+    signals: &mut Signals,
+) -> Option<Result<(), Failure>> {
+    let (store, supervisor) = (&service.store, &service.supervisor);
+    tokio::spawn(refuse::settle(store.clone(), supervisor.clone(), api.ending.clone()));
+    let refusing = async {
+        let rollback = refuse::first_refusal(supervisor).await?;
+        let failure = refuse::note(store, &rollback).await;
+        if !stays {
+            return Some(Err(failure));
+        }
+        let answered = refuse::answer(api.clone(), supervisor, failure, socket).await;
+        answered.err().map(|error| Err(cannot("listen at", socket, &error)))
+    };
+    tokio::select! {
+        result = refusing => result,
+        () = signals.next() => Some(Ok(())),
+    }
 }
 
 /// Takes up what was under way before a restart, before anybody can say something new. How many sessions there are.
@@ -264,9 +313,10 @@ fn start(
     };
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
-    let supervisor = Supervisor::start(socket, secret, hello(role), stop.clone());
+    let supervisor = Supervisor::start(socket, secret, (hello(role), marks_of(store)), stop.clone());
     let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime));
+    let starter = supervisor.clone();
+    registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
     let exe = std::env::current_exe().map_err(|error| cannot("find", Path::new("this program"), &error))?;
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -298,6 +348,20 @@ fn start(
         },
         live: live.clone(),
         started_at_ms: clock.now_ms(),
+    })
+}
+
+/// The progress that goes with each Hello, read from the store at that time.
+fn marks_of(store: &Store) -> ReadMarks {
+    let store = store.clone();
+    Box::new(move || {
+        let store = store.clone();
+        Box::pin(async move {
+            store
+                .marks()
+                .await
+                .map_err(|error| format!("the control plane cannot be read: {}", error.whole()))
+        })
     })
 }
 

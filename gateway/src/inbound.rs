@@ -435,6 +435,7 @@ pub(crate) async fn submit(
         interactive: true,
         files,
         requester_message_id: Some(inbound.message_id.clone()),
+        asked_in: Some(Box::new(inbound.conversation.clone())),
         new_conversation: false,
     };
     let accepted = service.prompt(session_key, request, root_key(inbound)?).await?;

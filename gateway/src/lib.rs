@@ -7,7 +7,7 @@
 pub mod channel;
 pub mod cli;
 
-pub(crate) mod agent_fs;
+pub(crate) mod agent_files;
 pub(crate) mod agent_terminal;
 pub(crate) mod agents;
 pub(crate) mod api;
@@ -29,15 +29,19 @@ pub(crate) mod demo_agent;
 pub(crate) mod error;
 pub(crate) mod expiry;
 pub(crate) mod forget;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub(crate) mod http;
 pub(crate) mod inbound;
 pub(crate) mod integrity;
 pub(crate) mod live;
 pub(crate) mod local;
 pub(crate) mod manager;
+pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod observe;
-pub(crate) mod requests;
+pub(crate) mod refuse;
+mod requests;
 pub(crate) mod runtime;
 pub(crate) mod scrape;
 pub(crate) mod serve;

@@ -14,8 +14,6 @@ use tokio::sync::watch;
 
 /// How long a closed session waits for its cancelled turn before its process is ended, in milliseconds.
 const CLOSE_WAIT_MS: u64 = 2_000;
-/// How long a turn may take whose session was given no time of its own, in milliseconds: two days.
-const TURN_MS: u64 = 48 * 3_600_000;
 /// How often an idle agent is asked whether it is there, and how long it may take to answer, in milliseconds.
 const PROBE_MS: u64 = 5 * 60_000;
 const ALIVE_MS: u64 = 60_000;
@@ -87,7 +85,7 @@ impl Live {
             line_bytes_max: LINE_BYTES_MAX,
             cancel_ms: limits.cancel_stuck_ms,
             close_wait_ms: CLOSE_WAIT_MS,
-            turn_ms: TURN_MS,
+            turn_ms: limits.turn_ms,
             // Read at start, as all of `acp.control_plane`.
             reconcile_ms: self.at_start().acp.control_plane.recovery.reconcile_running_after_ms,
             runtime_idle_ms: Windows::of(&policy.ttl).runtime_ms,

@@ -1,13 +1,15 @@
 //! What the local API stands on: commands go to the manager, questions to the store.
 
 use crate::agents::Agents;
-use crate::api::{AccountView, AgentView, BackendView, StatusView, StoreView, SupervisorView};
+use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
+use crate::bindings::configured::may_unbind;
+use crate::bindings::{SessionBindingService, Unbind};
 use crate::channel::{Channels, Health};
 use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope};
-use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::http::service::{Reply, Service};
@@ -22,9 +24,10 @@ use crate::scrape::STUCK;
 use crate::store::Store;
 use crate::store::levels::{self, Circumstances};
 use crate::store::sessions::SessionFilter;
-use crate::supervisor::{LinkStatus, Supervisor};
+use crate::supervisor::{CallError, LinkStatus, Supervisor};
 use acp_shared::codes::Code;
-use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -121,6 +124,38 @@ impl Service for Local {
         Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
     }
 
+    fn unbind<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        binding: Option<BindingId>,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> Reply<'a, Vec<BindingRow>> {
+        Box::pin(async move {
+            self.session(session).await?;
+            let bindings =
+                SessionBindingService::new(self.store.clone(), self.channels.clone(), self.metrics.clone());
+            let loaded = self.live.now();
+            let found = bindings.list_by_session(session).await?;
+            for row in found.iter().filter(|row| binding.is_none_or(|id| id == row.binding_id)) {
+                may_unbind(&loaded, &row.conversation, &row.metadata)?;
+            }
+            let which = match binding {
+                Some(id) => Unbind::Binding(session.clone(), id),
+                None => Unbind::Session(session.clone()),
+            };
+            let ended = bindings.unbind(which, &reason, key).await?;
+            if ended.is_empty() {
+                let text = match binding {
+                    Some(id) => format!("{session} has no binding {id}. `sessions show` lists its bindings."),
+                    None => format!("{session} is bound to no conversation."),
+                };
+                return Err(Failure::new(Code::NotBound, text).origin("gateway"));
+            }
+            Ok(ended)
+        })
+    }
+
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
         Box::pin(async move {
             let found = self.store.session(session.clone()).await?;
@@ -175,6 +210,22 @@ impl Service for Local {
         })
     }
 
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece> {
+        let (session_key, bytes_max) = (session.clone(), OUTPUT_BYTES_MAX as u64);
+        Box::pin(async move {
+            let unavailable =
+                |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
+            match self.supervisor.call(Request::SessionLog { session_key, from, bytes_max }).await {
+                Ok(protocol::Reply::SessionLog(piece)) => Ok(piece),
+                Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
+                Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
+                Err(CallError::Disconnected) => {
+                    Err(unavailable("The supervisor, which keeps the log, does not answer.".to_owned()))
+                }
+            }
+        })
+    }
+
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
         self.store.watch(session)
     }
@@ -193,6 +244,11 @@ impl Service for Local {
 
     fn config(&self) -> Arc<Loaded> {
         self.live.now()
+    }
+
+    fn is_ready(&self) -> bool {
+        let backends = self.backends();
+        !backends.is_empty() && backends.iter().all(|backend| backend.ok)
     }
 
     fn status(&self) -> Reply<'_, StatusView> {
@@ -218,6 +274,15 @@ impl Local {
             Some(BackendView { id: id.to_owned(), ok: health.ok, details: health.details })
         };
         self.registry.ids().into_iter().filter_map(view).collect()
+    }
+
+    fn config_view(&self) -> ConfigView {
+        let loaded = self.live.now();
+        let file = loaded.file.as_ref();
+        ConfigView {
+            file: file.map(|file| file.path.display().to_string()),
+            sha256: file.map(|file| file.sha256.clone()),
+        }
     }
 
     fn accounts(&self) -> Vec<AccountView> {
@@ -251,7 +316,9 @@ impl Local {
     fn status_now(&self) -> StatusView {
         let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
             LinkStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
-            LinkStatus::Down(why) => (false, None, why.clone()),
+            LinkStatus::Connecting => (false, None, "not connected yet".to_owned()),
+            LinkStatus::Busy(why) | LinkStatus::Down(why) => (false, None, why.clone()),
+            LinkStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
         };
         StatusView {
             pid: std::process::id(),
@@ -267,6 +334,7 @@ impl Local {
             },
             dispatch_enabled: self.manager.dispatch_enabled(),
             durability: self.durability.to_owned(),
+            config: Some(self.config_view()),
             backends: self.backends(),
             accounts: self.accounts(),
             store: None,

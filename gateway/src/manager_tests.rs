@@ -5,17 +5,17 @@ use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
-use crate::core::binding::Placement;
 use crate::core::request::Configured;
-use crate::core::rows::{RunMode, SessionMode, SessionRow};
+use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
+use crate::supervisor::by_hand::no_marks;
 use crate::supervisor::{Supervisor, hello};
-use crate::tests::{binding_row, conversation, eventually, session_row, spawn};
+use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::{Home, Role};
 use futures_util::future::join_all;
@@ -48,9 +48,9 @@ fn over(dir: TempDir, text: &str) -> World {
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
     let role = Role::Gateway { instance_id, epoch: 1, home };
     let nowhere = dir.path().join("none.sock");
-    let supervisor = Supervisor::start(nowhere.clone(), nowhere, hello(role), stop.clone());
+    let supervisor = Supervisor::start(nowhere.clone(), nowhere, (hello(role), no_marks()), stop.clone());
     let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime));
+    registry.register(Arc::new(DirectRuntime::default()));
     let live = Live::new(read(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
@@ -69,36 +69,6 @@ fn over(dir: TempDir, text: &str) -> World {
 
 fn at(account: &str, id: &str) -> ConversationRef {
     ConversationRef { account_id: account.to_owned(), ..conversation(id) }
-}
-
-fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
-    SpawnRequest {
-        agent: Some(AgentName::parse("demo").unwrap()),
-        cwd: None,
-        label: None,
-        mode: SessionMode::Persistent,
-        permission: None,
-        non_interactive: None,
-        bind,
-        placement: Placement::Here,
-        prompt: prompt.map(str::to_owned),
-        author: "ann".to_owned(),
-        interactive: true,
-        spawned_by: None,
-        configured: None,
-    }
-}
-
-fn said(text: &str) -> PromptRequest {
-    PromptRequest {
-        text: text.to_owned(),
-        mode: RunMode::Prompt,
-        author: "ann".to_owned(),
-        interactive: true,
-        files: Vec::new(),
-        requester_message_id: None,
-        new_conversation: false,
-    }
 }
 
 impl World {
@@ -352,24 +322,6 @@ async fn b09_what_rests_is_dead_or_closed_is_not_in_use() {
     drop(world.end().await);
 }
 
-/// A backend that says of itself that it cannot be used.
-struct Sick;
-
-impl crate::runtime::Runtime for Sick {
-    fn id(&self) -> &'static str {
-        "direct"
-    }
-    fn link(
-        &self,
-        saved: Option<&str>,
-    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::LinkStateError> {
-        DirectRuntime.link(saved)
-    }
-    fn health(&self) -> crate::runtime::Health {
-        crate::runtime::Health { ok: false, details: "/secret/path is gone".to_owned() }
-    }
-}
-
 /// B16: each way in which no agent can be had has its code, the key that decides, and what to do; and makes nothing.
 #[tokio::test]
 async fn b16_backend_missing_unwell_off_or_agent_denied() {
@@ -396,9 +348,8 @@ async fn b16_backend_missing_unwell_off_or_agent_denied() {
     ];
     for (text, code, wants) in table {
         world.reload(text);
-        let runtime: Arc<dyn crate::runtime::Runtime> =
-            if code == Code::BackendUnavailable { Arc::new(Sick) } else { Arc::new(DirectRuntime) };
-        world.registry.register(runtime);
+        let outage = (code == Code::BackendUnavailable).then(|| "/secret/path is gone".to_owned());
+        world.registry.register(Arc::new(DirectRuntime::new(move || outage.clone())));
         let spawned = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
         assert!(!format!("{spawned:?}").contains("/secret"), "detail belongs into the log");
         refused(spawned, code, wants);
@@ -420,7 +371,7 @@ async fn b16_a_session_whose_backend_is_gone_can_be_closed() {
     world.close(&key).await;
     let kept = world.had("two", SessionState::Idle).await;
     refused(world.prompt(&kept).await, Code::BackendMissing, &[]);
-    world.registry.register(Arc::new(DirectRuntime));
+    world.registry.register(Arc::new(DirectRuntime::default()));
     eventually("a prompt that is taken", async || world.prompt(&kept).await.ok()).await;
     drop(world.end().await);
 }

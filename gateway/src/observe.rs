@@ -115,7 +115,7 @@ pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
 
 /// A program ended: how, and how much was said.
 pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseNews) {
-    let LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail } = news else { return };
+    let LeaseNews::Exited { status, end_offset, stdin_written } = news else { return };
     tracing::info!(
         session_key = %session.session_key,
         backend = session.backend,
@@ -123,7 +123,6 @@ pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseNews) 
         status = %status,
         stdout_bytes = end_offset,
         stdin_messages = stdin_written,
-        stderr_tail_bytes = stderr_tail.len(),
         "adapter ended"
     );
 }

@@ -4,20 +4,43 @@
 //! What was begun by an earlier gateway (`again`) follows H3: reads are read again, waits wait again, terminals
 //! are asked for again under the same lease id; a write is looked at and never done twice.
 
+use crate::core::actor::Input;
+use crate::core::host::Inspection;
 use crate::core::link::RpcError;
-use crate::core::rows::{AgentRequestRow, SessionRow};
-use crate::serve::{Serving, serve};
+use crate::core::rows::AgentRequestRow;
+use crate::serve::{Serving, inspect, serve};
 use crate::supervisor::Supervisor;
 use std::collections::HashMap;
+use std::future::Future;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// A request that is done.
+/// Result of work for a request.
 #[derive(Debug)]
 pub(crate) struct Performed {
-    /// Offset that names it.
+    /// Offset that names the request.
     pub(crate) at: u64,
-    /// Result as JSON text, or the error.
-    pub(crate) outcome: Result<String, RpcError>,
+    /// Result of the work.
+    pub(crate) outcome: WorkResult,
+}
+
+/// Result of each kind of work.
+#[derive(Debug)]
+pub(crate) enum WorkResult {
+    /// The request is done: its result as JSON text, or the error.
+    Done(Result<String, RpcError>),
+    /// The target of a write was inspected.
+    Inspected(Result<Inspection, RpcError>),
+}
+
+impl Performed {
+    /// The actor's input.
+    pub(crate) fn input(self) -> Input {
+        let at = self.at;
+        match self.outcome {
+            WorkResult::Done(outcome) => Input::RequestDone { at, outcome },
+            WorkResult::Inspected(found) => Input::Inspected { at, found },
+        }
+    }
 }
 
 /// The requests of one session's agent that are being served.
@@ -34,20 +57,31 @@ impl Performer {
         Self { supervisor, tasks: JoinSet::new(), running: HashMap::new() }
     }
 
-    /// Begins to serve a request of `session`'s agent, whose commands start with the environment `env`.
+    /// Begins to serve a request of an agent with these roots, whose commands start with the environment `env`.
     pub(crate) fn perform(
         &mut self,
         row: AgentRequestRow,
         again: bool,
-        session: &SessionRow,
+        roots: Vec<String>,
         env: Vec<(String, String)>,
     ) {
         let at = row.ask.at;
         let supervisor = self.supervisor.clone();
-        let cwd = session.cwd.clone();
-        let serving = Serving { row, again, cwd, env };
-        let handle =
-            self.tasks.spawn(async move { Performed { at, outcome: serve(&supervisor, serving).await } });
+        let serving = Serving { row, again, roots, env };
+        self.start(at, async move { WorkResult::Done(serve(&supervisor, serving).await) });
+    }
+
+    /// Inspects the target of a write.
+    pub(crate) fn inspect(&mut self, row: AgentRequestRow, roots: Vec<String>) {
+        let supervisor = self.supervisor.clone();
+        self.start(
+            row.ask.at,
+            async move { WorkResult::Inspected(inspect(&supervisor, &row, &roots).await) },
+        );
+    }
+
+    fn start(&mut self, at: u64, work: impl Future<Output = WorkResult> + Send + 'static) {
+        let handle = self.tasks.spawn(async move { Performed { at, outcome: work.await } });
         self.running.insert(at, handle);
     }
 

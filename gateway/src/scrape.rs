@@ -67,7 +67,10 @@ impl Scrape {
                 keep(&now.connections, *generation);
                 true
             }
-            LinkStatus::Down(_) => false,
+            LinkStatus::Connecting
+            | LinkStatus::Busy(_)
+            | LinkStatus::Down(_)
+            | LinkStatus::RolledBack(_) => false,
         };
         now.connected.set(i64::from(connected));
         for ((channel, account), health) in self.channels.health() {

@@ -1,22 +1,20 @@
-//! Serves one request of an agent to its end: files on a thread that may block, terminals through the
-//! supervisor.
+//! Serves one request of an agent to its end: files and terminals, both through the supervisor.
 //!
 //! Each request is committed before it comes here, and may come again after a crash (design §9, H3): what only
 //! looks is looked at again, a terminal is asked for under the same lease id, and a write is answered by what
 //! stands in the file, never done twice.
 
-use crate::agent_fs::{Roots, content_hash};
+use crate::agent_files::{self as files, Project};
 use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
-use crate::aside;
+use crate::core::host::Inspection;
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS};
 use crate::core::link::{RpcError, Wanted};
 use crate::core::rows::AgentRequestRow;
-use crate::supervisor::{CallError, FeedItem, Supervisor};
+use crate::supervisor::{CallError, FeedItem, LinkStatus, Supervisor};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseKind, RefusalCode, Reply, Request, Spawn};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a supervisor that is away is waited for, in milliseconds.
@@ -35,8 +33,8 @@ pub(crate) struct Serving {
     pub(crate) row: AgentRequestRow,
     /// Whether an earlier gateway may have begun it.
     pub(crate) again: bool,
-    /// The session's working directory: its root.
-    pub(crate) cwd: String,
+    /// Directories of the session, the working directory first.
+    pub(crate) roots: Vec<String>,
     /// The environment that commands start with.
     pub(crate) env: Vec<(String, String)>,
 }
@@ -56,27 +54,46 @@ async fn serve_within<S>(supervisor: &S, serving: Serving, away_ms: u64) -> Resu
 where
     S: Supervise + Clone + Send + 'static,
 {
-    let mut waited_ms = 0;
+    let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
     loop {
-        match attempt(supervisor, &serving).await {
-            Err(TerminalError::Unavailable) if waited_ms < away_ms => {
-                tokio::time::sleep(Duration::from_millis(AGAIN_MS)).await;
-                waited_ms += AGAIN_MS;
-            }
-            outcome => return outcome.map_err(TerminalError::rpc),
+        let outcome = attempt(supervisor, &serving, &mut is_uncertain).await;
+        if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
+            return outcome.map_err(TerminalError::rpc);
         }
     }
 }
 
-async fn attempt<S>(supervisor: &S, serving: &Serving) -> Result<String, TerminalError>
+/// Milliseconds left for a supervisor that is away.
+struct Patience(u64);
+
+impl Patience {
+    /// Waits before the next attempt; false if no time is left.
+    async fn wait(&mut self) -> bool {
+        let Some(left) = self.0.checked_sub(AGAIN_MS) else { return false };
+        self.0 = left;
+        tokio::time::sleep(Duration::from_millis(AGAIN_MS)).await;
+        true
+    }
+}
+
+/// One attempt. `is_uncertain` says whether an earlier one may have written the file.
+async fn attempt<S>(
+    supervisor: &S,
+    serving: &Serving,
+    is_uncertain: &mut bool,
+) -> Result<String, TerminalError>
 where
     S: Supervise + Clone + Send + 'static,
 {
     let ours = async |terminal_id: &str| find(supervisor, serving.row.lease_id, terminal_id).await;
+    let project = Project { lease_id: serving.row.lease_id, roots: &serving.roots };
     match &serving.row.ask.what {
-        Wanted::FsRead { .. } | Wanted::FsWrite { .. } => files(serving).await.map_err(TerminalError::Rpc),
+        Wanted::FsRead { path, line, limit } => files::read(supervisor, project, path, (*line, *limit)).await,
+        Wanted::FsWrite { path, content } => {
+            files::write(supervisor, project, (path, content), is_uncertain).await
+        }
         Wanted::TerminalCreate { .. } => {
-            let spawn = spawn_of(serving).await.map_err(TerminalError::Rpc)?;
+            let spawn = spawn_of(supervisor, project, serving).await?;
             terminal::create(supervisor, spawn).await
         }
         Wanted::TerminalOutput { terminal_id } => {
@@ -102,60 +119,50 @@ fn error(code: i64, message: &str) -> RpcError {
     RpcError { code, message: message.to_owned() }
 }
 
-/// Opens the session's directory and does something in it, where that may block.
-async fn blocking<T: Send + 'static>(
-    cwd: &str,
-    work: impl FnOnce(&Roots) -> Result<T, RpcError> + Send + 'static,
-) -> Result<T, RpcError> {
-    let cwd = PathBuf::from(cwd);
-    let work = move || {
-        let roots = Roots::open(&[cwd]);
-        let gone = |why| error(INTERNAL_ERROR, &format!("the session's directory cannot be opened: {why}"));
-        roots.map_err(gone).and_then(|roots| work(&roots))
+/// Inspects the target of a write in the session's directory. Safe to drop at any point.
+///
+/// # Errors
+/// What the agent is told: there is no such place, or it is outside.
+pub(crate) async fn inspect<S: Supervise>(
+    supervisor: &S,
+    row: &AgentRequestRow,
+    roots: &[String],
+) -> Result<Inspection, RpcError> {
+    let Wanted::FsWrite { path, content } = &row.ask.what else {
+        return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
-    let done = aside::run(work).await;
-    done.unwrap_or_else(|_| Err(error(INTERNAL_ERROR, "the file could not be served")))
-}
-
-async fn files(serving: &Serving) -> Result<String, RpcError> {
-    let again = serving.again;
-    match serving.row.ask.what.clone() {
-        Wanted::FsRead { path, line, limit } => {
-            blocking(&serving.cwd, move |roots| roots.read(&path, line, limit)).await
+    let project = Project { lease_id: row.lease_id, roots };
+    let mut patience = Patience(AWAY_MS);
+    loop {
+        let outcome = files::inspect_target(supervisor, project, path, content).await;
+        if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
+            return outcome.map_err(TerminalError::rpc);
         }
-        Wanted::FsWrite { path, content } => {
-            blocking(&serving.cwd, move |roots| {
-                if !again {
-                    return roots.write(&path, &content);
-                }
-                if roots.is_written(&path, &content_hash(&content)) {
-                    return Ok("{}".to_owned());
-                }
-                let text =
-                    "the host was restarted while this was written; look at the file before writing again";
-                Err(error(INTERNAL_ERROR, text))
-            })
-            .await
-        }
-        _ => Err(error(INTERNAL_ERROR, "this is no request for a file")),
     }
 }
 
-async fn spawn_of(serving: &Serving) -> Result<Spawn, RpcError> {
-    let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = serving.row.ask.what.clone()
-    else {
-        return Err(error(INVALID_PARAMS, "this is no request for a terminal"));
+async fn spawn_of(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    serving: &Serving,
+) -> Result<Spawn, TerminalError> {
+    let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = &serving.row.ask.what else {
+        return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));
     };
     let lease_id = serving.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
-    let lease_id = lease_id.ok_or_else(|| error(INTERNAL_ERROR, "the terminal has no lease id"))?;
-    let (parent_lease_id, session_key) = (serving.row.lease_id, serving.row.session_key.clone());
-    let (own_cwd, own_env) = (serving.cwd.clone(), serving.env.clone());
-    blocking(&serving.cwd, move |roots| {
-        let place = Place { parent_lease_id, session_key: &session_key, roots, cwd: &own_cwd, env: &own_env };
-        let (command, args, env, cwd) = (&command, &args, &env, cwd.as_deref());
-        terminal::spawn_of(lease_id, &place, &Command { command, args, env, cwd, output_bytes_max })
-    })
-    .await
+    let without = || TerminalError::Rpc(error(INTERNAL_ERROR, "the terminal has no lease id"));
+    let lease_id = lease_id.ok_or_else(without)?;
+    let wanted = cwd.as_deref().or(serving.roots.first().map(String::as_str)).unwrap_or_default();
+    let (cwd, roots) = files::directory(supervisor, project, wanted).await?;
+    let place = Place {
+        parent_lease_id: serving.row.lease_id,
+        session_key: &serving.row.session_key,
+        roots,
+        cwd,
+        env: &serving.env,
+    };
+    let command = Command { command, args, env, output_bytes_max: *output_bytes_max };
+    terminal::spawn_of(lease_id, place, &command).map_err(TerminalError::Rpc)
 }
 
 /// The terminal of that id, if this agent process made it: the supervisor's own record says so.
@@ -187,6 +194,10 @@ async fn forget<S: Supervise>(supervisor: S, lease_id: LeaseId) {
 }
 
 impl Supervise for Supervisor {
+    fn is_connected(&self) -> bool {
+        matches!(*self.status().borrow(), LinkStatus::Up { .. })
+    }
+
     async fn call(&self, request: Request) -> Result<Reply, CallError> {
         Supervisor::call(self, request).await
     }

@@ -6,21 +6,17 @@ use crate::core::rows::RequestState;
 use acp_shared::ids::{AgentName, SessionKey};
 use serde_json::Value;
 use std::sync::Arc;
-use tempfile::TempDir;
+
+const CWD: &str = "/project";
 
 struct Session {
-    dir: TempDir,
     agent: LeaseId,
     fake: Arc<Fake>,
 }
 
 impl Session {
     fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), agent: LeaseId::mint(), fake: Arc::default() }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().unwrap().to_owned()
+        Self { agent: LeaseId::mint(), fake: Arc::default() }
     }
 
     fn serving(&self, what: Wanted, intent: Option<String>, again: bool) -> Serving {
@@ -28,7 +24,7 @@ impl Session {
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row =
             AgentRequestRow { lease_id: self.agent, session_key, ask, state: RequestState::Started, intent };
-        Serving { row, again, cwd: self.path(""), env: vec![("PATH".to_owned(), "/bin".to_owned())] }
+        Serving { row, again, roots: vec![CWD.to_owned()], env: vec![("PATH".to_owned(), "/bin".to_owned())] }
     }
 
     async fn serve(&self, what: Wanted, again: bool) -> Result<Value, RpcError> {
@@ -54,12 +50,12 @@ fn create(command: &str) -> Wanted {
 #[tokio::test]
 async fn files_are_served() {
     let session = Session::new();
-    let (path, content) = (session.path("a"), "one\ntwo\n".to_owned());
-    let write = Wanted::FsWrite { path: path.clone(), content };
+    let (path, content) = ("/project/a".to_owned(), "one\ntwo\n".to_owned());
+    let write = Wanted::FsWrite { path: path.clone(), content: content.clone() };
     assert_eq!(session.serve(write, false).await.unwrap(), serde_json::json!({}));
-    let read = Wanted::FsRead { path, line: Some(2), limit: None };
+    let read = Wanted::FsRead { path, line: None, limit: None };
     for again in [false, true] {
-        assert_eq!(session.serve(read.clone(), again).await.unwrap()["content"], "two\n");
+        assert_eq!(session.serve(read.clone(), again).await.unwrap()["content"], content);
     }
     let outside = Wanted::FsRead { path: "/etc/passwd".to_owned(), line: None, limit: None };
     assert_eq!(session.serve(outside, false).await.unwrap_err().code, INVALID_PARAMS);
@@ -67,22 +63,17 @@ async fn files_are_served() {
 
 /// H3: a write that an earlier gateway began is answered by what stands in the file.
 #[tokio::test]
-async fn a_write_is_never_done_twice() {
+async fn a_write_of_an_earlier_gateway_is_never_done_again() {
     let session = Session::new();
-    let path = session.path("a");
-    let write = Wanted::FsWrite { path: path.clone(), content: "new".to_owned() };
-    // It was done: the answer is the one that was lost.
-    std::fs::write(&path, "new").unwrap();
-    assert!(session.serve(write.clone(), true).await.is_ok());
-    // It was not done, or somebody has written since: the agent is told, and nothing is touched.
-    for there in ["old", ""] {
-        std::fs::write(&path, there).unwrap();
-        assert_eq!(session.serve(write.clone(), true).await.unwrap_err().code, INTERNAL_ERROR);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), there);
+    let disk = &session.fake.disk;
+    let write = Wanted::FsWrite { path: "/project/a".to_owned(), content: "new".to_owned() };
+    for (there, is_ok) in [(Some("new"), true), (Some("old"), false), (Some(""), false), (None, false)] {
+        *disk.files.lock().unwrap() =
+            there.map(|text| ("/project/a".to_owned(), text.to_owned())).into_iter().collect();
+        assert_eq!(session.serve(write.clone(), true).await.is_ok(), is_ok, "{there:?}");
+        assert_eq!(disk.files.lock().unwrap().get("/project/a").map(String::as_str), there);
     }
-    std::fs::remove_file(&path).unwrap();
-    assert!(session.serve(write, true).await.is_err());
-    assert!(!std::fs::exists(&path).unwrap());
+    assert_eq!(*disk.writes.lock().unwrap(), 0);
 }
 
 #[tokio::test]

@@ -57,13 +57,24 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
 pub(crate) fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
-    deps.registry.require(&session.backend)?;
+    deps.registry.require(&session.backend).map_err(|failure| {
+        let message =
+            format!("{} The session was made with the backend {}.", failure.message, session.backend);
+        Failure { message, ..failure.detail("SESSION_BACKEND") }
+    })?;
     let profile = deps.profiles.profile(&session.agent)?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
     if cwd != session.cwd {
         let why =
             format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
         return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+    }
+    for directory in &session.options.additional_directories {
+        if deps.profiles.directory(&session.agent, directory)? != *directory {
+            let why =
+                format!("The additional directory {directory} leads elsewhere by now. Start a new session.");
+            return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+        }
     }
     Ok(profile)
 }

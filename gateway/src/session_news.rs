@@ -18,8 +18,8 @@ pub(crate) fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseNews> {
                 }
                 _ => merged.push(LeaseNews::Output { offset, bytes }),
             },
-            FeedItem::Exited { status, end_offset, stdin_written, stderr_tail } => {
-                merged.push(LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail });
+            FeedItem::Exited { status, end_offset, stdin_written } => {
+                merged.push(LeaseNews::Exited { status, end_offset, stdin_written });
             }
             FeedItem::Changed { state, .. } if state.is_ended() => merged.push(LeaseNews::Changed),
             FeedItem::Changed { .. } => {}

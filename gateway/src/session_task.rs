@@ -237,9 +237,7 @@ impl Task {
                 Wake::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
                 Wake::Call(None) => Ended::No,
                 Wake::Feed(items) => self.on_feed(items).await,
-                Wake::Performed(Performed { at, outcome }) => {
-                    self.step(Input::RequestDone { at, outcome }).await
-                }
+                Wake::Performed(performed) => self.step(performed.input()).await,
                 Wake::Link => self.on_link().await,
                 Wake::Start => self.begin().await,
                 Wake::Reloaded => {
@@ -310,7 +308,7 @@ impl Task {
     /// refused there may succeed here, and its process would be nobody's.
     async fn on_link(&mut self) -> Ended {
         self.calls = FuturesUnordered::new();
-        if matches!(*self.link.borrow_and_update(), LinkStatus::Down(_)) {
+        if !matches!(*self.link.borrow_and_update(), LinkStatus::Up { .. }) {
             return self.step(Input::Disconnected).await;
         }
         if let Some((_, feed)) = &self.feed {

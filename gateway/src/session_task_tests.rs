@@ -14,7 +14,8 @@ use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
-use crate::supervisor::Supervisor;
+use crate::supervisor::by_hand::no_marks;
+use crate::supervisor::{Supervisor, hello};
 use crate::tests::{lease_row, open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
@@ -35,6 +36,9 @@ impl Profiles for NoAgents {
         Err(Failure::of(Code::AgentNotAllowed))
     }
     fn cwd(&self, _: &AgentName, _: Option<&str>) -> Result<String, Failure> {
+        Err(Failure::of(Code::CwdNotAllowed))
+    }
+    fn directory(&self, _: &AgentName, _: &str) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
     fn limits(&self, _: &AgentName) -> Limits {
@@ -67,11 +71,12 @@ async fn supervisor(listener: Listener, closed: mpsc::Sender<LeaseId>) {
                 supervisor_id: "s".to_owned(),
                 credit_bytes: 1 << 20,
             }),
-            ToSupervisor::Request { id, body: Request::CloseLease { lease_id, .. } } => {
+            ToSupervisor::Marks(_) => continue,
+            ToSupervisor::Act { id, body: Request::CloseLease { lease_id, .. }, .. } => {
                 closed.send(lease_id).await.unwrap();
                 ToClient::Reply { id, result: Ok(Reply::Closing { state: LeaseState::Closing }) }
             }
-            ToSupervisor::Request { id, .. } => {
+            ToSupervisor::Request { id, .. } | ToSupervisor::Act { id, .. } => {
                 ToClient::Reply { id, result: Err(Refusal::new(RefusalCode::Busy, "busy")) }
             }
         };
@@ -112,11 +117,11 @@ async fn world() -> World {
         epoch: 1,
         home: Home { machine_id: String::new(), dev: 0, ino: 0 },
     };
-    let supervisor = Supervisor::start(path.clone(), path, crate::supervisor::hello(role), stop.clone());
+    let supervisor = Supervisor::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.unwrap();
     let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime));
+    registry.register(Arc::new(DirectRuntime::default()));
     let metrics = Metrics::default();
     let deps = Deps {
         metrics: metrics.clone(),
@@ -152,6 +157,7 @@ impl World {
             interactive: false,
             files: Vec::new(),
             requester_message_id: None,
+            asked_in: None,
             new_conversation: false,
         };
         self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
@@ -300,7 +306,7 @@ impl crate::runtime::Runtime for Broken {
         Ok(Box::new(BrokenLink))
     }
     fn health(&self) -> crate::runtime::Health {
-        DirectRuntime.health()
+        DirectRuntime::default().health()
     }
 }
 

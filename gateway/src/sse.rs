@@ -1,4 +1,5 @@
 //! Server-sent events taken apart: bytes in, events out. Bounded, and without I/O.
+#![deny(clippy::indexing_slicing)]
 
 /// Longest line, and most data of one event: an agent's line of 32 MiB and its envelope.
 pub(crate) const EVENT_BYTES_MAX: usize = 80 * 1024 * 1024;

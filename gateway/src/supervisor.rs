@@ -8,12 +8,13 @@ use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{
-    Hello, LeaseState, Notice, Refusal, Reply, Request, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN,
-    Welcome,
+    Hello, LeaseState, Marks, Notice, Refusal, RefusalCode, Reply, Request, Role, Rollback, ToClient,
+    ToSupervisor, VERSION_MARKS, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,11 +45,21 @@ pub(crate) enum CallError {
     Disconnected,
 }
 
+/// Reads the durable progress that goes with each Hello; a text says why there is none.
+pub(crate) type ReadMarks =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Marks, String>> + Send>> + Send + Sync>;
+
 /// How the connection is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkStatus {
+    /// Not connected yet, and not refused either.
+    Connecting,
+    /// Not connected while an earlier connection of this gateway is open; tried again soon.
+    Busy(String),
     /// Not connected, and why.
     Down(String),
+    /// Not connected: the supervisor knows more of this gateway than its database does.
+    RolledBack(Box<Rollback>),
     /// Connected. The number grows with every connection.
     Up {
         /// Which connection this is.
@@ -76,8 +87,6 @@ pub(crate) enum FeedItem {
         end_offset: u64,
         /// Highest input number written.
         stdin_written: u64,
-        /// Last words on stderr.
-        stderr_tail: String,
     },
     /// The lease's state changed.
     Changed {
@@ -155,22 +164,27 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Starts to connect to the socket at `path`, and goes on until `stop` is cancelled.
     /// The secret is read anew for each connection: the supervisor may have been started later.
-    pub(crate) fn start(path: PathBuf, secret: PathBuf, hello: Hello, stop: CancellationToken) -> Self {
-        Self::start_with(path, secret, hello, stop, (ASK_AFTER_MS, HANGS_MS))
+    pub(crate) fn start(
+        path: PathBuf,
+        secret: PathBuf,
+        says: (Hello, ReadMarks),
+        stop: CancellationToken,
+    ) -> Self {
+        Self::start_with(path, secret, says, stop, (ASK_AFTER_MS, HANGS_MS))
     }
 
     /// The same, with this patience: after how long a silence it is asked, and how long it may take to answer.
     fn start_with(
         path: PathBuf,
         secret: PathBuf,
-        hello: Hello,
+        (hello, marks): (Hello, ReadMarks),
         stop: CancellationToken,
         patience_ms: (u64, u64),
     ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
+        let status = watch::Sender::new(LinkStatus::Connecting);
         let shared = Arc::new(Shared { state: Mutex::default(), status });
-        let driver = Driver { path, secret, hello, shared: Arc::clone(&shared), queue, patience_ms };
+        let driver = Driver { path, secret, hello, marks, shared: Arc::clone(&shared), queue, patience_ms };
         tokio::spawn(async move {
             tokio::select! {
                 () = driver.run() => {}
@@ -183,6 +197,20 @@ impl Supervisor {
     /// How the connection is, now and later.
     pub(crate) fn status(&self) -> watch::Receiver<LinkStatus> {
         self.shared.status.subscribe()
+    }
+
+    /// Returns the reason why the supervisor cannot be used; `None` while it can.
+    pub(crate) fn outage(&self) -> Option<String> {
+        match &*self.shared.status.borrow() {
+            LinkStatus::Up { .. } => None,
+            LinkStatus::Connecting => Some("the supervisor does not answer yet".to_owned()),
+            LinkStatus::Busy(why) | LinkStatus::Down(why) => {
+                Some(format!("the supervisor does not answer ({why})"))
+            }
+            LinkStatus::RolledBack(_) => {
+                Some("the supervisor refuses a database that went back in time".to_owned())
+            }
+        }
     }
 
     /// Subscribes to a lease's news. There is one reader for each lease.
@@ -200,7 +228,10 @@ impl Supervisor {
         let mut status = self.shared.status.subscribe();
         let connection = match *status.borrow_and_update() {
             LinkStatus::Up { generation, .. } => generation,
-            LinkStatus::Down(_) => {
+            LinkStatus::Connecting
+            | LinkStatus::Busy(_)
+            | LinkStatus::Down(_)
+            | LinkStatus::RolledBack(_) => {
                 drop(answer.send(Err(CallError::Disconnected)));
                 return receiver;
             }
@@ -233,10 +264,13 @@ impl Supervisor {
     }
 }
 
+type Connection = conn::Conn<ToClient, ToSupervisor>;
+
 struct Driver {
     path: PathBuf,
     secret: PathBuf,
     hello: Hello,
+    marks: ReadMarks,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<(u64, Request)>,
     /// Silence before it is asked, and the time it has to answer.
@@ -247,22 +281,41 @@ impl Driver {
     async fn run(mut self) {
         let mut backoff_ms = BACKOFF_MS.0;
         loop {
-            let hello = Hello { secret: secret(&self.secret), ..self.hello.clone() };
-            match conn::open(&self.path, hello, Duration::from_millis(HELLO_MS)).await {
+            match self.open().await {
                 Ok((connection, welcome)) => {
                     backoff_ms = BACKOFF_MS.0;
                     let why = self.serve(connection, welcome).await;
-                    self.set_down(why);
+                    self.set_down(LinkStatus::Down(why));
                 }
-                Err(error) => self.set_down(describe(&error)),
+                Err(status) => self.set_down(status),
             }
             tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
             backoff_ms = (backoff_ms * 2).min(BACKOFF_MS.1);
         }
     }
 
+    async fn open(&self) -> Result<(Connection, Welcome), LinkStatus> {
+        let hello = Hello { secret: secret(&self.secret), ..self.hello.clone() };
+        let marks = (self.marks)().await.map_err(LinkStatus::Down)?;
+        let opened = conn::open_gateway(&self.path, hello, marks, Duration::from_millis(HELLO_MS)).await;
+        opened.map_err(|error| match error {
+            ConnError::RolledBack(rollback) => LinkStatus::RolledBack(rollback),
+            ConnError::Refused(refusal) if refusal.code == RefusalCode::InstanceBusy => {
+                LinkStatus::Busy(refusal.message)
+            }
+            other => LinkStatus::Down(describe(&other)),
+        })
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        match self.hello.role {
+            Role::Gateway { epoch, .. } => Some(epoch),
+            Role::Admin => None,
+        }
+    }
+
     /// Lives as long as one connection; returns why it ended.
-    async fn serve(&mut self, connection: conn::Conn<ToClient, ToSupervisor>, welcome: Welcome) -> String {
+    async fn serve(&mut self, connection: Connection, welcome: Welcome) -> String {
         let conn::Conn { mut receiver, mut sender, .. } = connection;
         // Requests from before this connection were answered with `Disconnected`: they must not be sent now.
         while self.queue.try_recv().is_ok() {}
@@ -272,6 +325,7 @@ impl Driver {
         let count = || heard.load(Ordering::Relaxed);
         let ping = Notify::new();
         let (ask_after_ms, hangs_ms) = self.patience_ms;
+        let epoch = self.epoch();
         let read = async {
             loop {
                 match receiver.recv().await {
@@ -293,11 +347,11 @@ impl Driver {
                     () = ping.notified() => Some((PING_ID, Request::Status)),
                 };
                 let Some((id, body)) = next else { return "the gateway is ending".to_owned() };
-                if let Err(error) = sender.feed(&ToSupervisor::Request { id, body }).await {
+                if let Err(error) = sender.feed(&message(epoch, id, body)).await {
                     return describe(&error);
                 }
                 while let Ok((id, body)) = self.queue.try_recv() {
-                    if let Err(error) = sender.feed(&ToSupervisor::Request { id, body }).await {
+                    if let Err(error) = sender.feed(&message(epoch, id, body)).await {
                         return describe(&error);
                     }
                 }
@@ -346,9 +400,14 @@ impl Driver {
         self.shared.status.send_replace(LinkStatus::Up { generation, welcome: Box::new(welcome) });
     }
 
-    fn set_down(&self, why: String) {
+    fn set_down(&self, status: LinkStatus) {
         let was_up = matches!(*self.shared.status.borrow(), LinkStatus::Up { .. });
-        let changed = *self.shared.status.borrow() != LinkStatus::Down(why.clone());
+        let changed = *self.shared.status.borrow() != status;
+        let why = match &status {
+            LinkStatus::Busy(why) | LinkStatus::Down(why) => why.clone(),
+            LinkStatus::RolledBack(rollback) => rollback.refusal.message.clone(),
+            LinkStatus::Connecting | LinkStatus::Up { .. } => String::new(),
+        };
         if was_up {
             tracing::warn!(why, "the connection to the supervisor is gone");
         } else if changed {
@@ -356,7 +415,7 @@ impl Driver {
         }
         let waiting = {
             let mut state = lock(&self.shared.state);
-            self.shared.status.send_replace(LinkStatus::Down(why));
+            self.shared.status.send_replace(status);
             std::mem::take(&mut state.waiting)
         };
         for (_, answer) in waiting {
@@ -381,15 +440,18 @@ impl Shared {
                 None
             }
             ToClient::Refused(refusal) => Some(refusal.to_string()),
-            ToClient::Welcome(_) => Some("the supervisor answered out of turn".to_owned()),
+            ToClient::Welcome(_) | ToClient::RolledBack(_) => {
+                Some("the supervisor answered out of turn".to_owned())
+            }
         }
     }
 
     fn notice(&self, notice: Notice) {
         let (lease_id, item) = match notice {
             Notice::Output { lease_id, offset, bytes } => (lease_id, FeedItem::Output { offset, bytes }),
-            Notice::Exited { lease_id, status, end_offset, stdin_written, stderr_tail } => {
-                (lease_id, FeedItem::Exited { status, end_offset, stdin_written, stderr_tail })
+            // An old supervisor sends the end of stderr too, which may hold secrets.
+            Notice::Exited { lease_id, status, end_offset, stdin_written, stderr_tail: _ } => {
+                (lease_id, FeedItem::Exited { status, end_offset, stdin_written })
             }
             Notice::LeaseChanged { lease_id, state, reason } => {
                 (lease_id, FeedItem::Changed { state, reason })
@@ -403,13 +465,25 @@ impl Shared {
     }
 }
 
-/// What this gateway says of itself when it connects.
-pub(crate) fn hello(role: acp_shared::protocol::Role) -> Hello {
-    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
+/// The message of a request: what acts carries the gateway's epoch.
+const fn message(epoch: Option<u64>, id: u64, body: Request) -> ToSupervisor {
+    match epoch {
+        Some(epoch) if body.acts() => ToSupervisor::Act { id, epoch, body },
+        Some(_) | None => ToSupervisor::Request { id, body },
+    }
+}
+
+/// What this gateway says of itself when it connects. As a gateway it needs the marks of protocol 2.
+pub(crate) fn hello(role: Role) -> Hello {
+    let version_min = match role {
+        Role::Gateway { .. } => VERSION_MARKS,
+        Role::Admin => VERSION_MIN,
+    };
+    Hello { version_min, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
 }
 
 /// The same with the secret that lies beside the supervisor's socket, if this user may read it.
-pub(crate) fn hello_at(socket: &Path, role: acp_shared::protocol::Role) -> Hello {
+pub(crate) fn hello_at(socket: &Path, role: Role) -> Hello {
     Hello { secret: secret(&secret_beside(socket)), ..hello(role) }
 }
 
@@ -426,10 +500,17 @@ fn secret(file: &Path) -> Option<Secret> {
 
 fn describe(error: &ConnError) -> String {
     match error {
+        ConnError::Refused(refusal) if refusal.code == RefusalCode::VersionUnsupported => format!(
+            "{}; a supervisor of an older version is replaced while its agents run on: install the new program, then \
+             `acp-supervisor upgrade`",
+            refusal.message
+        ),
         ConnError::Refused(refusal) => refusal.message.clone(),
         ConnError::Io(source) => format!("the socket failed: {source}"),
         ConnError::Wire(source) => format!("the supervisor broke the protocol: {source}"),
-        ConnError::Closed | ConnError::Timeout(_) | ConnError::OutOfTurn => error.to_string(),
+        ConnError::Closed | ConnError::Timeout(_) | ConnError::OutOfTurn | ConnError::RolledBack(_) => {
+            error.to_string()
+        }
     }
 }
 

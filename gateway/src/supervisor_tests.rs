@@ -18,11 +18,12 @@ async fn greet(listener: &Listener, mut answers: usize) {
                 supervisor_id: "s".to_owned(),
                 credit_bytes: 1 << 20,
             }),
-            ToSupervisor::Request { id, .. } if answers > 0 => {
+            ToSupervisor::Marks(_) => continue,
+            ToSupervisor::Request { id, .. } | ToSupervisor::Act { id, .. } if answers > 0 => {
                 answers -= 1;
                 ToClient::Reply { id, result: Ok(Reply::Done) }
             }
-            ToSupervisor::Request { .. } => continue,
+            ToSupervisor::Request { .. } | ToSupervisor::Act { .. } => continue,
         };
         conn.sender.send(&answer).await.unwrap();
     }
@@ -41,7 +42,13 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     });
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
     let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
-    let supervisor = Supervisor::start_with(path.clone(), path, hello(role), stop.clone(), (20, 400));
+    let supervisor = Supervisor::start_with(
+        path.clone(),
+        path,
+        (hello(role), by_hand::no_marks()),
+        stop.clone(),
+        (20, 400),
+    );
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &LinkStatus| matches!(status, LinkStatus::Up { generation, .. } if *generation == number);
     status.wait_for(is_up(1)).await.unwrap();
@@ -51,6 +58,34 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     let LinkStatus::Down(why) = down else { panic!("{down:?}") };
     assert!(why.contains("hangs"), "{why}");
     status.wait_for(is_up(2)).await.unwrap();
+    stop.cancel();
+    serving.abort();
+}
+
+/// The gateway names what to do about a supervisor of the version before.
+#[tokio::test]
+async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    let listener = Listener::bind(&path, 0o600).unwrap();
+    let serving = tokio::spawn(async move {
+        loop {
+            let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
+            let Ok(Some(ToSupervisor::Hello(hello))) = conn.receiver.recv().await else { panic!() };
+            let refusal = conn::negotiate_within(&hello, (1, 1)).unwrap_err();
+            conn.sender.send(&ToClient::Refused(refusal)).await.unwrap();
+        }
+    });
+    let stop = CancellationToken::new();
+    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
+    let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
+    let supervisor = Supervisor::start(path.clone(), path, (hello(role), by_hand::no_marks()), stop.clone());
+    let mut status = supervisor.status();
+    let down = status.wait_for(|status| matches!(status, LinkStatus::Down(_))).await.unwrap().clone();
+    let LinkStatus::Down(why) = down else { panic!("{down:?}") };
+    for says in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {
+        assert!(why.contains(says), "{says}: {why}");
+    }
     stop.cancel();
     serving.abort();
 }

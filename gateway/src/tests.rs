@@ -1,8 +1,10 @@
 //! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use crate::core::binding::Placement;
 use crate::core::effect::{Fence, Write};
 use crate::core::event::EventKind;
+use crate::core::request::{PromptRequest, SpawnRequest};
 use crate::core::rows::{
     BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseUse, NonInteractive, PermissionMode, RunMode,
     RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
@@ -253,5 +255,40 @@ impl Scribe {
         let late = json!({"status": "agent_exited", "text": "The agent ended."});
         let late = self.write(EventKind::Status, &late, false);
         self.store.commit(self.fence.clone(), vec![late]).await.unwrap();
+    }
+}
+
+/// A spawn of the demo agent.
+pub(crate) fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
+    SpawnRequest {
+        agent: Some(AgentName::parse("demo").unwrap()),
+        cwd: None,
+        label: None,
+        mode: SessionMode::Persistent,
+        permission: None,
+        non_interactive: None,
+        bind,
+        placement: Placement::Here,
+        prompt: prompt.map(str::to_owned),
+        author: "ann".to_owned(),
+        interactive: true,
+        spawned_by: None,
+        mcp_servers: Vec::new(),
+        additional_directories: Vec::new(),
+        configured: None,
+    }
+}
+
+/// A prompt of ann's.
+pub(crate) fn said(text: &str) -> PromptRequest {
+    PromptRequest {
+        text: text.to_owned(),
+        mode: RunMode::Prompt,
+        author: "ann".to_owned(),
+        interactive: true,
+        files: Vec::new(),
+        requester_message_id: None,
+        asked_in: None,
+        new_conversation: false,
     }
 }

@@ -4,8 +4,8 @@
 //! length-delimited codec with the same limit as [`crate::wire`].
 
 use crate::protocol::{
-    FRAME_BYTES_MAX, Hello, Refusal, RefusalCode, Reply, Request, ToClient, ToSupervisor, VERSION_MAX,
-    VERSION_MIN, Welcome,
+    FRAME_BYTES_MAX, Hello, Marks, Refusal, RefusalCode, Reply, Request, Rollback, ToClient, ToSupervisor,
+    VERSION_MAX, VERSION_MIN, Welcome,
 };
 use crate::wire::{self, WireError};
 use bytes::Bytes;
@@ -39,6 +39,9 @@ pub enum ConnError {
     /// The peer refused.
     #[error(transparent)]
     Refused(Refusal),
+    /// The supervisor knows more of this gateway than its database does.
+    #[error("{}", .0.refusal)]
+    RolledBack(Box<Rollback>),
     /// The peer closed the connection.
     #[error("the peer closed the connection")]
     Closed,
@@ -48,6 +51,20 @@ pub enum ConnError {
     /// The peer answered with something else.
     #[error("the peer answered out of turn")]
     OutOfTurn,
+}
+
+impl ConnError {
+    /// Whether the other side ended the connection without a word, as a supervisor does with the oldest of too many
+    /// connections in the handshake.
+    fn is_cut_off(&self) -> bool {
+        match self {
+            Self::Closed => true,
+            Self::Io(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Who is at the other end, as the kernel says (`SO_PEERCRED`).
@@ -85,6 +102,10 @@ pub struct Sender<Out> {
     frames: FramedWrite<OwnedWriteHalf, LengthDelimitedCodec>,
     message: PhantomData<fn(Out)>,
 }
+
+/// How often [`Client::open`] tries when its connection is cut off, and the pause between two tries.
+const OPEN_TRIES: u32 = 10;
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().big_endian().max_frame_length(FRAME_BYTES_MAX).new_codec()
@@ -219,15 +240,23 @@ pub async fn connect<In, Out>(path: &Path) -> Result<Conn<In, Out>, ConnError> {
 /// # Errors
 /// [`RefusalCode::VersionUnsupported`] when there is none; the text says which side is too old.
 pub fn negotiate(hello: &Hello) -> Result<u16, Refusal> {
-    let version = hello.version_max.min(VERSION_MAX);
-    if version >= hello.version_min.max(VERSION_MIN) {
+    negotiate_within(hello, (VERSION_MIN, VERSION_MAX))
+}
+
+/// The same for a supervisor that speaks the versions from `min` to `max`.
+///
+/// # Errors
+/// As [`negotiate`].
+pub fn negotiate_within(hello: &Hello, (min, max): (u16, u16)) -> Result<u16, Refusal> {
+    let version = hello.version_max.min(max);
+    if version >= hello.version_min.max(min) {
         return Ok(version);
     }
-    let who = if hello.version_max < VERSION_MIN { "client" } else { "supervisor" };
+    let who = if hello.version_max < min { "client" } else { "supervisor (acp-supervisor upgrade)" };
     Err(Refusal::new(
         RefusalCode::VersionUnsupported,
         format!(
-            "this supervisor speaks protocol {VERSION_MIN} to {VERSION_MAX}, the client {} to {}: upgrade the {who}",
+            "this supervisor speaks protocol {min} to {max}, the client {} to {}: upgrade the {who}",
             hello.version_min, hello.version_max
         ),
     ))
@@ -243,14 +272,42 @@ pub async fn open(
     hello: Hello,
     deadline: Duration,
 ) -> Result<(Conn<ToClient, ToSupervisor>, Welcome), ConnError> {
+    open_with(path, hello, None, deadline).await
+}
+
+/// The same as a gateway of version 2: sends `marks` after `hello`.
+///
+/// # Errors
+/// As [`open`]; [`ConnError::RolledBack`] when the marks are behind the recorded ones.
+pub async fn open_gateway(
+    path: &Path,
+    hello: Hello,
+    marks: Marks,
+    deadline: Duration,
+) -> Result<(Conn<ToClient, ToSupervisor>, Welcome), ConnError> {
+    open_with(path, hello, Some(marks), deadline).await
+}
+
+async fn open_with(
+    path: &Path,
+    hello: Hello,
+    marks: Option<Marks>,
+    deadline: Duration,
+) -> Result<(Conn<ToClient, ToSupervisor>, Welcome), ConnError> {
     let handshake = async {
         let mut conn = connect::<ToClient, ToSupervisor>(path).await?;
-        conn.sender.send(&ToSupervisor::Hello(hello)).await?;
+        conn.sender.feed(&ToSupervisor::Hello(hello)).await?;
+        if let Some(marks) = marks {
+            conn.sender.feed(&ToSupervisor::Marks(marks)).await?;
+        }
+        // A supervisor that refuses the Hello may close before it has read the rest: its reason is read first.
+        let sent = conn.sender.flush().await;
         match conn.receiver.recv().await? {
-            Some(ToClient::Welcome(welcome)) => Ok((conn, welcome)),
+            Some(ToClient::Welcome(welcome)) => sent.map(|()| (conn, welcome)),
             Some(ToClient::Refused(refusal)) => Err(ConnError::Refused(refusal)),
+            Some(ToClient::RolledBack(rollback)) => Err(ConnError::RolledBack(Box::new(rollback))),
             Some(ToClient::Reply { .. } | ToClient::Notice(_)) => Err(ConnError::OutOfTurn),
-            None => Err(ConnError::Closed),
+            None => Err(sent.err().unwrap_or(ConnError::Closed)),
         }
     };
     tokio::time::timeout(deadline, handshake).await.unwrap_or(Err(ConnError::Timeout(deadline)))
@@ -271,7 +328,28 @@ impl Client {
     /// # Errors
     /// As [`open`].
     pub async fn open(path: &Path, hello: Hello, deadline: Duration) -> Result<Self, ConnError> {
-        let (conn, welcome) = open(path, hello, deadline).await?;
+        let mut tries = OPEN_TRIES;
+        let (conn, welcome) = loop {
+            tries -= 1;
+            match open(path, hello.clone(), deadline).await {
+                Err(error) if tries > 0 && error.is_cut_off() => tokio::time::sleep(OPEN_PAUSE).await,
+                other => break other?,
+            }
+        };
+        Ok(Self { conn, welcome, next_id: 1, deadline })
+    }
+
+    /// The same as a gateway of version 2, with its marks.
+    ///
+    /// # Errors
+    /// As [`open_gateway`].
+    pub async fn open_gateway(
+        path: &Path,
+        hello: Hello,
+        marks: Marks,
+        deadline: Duration,
+    ) -> Result<Self, ConnError> {
+        let (conn, welcome) = open_gateway(path, hello, marks, deadline).await?;
         Ok(Self { conn, welcome, next_id: 1, deadline })
     }
 
@@ -297,7 +375,7 @@ impl Client {
                         return result.map_err(ConnError::Refused);
                     }
                     Some(ToClient::Refused(refusal)) => return Err(ConnError::Refused(refusal)),
-                    Some(ToClient::Welcome(_)) => return Err(ConnError::OutOfTurn),
+                    Some(ToClient::Welcome(_) | ToClient::RolledBack(_)) => return Err(ConnError::OutOfTurn),
                     Some(ToClient::Reply { .. } | ToClient::Notice(_)) => {}
                     None => return Err(ConnError::Closed),
                 }

@@ -174,6 +174,8 @@ uuid_ids! {
     RunId, "run id";
     /// One conversation bound to a session.
     BindingId, "binding id";
+    /// One start of a gateway.
+    StartId, "start id";
 }
 
 text_ids! {

@@ -3,6 +3,9 @@
 //! # Version history
 //! - **1**: Hello/Welcome, Spawn, Attach, Input, Ack, Tail, CloseLease, Release, ListLeases, Verify, Reap, Status,
 //!   Shutdown, Upgrade; notices Output, Exited, LeaseChanged.
+//! - **2**: a gateway sends Marks right after Hello, and acting requests with its epoch (Act); AckSynced in place of
+//!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is still
+//!   spoken with gateways that know no other.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one
@@ -11,20 +14,25 @@
 //!
 //! There is no Cancel here. Cancelling a turn is ACP between gateway and agent and touches no process.
 //!
-//! A connection starts with [`ToSupervisor::Hello`]; the supervisor answers [`ToClient::Welcome`], or
-//! [`ToClient::Refused`] and closes. After that, requests and replies are matched by number, in any order, and
+//! A connection starts with [`ToSupervisor::Hello`], which a gateway of version 2 follows up with
+//! [`ToSupervisor::Marks`] unasked; the supervisor answers [`ToClient::Welcome`], or [`ToClient::Refused`] or
+//! [`ToClient::RolledBack`] and closes. After that, requests and replies are matched by number, in any order, and
 //! notices come when they come.
 
-use crate::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use crate::files::{FilesError, FilesReply, FilesRequest};
+use crate::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use crate::launch::ExitStatus;
 use crate::redact::Secret;
 pub use crate::refusal::{Refusal, RefusalCode};
+pub use crate::report::{EvidenceFact, EvidenceReport, LastUpgrade, ReapLine, Status};
 use serde::{Deserialize, Serialize};
 
 /// The oldest protocol version that this build speaks.
 pub const VERSION_MIN: u16 = 1;
 /// The newest protocol version that this build speaks.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MAX: u16 = 2;
+/// The oldest version in which a gateway sends [`Marks`] and [`ToSupervisor::Act`].
+pub const VERSION_MARKS: u16 = 2;
 /// The largest frame, in bytes: one agent line of 32 MiB and its envelope.
 pub const FRAME_BYTES_MAX: usize = 33 * 1024 * 1024;
 /// The largest piece of output in one [`Notice::Output`], in bytes.
@@ -40,6 +48,18 @@ pub enum ToSupervisor {
         /// Chosen by the client, unique among its unanswered requests.
         id: u64,
         /// What is asked.
+        body: Request,
+    },
+    /// Durable progress of a gateway, right after its Hello. Since version 2.
+    Marks(Marks),
+    /// A request of a gateway that changes something ([`Request::acts`]); answered like [`ToSupervisor::Request`].
+    /// Since version 2.
+    Act {
+        /// Chosen by the client, unique among its unanswered requests.
+        id: u64,
+        /// The gateway's epoch; refused with [`RefusalCode::EpochStale`] below the highest one seen.
+        epoch: u64,
+        /// The request.
         body: Request,
     },
 }
@@ -61,6 +81,9 @@ pub enum ToClient {
     },
     /// News about a lease of this client.
     Notice(Notice),
+    /// The gateway is not let in because its database went back in time; the supervisor closes the connection. Since
+    /// version 2.
+    RolledBack(Rollback),
 }
 
 /// Who connects, and what it speaks.
@@ -103,6 +126,36 @@ pub struct Home {
     pub dev: u64,
     /// Inode number of the state directory.
     pub ino: u64,
+}
+
+/// Durable progress of a gateway: what its database holds on disk at the time of connecting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// Random id of this start of the gateway. The same epoch under another start id comes from a database that went
+    /// back in time.
+    pub start_id: StartId,
+    /// Highest event id that is synced; 0 before the first event.
+    pub event_id: u64,
+    /// First output byte that is not yet committed, for each agent lease that has not ended in the database.
+    pub offsets: Vec<(LeaseId, u64)>,
+    /// The operator accepted the loss of newer data: marks behind the recorded ones replace them, provided that the
+    /// epoch is above the recorded one.
+    pub accepts_loss: bool,
+}
+
+/// The recorded progress of a gateway whose database is behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    /// Values that are behind, and the next step for the operator.
+    pub refusal: Refusal,
+    /// Highest epoch on record.
+    pub epoch: u64,
+    /// Highest event id on record.
+    pub event_id: u64,
+    /// Living agents of the gateway.
+    pub agents: u64,
+    /// Until when they are kept while the operator decides, milliseconds since the Unix epoch.
+    pub kept_until_ms: u64,
 }
 
 /// The supervisor's answer to [`Hello`].
@@ -198,6 +251,63 @@ pub enum Request {
         /// The state directory that the caller believes is the supervisor's; another one is refused.
         state_dir: String,
     },
+    /// As [`Request::Ack`], for output whose events are synced up to `event_id`. Answered by [`Reply::Done`]. Since
+    /// version 2.
+    AckSynced {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// First byte that is not yet committed.
+        offset: u64,
+        /// Highest event id that is synced.
+        event_id: u64,
+    },
+    /// Read, write or look up files as the lease's user does. Answered by [`Reply::Files`]. Since version 2.
+    Files(FilesRequest),
+    /// A piece of the log of a session: what its agents wrote to standard error, without configured secrets.
+    /// Answered by [`Reply::SessionLog`]. Since version 2.
+    SessionLog {
+        /// Which session of the client.
+        session_key: SessionKey,
+        /// Position of the first line.
+        from: LogFrom,
+        /// Bytes of the piece at most; it never has more than [`OUTPUT_BYTES_MAX`].
+        bytes_max: u64,
+    },
+}
+
+impl Request {
+    /// Returns true for requests that change a lease: a gateway sends them as [`ToSupervisor::Act`].
+    #[must_use]
+    pub const fn acts(&self) -> bool {
+        match self {
+            Self::Spawn(_)
+            | Self::Attach { .. }
+            | Self::Input { .. }
+            | Self::Ack { .. }
+            | Self::AckSynced { .. }
+            | Self::CloseLease { .. }
+            | Self::Release { .. }
+            | Self::Files(_) => true,
+            Self::Tail { .. }
+            | Self::ListLeases { .. }
+            | Self::Verify { .. }
+            | Self::Reap { .. }
+            | Self::Status
+            | Self::Shutdown { .. }
+            | Self::Upgrade { .. }
+            | Self::SessionLog { .. } => false,
+        }
+    }
+}
+
+/// Position of a piece of a session log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogFrom {
+    /// At this offset. An offset before the first byte that is kept, or behind the end (the log was removed and begun
+    /// again), stands for the first byte that is kept.
+    Offset(u64),
+    /// At the first line that begins within so many bytes before the end.
+    End(u64),
 }
 
 /// What to start.
@@ -297,6 +407,22 @@ pub enum Reply {
     Reaped(Vec<ReapLine>),
     /// How the supervisor is.
     Status(Status),
+    /// Result of a file request. Since version 2.
+    Files(Result<FilesReply, FilesError>),
+    /// A piece of a session log.
+    SessionLog(LogPiece),
+}
+
+/// A piece of a session log, in whole lines. The next one begins at `offset` plus the length of `bytes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPiece {
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// The lines.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+    /// Offset behind the last byte of the log.
+    pub end: u64,
 }
 
 /// Where a lease's streams stand (H7: a client that finds itself behind these has lost its own state).
@@ -429,103 +555,6 @@ pub struct LeaseInfo {
     pub cgroup_path: Option<String>,
 }
 
-/// Evidence about one lease beside its record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvidenceReport {
-    /// The lease.
-    pub lease: LeaseInfo,
-    /// One line for each recorded fact.
-    pub facts: Vec<EvidenceFact>,
-    /// What follows: `owned`, `not_ours`, `gone` or `unknown`.
-    pub verdict: String,
-    /// Why, in words.
-    pub why: String,
-    /// Living processes of the tree: pid and name.
-    pub tree: Vec<(i32, String)>,
-}
-
-/// One recorded fact and what the system says now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvidenceFact {
-    /// Of which process: `wrapper` or `adapter`.
-    pub subject: String,
-    /// Which fact: `boot_id`, `start_ticks`, `pidfs_inode` …
-    pub name: String,
-    /// What the lease says; empty when nothing was recorded.
-    pub recorded: String,
-    /// What the system says; empty when it cannot be read.
-    pub live: String,
-    /// Whether they agree; `None` when one of them is missing.
-    pub agrees: Option<bool>,
-}
-
-/// What was, or would be, done about one lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReapLine {
-    /// The lease.
-    pub lease_id: LeaseId,
-    /// Its state before.
-    pub state: LeaseState,
-    /// `signal`, `mark_lost`, `mark_closed` or `leave`.
-    pub action: String,
-    /// The pids that are, or would be, signalled.
-    pub pids: Vec<i32>,
-    /// Why, in words.
-    pub why: String,
-}
-
-/// How the supervisor is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// Its pid.
-    pub pid: i32,
-    /// Its package version.
-    pub version: String,
-    /// Made anew at each start.
-    pub supervisor_id: String,
-    /// Its state directory.
-    pub state_dir: String,
-    /// When it started, milliseconds since the Unix epoch.
-    pub started_at_ms: u64,
-    /// The rung of the ladder in use.
-    pub rung: String,
-    /// The rungs that this machine does not give, with what is in the way and what to do about it.
-    pub rungs_missing: Vec<(String, String)>,
-    /// What the kernel can do, by name, as probed at start.
-    pub abilities: Vec<(String, bool)>,
-    /// Leases by state.
-    pub leases: Vec<(LeaseState, u64)>,
-    /// Connected gateways, with the number of their living leases.
-    pub gateways: Vec<(GatewayInstanceId, u64)>,
-    /// Output bytes held in rings and spools.
-    pub buffered_bytes: u64,
-    /// What the operator should know, in words.
-    pub warnings: Vec<String>,
-    /// Why it only looks and signals nothing, if that is so.
-    pub read_only: Option<String>,
-    /// When leases that no task holds were last looked at, milliseconds since the Unix epoch.
-    pub swept_at_ms: Option<u64>,
-    /// What became of the last upgrade, if there was one.
-    pub last_upgrade: Option<LastUpgrade>,
-}
-
-/// What became of an upgrade.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastUpgrade {
-    /// When this image took up its work, milliseconds since the Unix epoch.
-    pub at_ms: u64,
-    /// The version that was to be left.
-    pub from_version: String,
-    /// The version that was to take over; empty when it did not say.
-    pub to_version: String,
-    /// Process trees that were handed over.
-    pub leases: u64,
-    /// How long nobody read or wrote, in milliseconds.
-    pub pause_ms: u64,
-    /// Why the old program goes on, if that is so.
-    pub error: Option<String>,
-}
-
 /// News about a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
@@ -549,7 +578,7 @@ pub enum Notice {
         end_offset: u64,
         /// Highest input number wholly written.
         stdin_written: u64,
-        /// The last lines of its standard error, for people.
+        /// Empty since version 2: standard error is in the log of the session.
         stderr_tail: String,
     },
     /// A lease changed its state.

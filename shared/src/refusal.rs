@@ -99,6 +99,8 @@ refusal_codes! {
     RungUnavailable = "RUNG_UNAVAILABLE",
     /// Another program cannot take over: this one goes on.
     UpgradeFailed = "UPGRADE_FAILED",
+    /// The gateway's database went back in time.
+    RolledBack = "ROLLED_BACK",
 }
 
 impl std::fmt::Display for RefusalCode {

@@ -25,7 +25,10 @@ fn message() -> impl Strategy<Value = ToSupervisor> {
         }),
         ".{0,60}".prop_map(|reason| Request::CloseLease { lease_id: lease(), reason }),
     ];
-    (any::<u64>(), body).prop_map(|(id, body)| ToSupervisor::Request { id, body })
+    (any::<u64>(), any::<Option<u64>>(), body).prop_map(|(id, epoch, body)| match epoch {
+        Some(epoch) => ToSupervisor::Act { id, epoch, body },
+        None => ToSupervisor::Request { id, body },
+    })
 }
 
 /// Pops until there is nothing more, or an error.

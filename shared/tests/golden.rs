@@ -1,8 +1,9 @@
-//! The bytes of protocol version 1, one message of each variant. A line that changes is a message that older
+//! The bytes of protocol versions 1 and 2, one message of each variant. A line that changes is a message that older
 //! peers would misread: append variants, and make a new version for anything else.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
+use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
 use acp_shared::protocol::*;
 use acp_shared::redact::Secret;
@@ -72,6 +73,63 @@ fn requests() -> Vec<Request> {
         Request::Shutdown { state_dir: "/s".into() },
         Request::Upgrade { program: Some("/p".into()), state_dir: "/s".into() },
     ]
+}
+
+fn files_scopes() -> Vec<FilesScope> {
+    vec![FilesScope::Lease(lease()), FilesScope::Tenant]
+}
+
+fn files_ops() -> Vec<FilesOp> {
+    let path = || "/w/a".to_owned();
+    vec![
+        FilesOp::Read { path: path(), line: Some(2), limit: None, bytes_max: 9 },
+        FilesOp::Write { path: path(), content: b"x".to_vec() },
+        FilesOp::Inspect { path: path(), text_bytes_max: 9 },
+        FilesOp::Directory { path: path() },
+        FilesOp::Directories { paths: vec![path()] },
+        FilesOp::Programs { names: vec!["sh".into()], search: "/bin".into() },
+    ]
+}
+
+fn files_replies() -> Vec<FilesReply> {
+    let inspection = Inspection {
+        canonical: Some("/w/a".into()),
+        exists: true,
+        is_regular: true,
+        size: 1,
+        sha256: Some("00".into()),
+        text: Some("x".into()),
+    };
+    vec![
+        FilesReply::Text("x".into()),
+        FilesReply::Written,
+        FilesReply::Inspected(inspection),
+        FilesReply::Directory { path: "/w".into(), roots: vec!["/w".into()] },
+        FilesReply::Directories(vec![Ok("/w".into()), Err(FilesError::NotFound)]),
+        FilesReply::Programs(vec![Some("/bin/sh".into()), None]),
+    ]
+}
+
+fn files_errors() -> Vec<FilesError> {
+    vec![
+        FilesError::BadPath,
+        FilesError::Outside,
+        FilesError::NotFound,
+        FilesError::NotRegular,
+        FilesError::TooLarge { bytes_max: 9 },
+        FilesError::NotUtf8,
+        FilesError::Denied,
+        FilesError::Unsupported,
+        FilesError::Io { message: "i".into() },
+        FilesError::NoHelper { message: "n".into() },
+        FilesError::TimedOut { within_ms: 9 },
+        FilesError::Interrupted,
+    ]
+}
+
+fn replies_2() -> Vec<Reply> {
+    let piece = LogPiece { offset: 7, bytes: b"line\n".to_vec(), end: 12 };
+    vec![Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)]
 }
 
 fn info() -> LeaseInfo {
@@ -213,6 +271,36 @@ fn to_client() -> Vec<ToClient> {
     ]
 }
 
+fn requests_2() -> Vec<Request> {
+    let files = FilesRequest {
+        scope: FilesScope::Lease(lease()),
+        roots: vec!["/w".into()],
+        op: FilesOp::Directory { path: "/w".into() },
+    };
+    vec![
+        Request::AckSynced { lease_id: lease(), offset: 65_536, event_id: 300 },
+        Request::Files(files),
+        Request::SessionLog { session_key: session(), from: LogFrom::End(65_536), bytes_max: 4_096 },
+    ]
+}
+
+fn to_supervisor_2() -> Vec<ToSupervisor> {
+    let marks = Marks {
+        start_id: StartId::parse("019a0000-0000-7000-8000-000000000003").unwrap(),
+        event_id: 70_000,
+        offsets: vec![(lease(), 9)],
+        accepts_loss: true,
+    };
+    let body = Request::Ack { lease_id: lease(), offset: 5 };
+    vec![ToSupervisor::Marks(marks), ToSupervisor::Act { id: 1, epoch: 7, body }]
+}
+
+fn to_client_2() -> Vec<ToClient> {
+    let refusal = Refusal::new(RefusalCode::RolledBack, "no");
+    let rollback = Rollback { refusal, epoch: 7, event_id: 8, agents: 1, kept_until_ms: 9 };
+    vec![ToClient::RolledBack(rollback)]
+}
+
 fn exits() -> Vec<ExitStatus> {
     vec![ExitStatus::Exited(1), ExitStatus::Signaled(15), ExitStatus::Unknown]
 }
@@ -237,40 +325,57 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Prints one message of each variant, and checks that there is one of each, in the order of their positions.
 fn print<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, all: &[T]) -> String {
-    let mut text = String::new();
-    for (position, message) in all.iter().enumerate() {
+    print_both(name, all, &[]).0
+}
+
+/// The same for the variants of version 1 and those that version 2 appended.
+fn print_both<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    name: &str,
+    first: &[T],
+    second: &[T],
+) -> (String, String) {
+    let mut texts = (String::new(), String::new());
+    for (position, message) in first.iter().chain(second).enumerate() {
         let bytes = wire::encode(message, FRAME_BYTES_MAX).unwrap();
         assert_eq!(usize::from(bytes[0]), position, "{name}: a variant moved: {message:?}");
         assert_eq!(&wire::decode::<T>(&bytes).unwrap(), message, "{name}");
         let debug = format!("{message:?}");
         let variant = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+        let text = if position < first.len() { &mut texts.0 } else { &mut texts.1 };
         let _ = writeln!(text, "{name}::{variant} {}", hex(&bytes));
     }
     // One position further there is nothing: no variant is missing above.
     let mut beyond = vec![0; 256];
-    beyond[0] = u8::try_from(all.len()).unwrap();
+    beyond[0] = u8::try_from(first.len() + second.len()).unwrap();
     let error = wire::decode::<T>(&beyond).unwrap_err();
     let says = matches!(&error, WireError::Malformed { what } if what.contains("variant index"));
     assert!(says, "{name} has a variant of which no message is printed here: {error}");
-    text
+    texts
 }
 
 #[test]
-fn the_bytes_of_protocol_1() {
-    assert_eq!((VERSION_MIN, VERSION_MAX), (1, 1), "a new version has golden bytes of its own");
-    let text = [
-        print("ToSupervisor", &to_supervisor()),
-        print("ToClient", &to_client()),
-        print("Role", &roles()),
-        print("LeaseKind", &kinds()),
-        print("LeaseState", &LeaseState::ALL),
-        print("Request", &requests()),
-        print("Reply", &replies()),
-        print("Notice", &notices()),
-        print("ExitStatus", &exits()),
-        print("RefusalCode", RefusalCode::ALL),
+fn the_bytes_of_protocols_1_and_2() {
+    assert_eq!((VERSION_MIN, VERSION_MAX), (1, 2), "a new version has golden bytes of its own");
+    let (codes, codes_2) = RefusalCode::ALL.split_at(25);
+    let texts = [
+        print_both("ToSupervisor", &to_supervisor(), &to_supervisor_2()),
+        print_both("ToClient", &to_client(), &to_client_2()),
+        print_both("Role", &roles(), &[]),
+        print_both("LeaseKind", &kinds(), &[]),
+        print_both("LeaseState", &LeaseState::ALL, &[]),
+        print_both("Request", &requests(), &requests_2()),
+        print_both("Reply", &replies(), &replies_2()),
+        print_both("Notice", &notices(), &[]),
+        print_both("ExitStatus", &exits(), &[]),
+        print_both("RefusalCode", codes, codes_2),
+        print_both("FilesScope", &[], &files_scopes()),
+        print_both("FilesOp", &[], &files_ops()),
+        print_both("FilesReply", &[], &files_replies()),
+        print_both("FilesError", &[], &files_errors()),
     ];
-    insta::assert_snapshot!("protocol-v1", text.concat());
+    let (first, second): (Vec<_>, Vec<_>) = texts.into_iter().unzip();
+    insta::assert_snapshot!("protocol-v1", first.concat());
+    insta::assert_snapshot!("protocol-v2", second.concat());
 }
 
 #[test]

@@ -2,8 +2,8 @@
 #![cfg(feature = "net")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_shared::conn::{self, Client, Conn, ConnError, Listener, negotiate};
-use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::conn::{self, Client, Conn, ConnError, Listener, negotiate, negotiate_within};
+use acp_shared::ids::{GatewayInstanceId, LeaseId, StartId};
 use acp_shared::protocol::*;
 use acp_shared::wire;
 use std::future::Future;
@@ -74,11 +74,12 @@ fn the_newest_common_version_is_chosen() {
     for (min, max, want) in [
         (1, 1, Ok(1)),
         (0, 1, Ok(1)),
-        (1, 9, Ok(1)),
-        (0, u16::MAX, Ok(1)),
+        (1, 9, Ok(2)),
+        (2, 2, Ok(2)),
+        (0, u16::MAX, Ok(2)),
         (0, 0, Err("upgrade the client")),
-        (2, 2, Err("upgrade the supervisor")),
-        (2, u16::MAX, Err("upgrade the supervisor")),
+        (3, 3, Err("upgrade the supervisor (acp-supervisor upgrade)")),
+        (3, u16::MAX, Err("upgrade the supervisor")),
         // A range that is no range has nothing in common with anybody.
         (5, 1, Err("upgrade")),
     ] {
@@ -98,15 +99,41 @@ fn the_newest_common_version_is_chosen() {
 async fn other_versions_are_refused_over_the_socket() {
     let (_dir, path) = place();
     tokio::spawn(greet(Listener::bind(&path, 0o600).unwrap()));
-    for (min, max) in [(0, 0), (2, 3)] {
+    for (min, max) in [(0, 0), (3, 4)] {
         match conn::open(&path, hello(min, max), DEADLINE).await {
             Err(ConnError::Refused(refusal)) => assert_eq!(refusal.code, RefusalCode::VersionUnsupported),
             other => panic!("{min}..{max}: {other:?}"),
         }
     }
     let (conn, welcome) = conn::open(&path, hello(1, 7), DEADLINE).await.unwrap();
-    assert_eq!(welcome.version, 1);
+    assert_eq!(welcome.version, 2);
     assert_eq!(conn.peer.pid, i32::try_from(std::process::id()).ok());
+}
+
+/// A supervisor of version 1 closes the connection before it has read the marks; its reason arrives all the same.
+#[tokio::test]
+async fn gateway_of_version_2_reads_the_refusal_of_an_older_supervisor() {
+    let (_dir, path) = place();
+    let listener = Listener::bind(&path, 0o600).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
+            let Some(ToSupervisor::Hello(hello)) = conn.receiver.recv().await.unwrap() else { panic!() };
+            let refusal = negotiate_within(&hello, (1, 1)).unwrap_err();
+            conn.sender.send(&ToClient::Refused(refusal)).await.unwrap();
+        }
+    });
+    for offsets in [0, 20_000] {
+        let offsets = vec![(LeaseId::mint(), 1); offsets];
+        let marks = Marks { start_id: StartId::mint(), event_id: 1, offsets, accepts_loss: false };
+        match conn::open_gateway(&path, hello(2, 2), marks, DEADLINE).await {
+            Err(ConnError::Refused(refusal)) => {
+                assert_eq!(refusal.code, RefusalCode::VersionUnsupported);
+                assert!(refusal.message.contains("acp-supervisor upgrade"), "{}", refusal.message);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]

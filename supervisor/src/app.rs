@@ -11,10 +11,10 @@ use crate::handover::{Footing, Handover, Standing, Thawing, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Leave, Owner};
 use crate::reaper;
-use crate::refusals::Refusals;
 use crate::relay::spools::Spools;
 use crate::secret::{self, SECRET_FILE};
 use crate::server;
+use crate::session_logs::SessionLogs;
 use crate::signals::Signals;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
@@ -25,6 +25,7 @@ use crate::tenants::tenants;
 use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
+use acp_shared::log_limit::RefusalLog;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -385,6 +386,10 @@ fn prepare(
     if handover.is_none() && store.read_only().is_none() {
         ground.warnings.extend(forget_spools(&loaded, &nobodys));
     }
+    let logs = SessionLogs::new(&state_dir.join("logs"), options.config.stderr_bytes_max);
+    if handover.is_none() && store.read_only().is_none() && !loaded.fresh && !loaded.unreadable {
+        logs.keep_only(loaded.leases.iter().map(|lease| (lease.gateway, &lease.session_key)));
+    }
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
         own_line: ground.sys.own_line(),
@@ -401,9 +406,10 @@ fn prepare(
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
         spools,
+        logs,
         children: Mutex::default(),
         descriptors,
-        refusals: Refusals::default(),
+        refusals: RefusalLog::default(),
         events,
         looks: Semaphore::new(LOOKS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),
@@ -446,6 +452,7 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     for lease in loaded.leases.iter().filter(|l| l.state.is_ended() && !l.is_quarantined()) {
         context.wrapper_root.remove(lease.gateway, lease.lease_id);
     }
+    context.wrapper_root.remove_helpers();
     context.wrapper_root.remove_empty();
     let known: HashSet<LeaseId> = loaded.leases.iter().map(|l| l.lease_id).collect();
     let forgotten: Vec<String> = context

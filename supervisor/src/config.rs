@@ -120,11 +120,13 @@ pub struct Config {
     pub leases_per_gateway_max: u64,
     /// Living leases of all gateways of one user. Default 1024.
     pub leases_per_user_max: u64,
+    /// Running terminals of one agent. Default 16.
+    pub terminals_per_agent_max: u64,
     /// Gateways of one user that are remembered; the oldest that has no lease and no connection goes first. Default 256.
     pub gateways_per_user_max: u64,
-    /// Open connections. Default 256.
+    /// Connected gateways; those with a record here and admins are let in beyond it. Default 256.
     pub connections_max: u64,
-    /// Open connections of one user. Default 128.
+    /// Connected gateways of one user, in the same way. Default 128.
     pub connections_per_user_max: u64,
     /// How long a client may take for its first message. Default 5 s.
     pub handshake_ms: u64,
@@ -148,12 +150,18 @@ pub struct Config {
     pub terminal_bytes_max: u64,
     /// What the ended terminals of one gateway printed, kept until it is released; the oldest goes first. Default 256 MiB.
     pub tails_bytes_max: u64,
-    /// The last bytes of standard error that are kept. Default 16 KiB.
+    /// Size of a file of a session's log, which has its agents' standard error; two files are kept. Default 1 MiB.
     pub stderr_bytes_max: u64,
     /// How long a wrapper may take until its adapter runs. Default 15 s.
     pub spawn_ms: u64,
+    /// How long a file request may take before its helper is ended. Default 30 s.
+    pub files_request_ms: u64,
+    /// How long an idle file helper of a lease is kept. Default 60 s.
+    pub files_idle_ms: u64,
     /// How long leases stay open for a gateway that went away. Default 15 min.
     pub detached_grace_ms: u64,
+    /// How long agents stay alive while their gateway is refused because its database went back in time. Default 24 h.
+    pub rollback_grace_ms: u64,
     /// How long ended leases and what they said are kept. Default 7 days.
     pub retention_ms: u64,
     /// Ended leases of one gateway that are kept for that long; the oldest go first. Default 10000.
@@ -210,6 +218,7 @@ impl Default for Config {
             leases_max: 2048,
             leases_per_gateway_max: 512,
             leases_per_user_max: 1024,
+            terminals_per_agent_max: 16,
             gateways_per_user_max: 256,
             connections_max: 256,
             connections_per_user_max: 128,
@@ -224,9 +233,12 @@ impl Default for Config {
             gateway_bytes_max: 1024 * MIB,
             terminal_bytes_max: 16 * MIB,
             tails_bytes_max: 256 * MIB,
-            stderr_bytes_max: 16 * 1024,
+            stderr_bytes_max: MIB,
             spawn_ms: 15_000,
+            files_request_ms: 30_000,
+            files_idle_ms: 60_000,
             detached_grace_ms: 15 * 60 * 1_000,
+            rollback_grace_ms: 24 * 3_600 * 1_000,
             retention_ms: 7 * 24 * 3_600 * 1_000,
             ended_per_gateway_max: 10_000,
             reap_term_ms: 2_000,
@@ -310,6 +322,7 @@ impl Config {
         for (key, value, min, max) in [
             ("leases_max", self.leases_max, 1, 100_000),
             ("leases_per_gateway_max", self.leases_per_gateway_max, 1, 100_000),
+            ("terminals_per_agent_max", self.terminals_per_agent_max, 0, 100_000),
             ("connections_max", self.connections_max, 1, 10_000),
             ("connections_per_user_max", self.connections_per_user_max, 1, 10_000),
             ("handshake_ms", self.handshake_ms, 10, 60_000),
@@ -326,7 +339,10 @@ impl Config {
             ("tails_bytes_max", self.tails_bytes_max, 4_096, 64 * GIB),
             ("stderr_bytes_max", self.stderr_bytes_max, 256, 16 * 1024 * 1024),
             ("spawn_ms", self.spawn_ms, 100, 10 * 60_000),
+            ("files_request_ms", self.files_request_ms, 100, 10 * 60_000),
+            ("files_idle_ms", self.files_idle_ms, 0, DAY_MS),
             ("detached_grace_ms", self.detached_grace_ms, 0, 30 * DAY_MS),
+            ("rollback_grace_ms", self.rollback_grace_ms, 0, 30 * DAY_MS),
             ("retention_ms", self.retention_ms, 0, 3_650 * DAY_MS),
             ("ended_per_gateway_max", self.ended_per_gateway_max, 1, 1_000_000),
             ("reap_term_ms", self.reap_term_ms, 0, 10 * 60_000),

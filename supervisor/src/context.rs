@@ -9,14 +9,15 @@ use crate::core::tree;
 use crate::core::verify::Guard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
-use crate::refusals::Refusals;
 use crate::relay::Limits;
 use crate::relay::budget::Budget;
 use crate::relay::spools::Spools;
+use crate::session_logs::SessionLogs;
 use crate::store::Store;
 use crate::sys::linux::Linux;
 use crate::sys::{Abilities, Offspring, Sys};
 use acp_shared::ids::GatewayInstanceId;
+use acp_shared::log_limit::RefusalLog;
 use rustix::process::Rlimit;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -57,12 +58,14 @@ pub struct Context<S: Sys = Linux> {
     pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<Budget>>>,
     /// What ended agents said, on disk.
     pub spools: Spools,
+    /// Standard error of agents, on disk.
+    pub logs: SessionLogs,
     /// Children that this supervisor started and has not collected.
     pub children: Mutex<Children>,
     /// The limit on open files that wrappers get, which is the one this supervisor was started with.
     pub descriptors: Rlimit,
     /// The log of refusals.
-    pub refusals: Refusals,
+    pub refusals: RefusalLog,
     /// To the owner.
     pub events: mpsc::Sender<Event>,
     /// Looks at processes that somebody asked for: few at a time, so that ending trees never waits behind them.
@@ -226,14 +229,18 @@ impl<S: Sys> Context<S> {
     /// Before the end: says what was left unsaid, and waits until work on disks that nobody waited for is done, but not
     /// for one that hangs.
     pub async fn settle(&self) {
-        self.refusals.tell_all();
-        tokio::join!(self.wrapper_root.disk().settle(), self.spools.disk().settle());
+        self.refusals.flush();
+        tokio::join!(
+            self.wrapper_root.disk().settle(),
+            self.spools.disk().settle(),
+            self.logs.disk().settle()
+        );
     }
 
-    /// Whether a refusal is to be logged (see [`Refusals::may_log`]).
+    /// Returns true if a refusal may be logged now (see [`RefusalLog::may_log`]).
     #[must_use]
     pub fn may_log(&self, uid: u32, reason: &'static str) -> bool {
-        self.refusals.may_log(self.now_ms(), uid, reason)
+        self.refusals.may_log(uid, reason)
     }
 
     /// Tells the owner.

@@ -36,6 +36,12 @@ impl Disk {
         Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)
     }
 
+    /// A turn, if one is free now.
+    #[must_use]
+    pub fn try_slot(&self) -> Option<Slot> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
+    }
+
     /// Does some work in turn.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 /// Where the copies of the wrapper lie inside of the root.
 const VERSIONS: &str = "versions";
+/// Directory of the launch directories of file helpers inside of the root.
+const HELPERS: &str = "helpers";
 
 /// Why there is nothing to launch from.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +142,17 @@ impl WrapperRoot {
         &self.root
     }
 
+    /// Root of the launch directories of file helpers, which belong to no lease.
+    #[must_use]
+    pub fn helpers(&self) -> Self {
+        Self { root: self.root.join(HELPERS), copy: self.copy.clone(), disk: self.disk.clone() }
+    }
+
+    /// Removes the launch directories of helpers that an earlier supervisor left behind.
+    pub fn remove_helpers(&self) {
+        remove_dir(&self.root.join(HELPERS));
+    }
+
     /// Lends a wrapper that can be started for a try: of no lease, and never told to go.
     ///
     /// # Errors
@@ -230,13 +243,16 @@ impl WrapperRoot {
 
     /// Removes a lease's directory. This blocks.
     pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
-        let dir = self.dir(gateway, lease_id);
-        match std::fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, dir = %dir.display(), "cannot remove a launch directory");
-            }
-            Ok(()) | Err(_) => {}
+        remove_dir(&self.dir(gateway, lease_id));
+    }
+}
+
+fn remove_dir(dir: &Path) {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, dir = %dir.display(), "cannot remove a launch directory");
         }
+        Ok(()) | Err(_) => {}
     }
 }
 

@@ -79,7 +79,7 @@ pub async fn run<S: Sys>(
     if let Err(error) = spawn::go(&context, &mut lease, &asked.spec, &mut started).await {
         return failed(&context, lease, Some(started), error).await;
     }
-    let (child, control, relay) = started.into_relay(&context, &lease);
+    let (child, control, relay) = started.into_relay(&context, &lease, &asked.spec.env);
     context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false }).await;
     let stop = Stop::new(lease.graces);
     let mut task = Task {

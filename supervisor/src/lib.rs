@@ -3,8 +3,9 @@
 //! [`core`] decides and looks at nothing; [`sys`] is the port to the system; the drivers beside them carry out what
 //! was decided. Every process tree belongs to a durable lease ([`core::lease`]), nothing is signalled without a
 //! [`core::verify::Verified`], and output is never dropped before it is acknowledged ([`relay`]).
+#![deny(clippy::indexing_slicing)]
 
-mod admission;
+pub mod admission;
 pub mod app;
 mod cli;
 pub mod config;
@@ -13,6 +14,9 @@ pub mod context;
 pub mod core;
 pub mod disk;
 mod entry;
+mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod ground;
 mod handle;
 mod handover;
@@ -21,11 +25,12 @@ pub mod lease_task;
 pub mod legacy;
 pub mod link;
 pub mod owner;
+mod progress;
 pub mod reaper;
-pub mod refusals;
 pub mod relay;
 pub mod secret;
 pub mod server;
+pub mod session_logs;
 mod signals;
 mod socket;
 pub mod spawn;

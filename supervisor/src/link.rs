@@ -1,6 +1,7 @@
 //! One connection as the rest of the program sees it: replies and news go into a bounded queue that never waits,
 //! output goes through a short one of its own, so that a flood of it never starves a reply (H18).
 
+use acp_shared::files::FilesReply;
 use acp_shared::protocol::{Notice, Refusal, RefusalCode, Reply, ToClient};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,8 +48,13 @@ fn weight(message: &ToClient) -> usize {
     const LEASE_BYTES: usize = 1024;
     match message {
         ToClient::Reply { result: Ok(Reply::Tail(tail)), .. } => tail.bytes.len(),
+        ToClient::Reply { result: Ok(Reply::Files(Ok(FilesReply::Text(text)))), .. } => text.len(),
         ToClient::Reply { result: Ok(Reply::Leases(leases)), .. } => leases.len() * LEASE_BYTES,
-        ToClient::Reply { .. } | ToClient::Welcome(_) | ToClient::Refused(_) | ToClient::Notice(_) => 0,
+        ToClient::Reply { .. }
+        | ToClient::Welcome(_)
+        | ToClient::Refused(_)
+        | ToClient::RolledBack(_)
+        | ToClient::Notice(_) => 0,
     }
 }
 

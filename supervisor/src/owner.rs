@@ -1,6 +1,7 @@
 //! The single owner of the lease table and of the connections. Everything that can wake it is one [`Event`];
 //! nothing in here waits: work goes to the tasks of leases and relays, and comes back as an event.
 
+use crate::admission::Denial;
 use crate::context::Context;
 use crate::core::admit::{Installation, Policy};
 use crate::core::backoff::{self, Agent, Backoff, Outcome};
@@ -8,17 +9,20 @@ use crate::core::lease::Lease;
 use crate::core::retain::Rest;
 use crate::core::verify::Guard;
 use crate::entry::Entry;
+use crate::files::FileQueues;
 use crate::handle;
 use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
 use crate::lease_task::LeaseCmd;
 use crate::link::{Link, LinkId, Responder};
+use crate::progress::Pending;
 use crate::relay::{self, Relay};
 use crate::sys::linux::Handle;
 use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LastUpgrade, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient, Welcome,
+    Hello, LastUpgrade, LeaseState, Marks, Notice, Refusal, RefusalCode, Reply, Request, ToClient,
+    VERSION_MARKS, Welcome,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,17 +40,21 @@ pub enum Event {
         hello: Hello,
         /// The version that both will speak.
         version: u16,
+        /// Durable progress of a gateway; `None` from an admin and from a gateway of version 1.
+        marks: Option<Marks>,
         /// What the kernel says of it.
         peer: Peer,
         /// Its connection.
         link: Link,
         /// The answer.
-        answer: oneshot::Sender<Result<Welcome, Refusal>>,
+        answer: oneshot::Sender<Result<Welcome, Denial>>,
     },
     /// A client asks for something.
     Request {
         /// What it asks.
         body: Request,
+        /// The gateway's epoch, with a request that acts; `None` from an admin and from a gateway of version 1.
+        epoch: Option<u64>,
         /// The duty to answer.
         to: Responder,
     },
@@ -97,12 +105,14 @@ pub(crate) struct Connected {
     /// As the kernel said when it connected.
     pub(crate) peer: Peer,
     pub(crate) epoch: u64,
+    /// The protocol version that both speak.
+    pub(crate) version: u16,
     /// Its process, if the kernel says which it is.
     pub(crate) process: Option<(i32, Arc<Handle>)>,
 }
 
 /// How long connections may take to read the last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The deadline of an end that the lease's task was told of: the owner has nothing more to do about it.
 pub(crate) const TOLD: u64 = u64::MAX;
 /// How long an agent's end waits for its terminals beyond their own graces, in milliseconds.
@@ -118,6 +128,7 @@ pub struct Owner {
     pub(crate) links: HashMap<LinkId, Connected>,
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
+    pub(crate) pending: Pending,
     pub(crate) stopping: bool,
     pub(crate) hurried: bool,
     /// When leases that no task holds are looked at again, and whether that is being done.
@@ -128,6 +139,8 @@ pub struct Owner {
     /// When it wakes by itself: at the first deadline, `None` while there is none. At once when that is to be reckoned.
     pub(crate) wake_at_ms: Option<u64>,
     pub(crate) manager: Manager,
+    /// Queues of file requests.
+    pub(crate) files: FileQueues,
     pub(crate) warnings: Vec<String>,
     /// Agents that crashed lately.
     pub(crate) backoff: Backoff,
@@ -168,6 +181,7 @@ impl Owner {
             links: HashMap::new(),
             installations: installations.into_iter().map(|i| (i.gateway, i)).collect(),
             detached_at_ms: HashMap::new(),
+            pending: Pending::default(),
             stopping: false,
             hurried: false,
             sweep_at_ms: 0,
@@ -175,6 +189,7 @@ impl Owner {
             sweeping: Arc::default(),
             wake_at_ms: Some(0),
             manager: Manager::default(),
+            files: FileQueues::default(),
             warnings,
             ground: None,
             upgrade: None,
@@ -208,6 +223,7 @@ impl Owner {
                 return Leave::Frozen(Box::new(frozen));
             }
         }
+        std::mem::take(&mut self.files).stop().await;
         let ending = Refusal::new(RefusalCode::ShuttingDown, "the supervisor has ended");
         for connected in self.links.values() {
             connected.link.refuse(ending.clone());
@@ -225,8 +241,8 @@ impl Owner {
     pub(crate) fn on(&mut self, event: Event) {
         match event {
             // A client that went away in the meantime is noticed by its own task.
-            Event::Hello { hello, version, peer, link, answer } => {
-                match self.hello(&hello, version, peer, link) {
+            Event::Hello { hello, version, marks, peer, link, answer } => {
+                match self.hello(&hello, (version, marks), peer, link) {
                     Ok((welcome, Some(on_record))) => {
                         tokio::spawn(async move {
                             on_record.await;
@@ -234,10 +250,10 @@ impl Owner {
                         });
                     }
                     Ok((welcome, None)) => drop(answer.send(Ok(welcome))),
-                    Err(refusal) => drop(answer.send(Err(refusal))),
+                    Err(denial) => drop(answer.send(Err(denial))),
                 }
             }
-            Event::Request { body, to } => self.request(body, to),
+            Event::Request { body, epoch, to } => self.request(body, epoch, to),
             Event::Unlinked(id) => self.unlink(id),
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
@@ -248,19 +264,44 @@ impl Owner {
         }
     }
 
-    fn request(&mut self, body: Request, to: Responder) {
+    fn request(&mut self, body: Request, epoch: Option<u64>, to: Responder) {
         let Some(connected) = self.links.get(&to.link().id()) else {
             to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway took over");
             return;
         };
         let (who, peer) = (connected.who, connected.peer);
+        if let Err(refusal) = self.fence(connected, &body, epoch) {
+            to.answer(Err(refusal));
+            return;
+        }
         handle::dispatch(self, who, peer, body, to);
+    }
+
+    /// Refuses what an older start of a gateway asks for, and what has no epoch where it needs one.
+    fn fence(&self, connected: &Connected, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
+        let Who::Gateway(gateway) = connected.who else { return Ok(()) };
+        let needs = connected.version >= VERSION_MARKS && body.acts();
+        let Some(epoch) = epoch else {
+            let why = "a gateway of protocol 2 sends what acts with its epoch";
+            return if needs { Err(Refusal::new(RefusalCode::BadRequest, why)) } else { Ok(()) };
+        };
+        let newest = self.installations.get(&gateway).map_or(connected.epoch, |known| known.epoch_max);
+        if epoch < newest {
+            let why = format!("epoch {epoch} of gateway {gateway} is over: the newest is {newest}");
+            return Err(Refusal::new(RefusalCode::EpochStale, why));
+        }
+        if epoch > connected.epoch {
+            let why = format!("epoch {epoch} was not announced: the Hello named {}", connected.epoch);
+            return Err(Refusal::new(RefusalCode::BadRequest, why));
+        }
+        Ok(())
     }
 
     fn unlink(&mut self, id: LinkId) {
         let Some(connected) = self.links.remove(&id) else { return };
         tracing::info!(who = ?connected.who, "disconnected");
         if let Who::Gateway(gateway) = connected.who {
+            self.save_progress(Some(gateway));
             self.detach(gateway);
         }
     }
@@ -353,7 +394,7 @@ impl Owner {
         }
     }
 
-    fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &Entry)> {
+    pub(crate) fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &Entry)> {
         self.leases.iter().filter(move |(_, e)| e.lease.parent() == Some(of) && e.commands.is_some())
     }
 
@@ -430,6 +471,7 @@ impl Owner {
             self.manager.say("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
+        self.save_progress(None);
         self.give_up("it is to end");
         self.close_all(|_| true, "the supervisor ends");
     }
@@ -485,7 +527,8 @@ impl Owner {
             // Nobody saw its end. To say "nothing was written" here could make a gateway send a prompt twice (H6).
             return ended("lost its streams when its supervisor died; what was written to it is not known");
         }
-        let relay = relay::agent::archive(&entry.lease, context.limits(entry.lease.gateway));
+        let log = context.logs.log(entry.lease.gateway, &entry.lease.session_key);
+        let relay = relay::agent::archive(&entry.lease, context.limits(entry.lease.gateway), log);
         entry.relay = Some(relay.clone());
         Ok(relay)
     }

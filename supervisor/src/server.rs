@@ -1,63 +1,58 @@
 //! The socket: accept, handshake within a deadline, then one task that reads and one that writes. Reading never
 //! waits for writing (H18).
 
+use crate::admission::Denial;
 use crate::context::Context;
 use crate::core::admit::Policy;
+use crate::core::handshakes::{Handshakes, User};
 use crate::link::{Link, LinkId, Outgoing};
 use crate::owner::Event;
 use acp_shared::conn::{self, Conn, ConnError, Listener, Receiver, Sender};
-use acp_shared::protocol::{Refusal, RefusalCode, ToClient, ToSupervisor};
-use std::collections::HashMap;
+use acp_shared::protocol::{Hello, Marks, Refusal, RefusalCode, Role, ToClient, ToSupervisor, VERSION_MARKS};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// How long a connection that is being refused may take to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Refused processes of supervised trees that are told so at one time; further ones are cut off without a word.
+const REFUSALS_MAX: usize = 16;
 /// How long to wait after accepting failed (out of descriptors, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Client = Conn<ToSupervisor, ToClient>;
 
-/// How many connections each user has.
-type Users = Arc<Mutex<HashMap<Option<u32>, usize>>>;
+/// Handshakes with the tokens that end them.
+type HandshakeTable = Arc<Mutex<Handshakes<CancellationToken>>>;
 
-/// One connection of a user, given back with the value: no user takes all of them.
-struct Place {
-    users: Users,
-    user: Option<u32>,
+/// The place of one connection in the handshake, given back with the value.
+struct HandshakePlace {
+    waiting: HandshakeTable,
+    id: LinkId,
 }
 
-impl Place {
-    fn take(users: &Users, user: Option<u32>, max: usize) -> Option<Self> {
-        let mut counts = users.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(user).or_default();
-        if *count >= max {
-            return None;
+impl HandshakePlace {
+    fn take(waiting: &HandshakeTable, user: User, link: &Link) -> (Self, bool) {
+        let mut all = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let displaced = all.begin(link.id().0, user, link.end().clone());
+        if let Some(end) = &displaced {
+            end.cancel();
         }
-        *count += 1;
-        Some(Self { users: Arc::clone(users), user })
+        (Self { waiting: Arc::clone(waiting), id: link.id() }, displaced.is_some())
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakePlace {
     fn drop(&mut self) {
-        let mut counts = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.user);
-            }
-        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).end(self.id.0);
     }
 }
 
 /// Accepts connections for as long as it is let. `ids` numbers them, over all who accept.
 pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, Policy)) {
-    let slots = Arc::new(Semaphore::new(crate::config::size(context.config.connections_max)));
-    let per_user_max = crate::config::size(context.config.connections_per_user_max);
-    let users = Users::default();
+    let (waiting, told) = (HandshakeTable::default(), Arc::new(Semaphore::new(REFUSALS_MAX)));
     loop {
         let client = match listener.accept::<ToSupervisor, ToClient>().await {
             Ok(client) => client,
@@ -67,53 +62,81 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
                 continue;
             }
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            // Not even a task for it: what is over the limit costs nothing.
-            if context.may_log(client.peer.uid, "too many connections") {
-                tracing::warn!(uid = client.peer.uid, "too many connections");
+        let peer = client.peer;
+        // Agents run as the supervisor's user, but must not command the supervisor (H9). They take no place, so that
+        // they cannot lock their gateway or an admin out either.
+        if peer.pid.is_some_and(|pid| context.is_under_care(pid)) {
+            if context.may_log(peer.uid, "connection from a supervised tree") {
+                tracing::warn!(uid = peer.uid, pid = peer.pid, "connection from a supervised tree refused");
+            }
+            if let Ok(permit) = Arc::clone(&told).try_acquire_owned() {
+                tokio::spawn(async move {
+                    drop(tokio::time::timeout(LAST_WORDS, turn_away(client)).await);
+                    drop(permit);
+                });
             }
             continue;
-        };
-        // All that nobody knows are one user: they get their refusal, and no more room than that.
-        let known = policy.knows_user(client.peer.uid, client.peer.gid);
-        let user = known.then_some(client.peer.uid);
-        let Some(place) = Place::take(&users, user, per_user_max) else {
-            if context.may_log(client.peer.uid, "too many connections of this user") {
-                tracing::warn!(uid = client.peer.uid, "too many connections of this user");
-            }
-            continue;
-        };
-        let (context, id) = (Arc::clone(&context), LinkId(ids.fetch_add(1, Ordering::Relaxed)));
+        }
+        // All users that the policy does not know count as one.
+        let user = policy.knows_user(peer.uid, peer.gid).then_some(peer.uid);
+        let (link, outgoing) = Link::new(LinkId(ids.fetch_add(1, Ordering::Relaxed)));
+        let (place, displaced) = HandshakePlace::take(&waiting, user, &link);
+        if displaced && context.may_log(peer.uid, "too many handshakes") {
+            tracing::warn!(uid = peer.uid, "too many connections in the handshake; the oldest is ended");
+        }
+        let connected = Arc::clone(&context);
         tokio::spawn(async move {
-            if let Err(error) = connection(&context, id, client).await {
+            let (context, id) = (connected, link.id());
+            if let Err(error) = connection(&context, client, (link, outgoing), place).await {
                 tracing::debug!(link = id.0, error = &error as &dyn std::error::Error, "connection ended");
             }
-            drop((slot, place));
         });
+        // A Hello that has arrived is read before further connections can displace its own.
+        tokio::task::yield_now().await;
     }
 }
 
-async fn connection(context: &Arc<Context>, id: LinkId, mut client: Client) -> Result<(), ConnError> {
+/// Refuses a process of a supervised tree. Its Hello is read first: a client that cannot write it reads no answer.
+async fn turn_away(mut client: Client) -> Result<(), ConnError> {
+    client.receiver.recv().await?;
+    let why = "the supervisor does not take orders from the trees in its care";
+    client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
+    // Whatever else it has to say first.
+    while client.receiver.recv().await?.is_some() {}
+    Ok(())
+}
+
+async fn connection(
+    context: &Arc<Context>,
+    mut client: Client,
+    (link, outgoing): (Link, Outgoing),
+    place: HandshakePlace,
+) -> Result<(), ConnError> {
+    let (id, end) = (link.id(), link.end().clone());
     let within = Duration::from_millis(context.config.handshake_ms);
-    let (link, outgoing) = Link::new(id);
-    let shaken = tokio::time::timeout(within, handshake(context, &mut client, &link)).await;
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(within, handshake(context, &mut client, &link)) => shaken,
+        () = end.cancelled() => Ok(Err(ConnError::Closed.into())),
+    };
     if !matches!(shaken, Ok(Ok(()))) {
         // The owner may have taken it in before its peer went away: then it is told like any other end.
         context.tell(Event::Unlinked(id)).await;
     }
     match shaken {
         Err(_) => return Err(ConnError::Timeout(within)),
-        Ok(Err(ConnError::Refused(refusal))) => {
+        Ok(Err(Unshaken::Denied(denial))) => {
+            let refusal = denial.refusal();
             if context.may_log(client.peer.uid, refusal.code.as_str()) {
                 tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
             }
-            let last = ToClient::Refused(refusal);
+            let last = denial.message();
             return tokio::time::timeout(LAST_WORDS, client.sender.send(&last)).await.unwrap_or(Ok(()));
         }
-        Ok(other) => other?,
+        Ok(Err(Unshaken::Broken(error))) => return Err(error),
+        Ok(Ok(())) => {}
     }
+    drop(place);
     let writer = tokio::spawn(write(client.sender, outgoing));
-    let end = link.end().clone();
     let result = tokio::select! {
         () = end.cancelled() => Ok(()),
         result = read(context, client.receiver, &link) => result,
@@ -126,23 +149,59 @@ async fn connection(context: &Arc<Context>, id: LinkId, mut client: Client) -> R
     result
 }
 
-async fn handshake(context: &Arc<Context>, client: &mut Client, link: &Link) -> Result<(), ConnError> {
+/// Why a handshake was not completed.
+enum Unshaken {
+    /// The client is not let in.
+    Denied(Denial),
+    /// The connection broke.
+    Broken(ConnError),
+}
+
+impl From<ConnError> for Unshaken {
+    fn from(error: ConnError) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<Refusal> for Unshaken {
+    fn from(refusal: Refusal) -> Self {
+        Self::Denied(refusal.into())
+    }
+}
+
+async fn handshake(context: &Arc<Context>, client: &mut Client, link: &Link) -> Result<(), Unshaken> {
     let hello = match client.receiver.recv().await? {
         Some(ToSupervisor::Hello(hello)) => hello,
-        Some(ToSupervisor::Request { .. }) => {
-            return Err(ConnError::Refused(Refusal::new(
-                RefusalCode::BadRequest,
-                "the first message must be Hello",
-            )));
+        Some(ToSupervisor::Request { .. } | ToSupervisor::Marks(_) | ToSupervisor::Act { .. }) => {
+            return Err(bad_request("the first message must be Hello").into());
         }
-        None => return Err(ConnError::Closed),
+        None => return Err(ConnError::Closed.into()),
     };
-    let version = conn::negotiate(&hello).map_err(ConnError::Refused)?;
+    let version = conn::negotiate(&hello)?;
+    let marks = marks(client, &hello, version).await?;
     let (answer, answered) = oneshot::channel();
-    context.tell(Event::Hello { hello, version, peer: client.peer, link: link.clone(), answer }).await;
+    context.tell(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
     let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending");
-    let welcome = answered.await.unwrap_or_else(|_| Err(ending())).map_err(ConnError::Refused)?;
-    client.sender.send(&ToClient::Welcome(welcome)).await
+    let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(Unshaken::Denied)?;
+    Ok(client.sender.send(&ToClient::Welcome(welcome)).await?)
+}
+
+fn bad_request(why: &str) -> Refusal {
+    Refusal::new(RefusalCode::BadRequest, why)
+}
+
+/// Reads the marks, which every gateway of version 2 sends after its Hello.
+async fn marks(client: &mut Client, hello: &Hello, version: u16) -> Result<Option<Marks>, Unshaken> {
+    if version < VERSION_MARKS || matches!(hello.role, Role::Admin) {
+        return Ok(None);
+    }
+    match client.receiver.recv().await? {
+        Some(ToSupervisor::Marks(marks)) => Ok(Some(marks)),
+        Some(ToSupervisor::Hello(_) | ToSupervisor::Request { .. } | ToSupervisor::Act { .. }) => {
+            Err(bad_request("the second message of a gateway must be Marks").into())
+        }
+        None => Err(ConnError::Closed.into()),
+    }
 }
 
 async fn read(
@@ -152,18 +211,19 @@ async fn read(
 ) -> Result<(), ConnError> {
     let in_flight_max = crate::config::size(context.config.requests_in_flight_max);
     while let Some(message) = receiver.recv().await? {
-        match message {
-            ToSupervisor::Request { id, body } => match link.begin(id, in_flight_max) {
-                Some(to) => context.tell(Event::Request { body, to }).await,
-                None => {
-                    let why = format!("more than {in_flight_max} unanswered requests");
-                    return refuse(link, Refusal::new(RefusalCode::TooLarge, why)).await;
-                }
-            },
-            ToSupervisor::Hello(_) => {
-                return refuse(link, Refusal::new(RefusalCode::BadRequest, "Hello came twice")).await;
+        let (id, epoch, body) = match message {
+            ToSupervisor::Request { id, body } => (id, None, body),
+            ToSupervisor::Act { id, epoch, body } => (id, Some(epoch), body),
+            ToSupervisor::Hello(_) | ToSupervisor::Marks(_) => {
+                let why = "the handshake came twice";
+                return refuse(link, Refusal::new(RefusalCode::BadRequest, why)).await;
             }
-        }
+        };
+        let Some(to) = link.begin(id, in_flight_max) else {
+            let why = format!("more than {in_flight_max} unanswered requests");
+            return refuse(link, Refusal::new(RefusalCode::TooLarge, why)).await;
+        };
+        context.tell(Event::Request { body, epoch, to }).await;
     }
     Ok(())
 }
@@ -204,27 +264,7 @@ async fn write_all(sender: &mut Sender<ToClient>, outgoing: &mut Outgoing) -> Re
         match message {
             ToClient::Reply { .. } => outgoing.answered(),
             ToClient::Refused(_) => return sender.flush().await,
-            ToClient::Welcome(_) | ToClient::Notice(_) => {}
+            ToClient::Welcome(_) | ToClient::Notice(_) | ToClient::RolledBack(_) => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-    use super::*;
-
-    #[test]
-    fn no_user_takes_all_connections() {
-        let users = Users::default();
-        let (first, second) =
-            (Place::take(&users, Some(7), 2).unwrap(), Place::take(&users, Some(7), 2).unwrap());
-        assert!(Place::take(&users, Some(7), 2).is_none());
-        let (other, stranger) =
-            (Place::take(&users, Some(8), 2).unwrap(), Place::take(&users, None, 2).unwrap());
-        drop(first);
-        let again = Place::take(&users, Some(7), 2).unwrap();
-        drop((second, other, stranger, again));
-        assert!(users.lock().unwrap().is_empty());
     }
 }

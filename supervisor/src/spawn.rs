@@ -2,15 +2,17 @@
 //! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, let go. Each arrow of the protocol is
 //! a [`Step`]; a crash after any of them leaves nothing running that no lease names.
 
-use crate::confine::confine;
+use crate::confine::{self, Customer, confine};
 use crate::context::Context;
 use crate::core::cgroup::Leaf;
 use crate::core::ladder::Limits;
 use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
+use crate::core::redact::Redactor;
 use crate::core::stop::WRAPPER_HEADSTART_MS;
-use crate::core::tenant::{Confined, caps_of};
+use crate::core::tenant::{Confined, Places, caps_of};
 use crate::core::verify::Life;
-use crate::launchdir::{LaunchDir, LaunchDirError};
+use crate::launchdir::{LaunchDirError, WrapperRoot};
+use crate::relay::stderr::Stderr;
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
 use crate::sys::linux::{self, Linux};
@@ -24,6 +26,7 @@ use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,39 +200,70 @@ pub async fn start<S: Sys>(
     asked: &Asked,
 ) -> Result<Started<S>, SpawnError> {
     let spec = &asked.spec;
-    let confined = confine(context, lease, asked).await?;
+    let customer = Customer { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
+    let places = Places { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
+    let confined = confine(context, customer, confine::Start { env: spec.env.clone(), places }).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
+    let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
+    let group = context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits));
+    let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
+    lease.wrapper_path = wrapper.path.to_string_lossy().into_owned();
+    let Wrapper { child, control, unlimited, .. } = wrapper;
+    Ok(Started { child, control, ours, theirs, unlimited })
+}
+
+/// A running wrapper. It forks nothing before its first message.
+#[derive(Debug)]
+pub(crate) struct Wrapper<S: Sys = Linux> {
+    /// The process.
+    pub(crate) child: Child<S>,
+    /// Its control socket.
+    pub(crate) control: Control,
+    /// The file that it was started from.
+    path: PathBuf,
+    /// Limits that its control group refused.
+    unlimited: Vec<String>,
+}
+
+/// Writes the launch directory beneath `root` and starts the wrapper in it, in a control group if one is given.
+///
+/// # Errors
+/// [`SpawnError`]; no process was started.
+pub(crate) async fn start_wrapper<S: Sys>(
+    context: &Arc<Context<S>>,
+    root: WrapperRoot,
+    launch: Launch,
+    group: Option<(Leaf, Limits)>,
+) -> Result<Wrapper<S>, SpawnError> {
     let (their_control, our_control) = packet::control_pair().map_err(doing("make the control socket"))?;
     packet::pass_credentials(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     }
-    let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
-    let (at, group) = (Arc::clone(context), context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits)));
-    let slot = context.wrapper_root.disk().slot().await.map_err(doing("reach the launch directories"))?;
+    let at = Arc::clone(context);
+    let slot = root.disk().slot().await.map_err(doing("reach the launch directories"))?;
     let started = context.blocking(move |_| {
-        let prepared = prepare(&at, &launch, group.as_ref(), &their_control);
+        let prepared = prepare(&at, &root, &launch, group.as_ref(), &their_control);
         drop(slot);
         Ok(prepared)
     });
     let started = started.await;
-    let Prepared { made, handle, unlimited } =
+    let Prepared { path, handle, unlimited } =
         started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
-    lease.wrapper_path = made.wrapper.to_string_lossy().into_owned();
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
         .map_err(doing("watch the wrapper"))
         .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
     // Where nobody holds it, it ends with its control socket, and is reaped as a stray.
     let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
-    Ok(Started { child, control, ours, theirs, unlimited })
+    Ok(Wrapper { child, control, path, unlimited })
 }
 
 /// A wrapper that was started where it belongs.
 struct Prepared<H> {
-    made: LaunchDir,
+    path: PathBuf,
     handle: Arc<H>,
     /// Limits that its control group did not take.
     unlimited: Vec<String>,
@@ -237,21 +271,22 @@ struct Prepared<H> {
 
 fn prepare<S: Sys>(
     context: &Context<S>,
+    root: &WrapperRoot,
     launch: &Launch,
     group: Option<&(Leaf, Limits)>,
     control: &OwnedFd,
 ) -> Result<Prepared<S::Handle>, SpawnError> {
-    let made = context.wrapper_root.make(launch)?;
+    let path = root.make(launch)?.wrapper;
     let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
     let unlimited = unlimited.map_err(doing("make the control group"))?;
-    let handle = exec(context, &made, launch, control)?;
+    let handle = exec(context, &path, launch, control)?;
     // The wrapper does nothing before it is told to, so all that it will start begins its life in the group.
     if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
         // Nobody holds it: it ends with its control socket, and is reaped as a stray.
         context.forget_child(handle.pid());
         return Err(doing("move the wrapper into its control group")(error));
     }
-    Ok(Prepared { made, handle, unlimited })
+    Ok(Prepared { path, handle, unlimited })
 }
 
 /// Why an adapter runs as it does.
@@ -308,11 +343,11 @@ const BUSY_TRIES_MAX: u32 = 20;
 
 fn exec<S: Sys>(
     context: &Context<S>,
-    made: &LaunchDir,
+    wrapper: &Path,
     launch: &Launch,
     control: &OwnedFd,
 ) -> Result<Arc<S::Handle>, SpawnError> {
-    let mut command = Command::new(&made.wrapper);
+    let mut command = Command::new(wrapper);
     command
         .arg0(WRAPPER_FILE)
         .env_clear()
@@ -366,38 +401,64 @@ async fn steps<S: Sys>(
     spec: &Spawn,
     started: &mut Started<S>,
 ) -> Result<(), SpawnError> {
-    let fds = [started.theirs[0].as_fd(), started.theirs[1].as_fd(), started.theirs[2].as_fd()];
-    started.control.send(&ToWrapper::Launch, &fds)?;
-    let (wrapper_pid, adapter_pid) = match said(context, started).await? {
-        Some(FromWrapper::Hello { wrapper_pid, adapter_pid }) => (wrapper_pid, adapter_pid),
-        Some(FromWrapper::SetupFailed { errno, stage }) => {
-            return Err(SpawnError::Setup { stage, error: io::Error::from_raw_os_error(errno) });
-        }
-        Some(_) | None => return Err(SpawnError::Wrapper(Step::Hello)),
-    };
-    let bound = verify(context, started.child.handle(), wrapper_pid, adapter_pid)?;
+    let bound = fork(context, &started.child, &started.control, &started.theirs).await?;
     lease.bound = Some(bound);
     lease.apply(LeaseEvent::Bind, "both processes are known")?;
     context.add_root(bound.wrapper.pid);
     context.store.save_lease(lease).await?;
-    started.control.send(&ToWrapper::Go, &[])?;
-    match said(context, started).await? {
-        Some(FromWrapper::Running) => {}
-        Some(FromWrapper::ExecFailed { errno, stage }) => {
-            let program = spec.argv.first().cloned().unwrap_or_default();
-            return Err(SpawnError::Exec { program, stage, error: io::Error::from_raw_os_error(errno) });
-        }
-        Some(_) | None => return Err(SpawnError::Wrapper(Step::Go)),
-    }
+    let program = spec.argv.first().map_or("", String::as_str);
+    release(context, &started.child, &started.control, program).await?;
     lease.apply(LeaseEvent::Run, &runs(&started.unlimited))?;
     context.store.post_lease(lease);
     Ok(())
 }
 
-/// What the wrapper says next; `None` when it has closed its end. Who else speaks in its place has it end.
-async fn said<S: Sys>(context: &Context<S>, started: &Started<S>) -> Result<Option<FromWrapper>, SpawnError> {
-    let Some(heard) = started.control.recv().await? else { return Ok(None) };
-    match heard.from(context.sys.as_ref(), started.child.handle()) {
+/// Has a wrapper fork its adapter, blocked before exec, and verifies both processes.
+pub(crate) async fn fork<S: Sys>(
+    context: &Context<S>,
+    child: &Child<S>,
+    control: &Control,
+    stdio: &[OwnedFd; 3],
+) -> Result<Bound, SpawnError> {
+    let fds = [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
+    control.send(&ToWrapper::Launch, &fds)?;
+    match said(context, child, control).await? {
+        Some(FromWrapper::Hello { wrapper_pid, adapter_pid }) => {
+            verify(context, child.handle(), wrapper_pid, adapter_pid)
+        }
+        Some(FromWrapper::SetupFailed { errno, stage }) => {
+            Err(SpawnError::Setup { stage, error: io::Error::from_raw_os_error(errno) })
+        }
+        Some(_) | None => Err(SpawnError::Wrapper(Step::Hello)),
+    }
+}
+
+/// Lets the blocked adapter of a wrapper exec, and waits until it has.
+pub(crate) async fn release<S: Sys>(
+    context: &Context<S>,
+    child: &Child<S>,
+    control: &Control,
+    program: &str,
+) -> Result<(), SpawnError> {
+    control.send(&ToWrapper::Go, &[])?;
+    match said(context, child, control).await? {
+        Some(FromWrapper::Running) => Ok(()),
+        Some(FromWrapper::ExecFailed { errno, stage }) => {
+            let (program, error) = (program.to_owned(), io::Error::from_raw_os_error(errno));
+            Err(SpawnError::Exec { program, stage, error })
+        }
+        Some(_) | None => Err(SpawnError::Wrapper(Step::Go)),
+    }
+}
+
+/// Next message of the wrapper; `None` when it has closed its end. A message of another process is an error.
+async fn said<S: Sys>(
+    context: &Context<S>,
+    child: &Child<S>,
+    control: &Control,
+) -> Result<Option<FromWrapper>, SpawnError> {
+    let Some(heard) = control.recv().await? else { return Ok(None) };
+    match heard.from(context.sys.as_ref(), child.handle()) {
         Ok(message) => Ok(Some(message.map_err(ControlError::from)?)),
         Err(Stranger::Other) => Err(SpawnError::Mismatch("another process speaks for the wrapper")),
         Err(Stranger::Laden) => Err(SpawnError::Mismatch("what the wrapper says comes with descriptors")),
@@ -445,10 +506,17 @@ pub(crate) fn news_of_exit(
 impl<S: Sys> Started<S> {
     /// The adapter runs: its streams get their relay, and our copies of its ends are closed.
     #[must_use]
-    pub fn into_relay(self, context: &Arc<Context<S>>, lease: &Lease) -> (Child<S>, Control, Relay) {
+    pub fn into_relay(
+        self,
+        context: &Arc<Context<S>>,
+        lease: &Lease,
+        env: &[(String, String)],
+    ) -> (Child<S>, Control, Relay) {
         let relay = match (self.ours, &lease.kind) {
             (Ends::Agent(pipes), _) => {
-                relay::agent::start(lease.lease_id, context.limits(lease.gateway), pipes)
+                let log = context.logs.log(lease.gateway, &lease.session_key);
+                let stderr = Stderr::new(lease.lease_id, log, Redactor::of_env(env));
+                relay::agent::start(lease.lease_id, context.limits(lease.gateway), pipes, stderr)
             }
             (Ends::Terminal(output), kind) => {
                 let asked = match kind {

@@ -27,11 +27,15 @@ impl Owner {
             .detached_at_ms
             .iter()
             .filter(|(_, at)| now.saturating_sub(**at) >= grace)
+            .filter(|(gateway, _)| !self.holds_agents(**gateway, now))
             .map(|(g, _)| *g)
             .collect();
         for gateway in away {
             self.detached_at_ms.remove(&gateway);
             self.close_all(|lease| lease.gateway == gateway, "its gateway did not come back");
+        }
+        if self.pending.save_at_ms().is_some_and(|at| at <= now) {
+            self.save_progress(None);
         }
         let waiting: Vec<LeaseId> = self.waiting().map(|(id, _)| id).collect();
         for id in waiting {
@@ -83,9 +87,13 @@ impl Owner {
         Deadlines {
             detached: self
                 .detached_at_ms
-                .values()
-                .map(|at| at.saturating_add(config.detached_grace_ms))
+                .iter()
+                .map(|(gateway, at)| {
+                    let kept_until = self.pending.kept_until_ms.get(gateway).copied().unwrap_or(0);
+                    at.saturating_add(config.detached_grace_ms).max(kept_until)
+                })
                 .min(),
+            progress: self.pending.save_at_ms(),
             closing: self.waiting().map(|(_, until)| until).min(),
             expiry: self.leases.values().filter_map(kept).min().filter(|_| writes),
             sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),
@@ -207,12 +215,20 @@ impl Owner {
         if ids.is_empty() {
             return;
         }
+        let mut sessions = HashSet::new();
         for id in &ids {
             let Some(entry) = self.leases.remove(id) else { continue };
             if let Some(relay) = entry.relay {
                 relay.tell(RelayCmd::Release);
             }
             self.context.spools.forget(entry.lease.gateway, *id);
+            sessions.insert((entry.lease.gateway, entry.lease.session_key));
+        }
+        for entry in self.leases.values() {
+            sessions.remove(&(entry.lease.gateway, entry.lease.session_key.clone()));
+        }
+        for (gateway, session) in sessions {
+            self.context.logs.remove(gateway, &session);
         }
         let store = self.context.store.clone();
         tokio::spawn(async move {

@@ -40,7 +40,8 @@ fn at_home(world: &World, name: &str, arg: &str) -> Agent {
     let home = world.dir(&format!("home-{name}"));
     let program = bin.join(name);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
-    let mut agent = Agent::new(&[&program.to_string_lossy(), arg]).env("PATH", &path);
+    // The presets alone ensure that they ask.
+    let mut agent = Agent::new(&[&program.to_string_lossy(), arg]).unsure().env("PATH", &path);
     for (variable, below) in [
         ("HOME", ""),
         ("XDG_CONFIG_HOME", ".config"),

@@ -140,6 +140,15 @@ impl House {
         Plan::flags(flags).build()
     }
 
+    /// A house whose agent may do everything unasked.
+    ///
+    /// # Panics
+    /// When its services do not become ready.
+    #[must_use]
+    pub fn approving(flags: &[&str]) -> Self {
+        Plan::flags(flags).permission("approve-all").build()
+    }
+
     /// The supervisor's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {

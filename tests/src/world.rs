@@ -261,7 +261,8 @@ impl World {
     #[must_use]
     pub fn spawn(&self, name: &str, agent: &str, cwd: &str) -> String {
         let cwd = self.dir(cwd).to_string_lossy().into_owned();
-        let output = self.cli(name, &["sessions", "spawn", "--agent", agent, "--cwd", &cwd]).ok();
+        let output =
+            self.cli(name, &["sessions", "spawn", "--agent", agent, "--cwd", &cwd, "--wait", "0"]).ok();
         let answer = output.json();
         answer["session_key"].as_str().unwrap_or_else(|| panic!("no session_key: {output:?}")).to_owned()
     }
@@ -432,11 +433,19 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that is asked about everything.
+    /// An agent that is asked about everything, and is known to ask.
     #[must_use]
     pub fn new(command: &[&str]) -> Self {
         let command = command.iter().map(|part| (*part).to_owned()).collect();
-        Self { command, env: BTreeMap::new(), permission: "ask", settings: toml::Table::new() }
+        let settings = toml::Table::from_iter([("asks".to_owned(), true.into())]);
+        Self { command, env: BTreeMap::new(), permission: "ask", settings }
+    }
+
+    /// The same without the word of its configuration that it asks.
+    #[must_use]
+    pub fn unsure(mut self) -> Self {
+        self.settings.remove("asks");
+        self
     }
 
     /// The same with another key set to a number.

@@ -180,6 +180,27 @@ fn d15_r_a_conversation_of_the_configuration_from_its_first_word() {
 
 /// A turn of a bound session is told where it is bound: once, whoever asked for it, however often and around kills.
 #[test]
+fn c12_r_another_conversation_of_the_session_says_that_it_did_not_ask() {
+    let mut house = House::new(&[]);
+    let key = spawn(&house, "room");
+    assert_eq!(say(&house, "side", "focus", &format!("/focus {key}"))["outcome"], "command");
+    assert_eq!(say(&house, "room", "1", "say from the room")["outcome"], "prompted");
+    house.kill_gateway();
+    house.start_gateway();
+    assert_eq!(say(&house, "side", "2", "say from the side")["outcome"], "prompted");
+    for (conversation, own, other) in
+        [("room", "from the room", "from the side"), ("side", "from the side", "from the room")]
+    {
+        until(LONG, "both are told", || told(&house, conversation).len() >= 3);
+        let texts = told(&house, conversation);
+        assert!(texts.iter().any(|text| text == own), "{texts:?}");
+        let view = texts.iter().find(|text| text.ends_with(other)).unwrap();
+        assert!(view.starts_with("Asked by “") && view.contains("in another conversation:"), "{view}");
+    }
+    house.end();
+}
+
+#[test]
 fn c12_c14_r_a_bound_turn_is_told_once_where_it_is_bound() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");

@@ -235,20 +235,25 @@ fn a_second_ctrl_c_leaves_a_turn_that_does_not_end() {
     house.end();
 }
 
+/// The verb as people see it in a terminal, which `script` makes.
+fn in_terminal(house: &House, args: &[&str]) -> Command {
+    let plain = in_words(house, args);
+    let words = std::iter::once(plain.get_program()).chain(plain.get_args());
+    let line: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut command = Command::new("script");
+    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
+    // `exec`: between two lines Ctrl-C is a signal to everybody in the terminal, and a shell would end of it.
+    command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
+    command
+}
+
 /// A real terminal (`script` gives it one): a line is typed, the answer is seen, Ctrl-D leaves.
 #[test]
 fn a_line_typed_into_a_terminal_is_answered() {
     let house = House::new(&[]);
-    let cwd = house.world.dir("work/project");
-    let chat = in_words(&house, &["chat", "--agent", "demo", "--cwd"]);
-    let words = std::iter::once(chat.get_program()).chain(chat.get_args());
-    let line: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
-    let mut command = Command::new("script");
-    command.env_clear().envs(chat.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
-    // `exec`: between two lines Ctrl-C is a signal to everybody in the terminal, and a shell would end of it.
-    command.args(["-q", "-e", "-c", &format!("exec {} '{}'", line.join(" "), cwd.display()), "/dev/null"]);
-    let mut chat = Chat::start(&mut command);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let mut chat = Chat::start(&mut in_terminal(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
     let pressing = Pressing::start(&chat);
     // What is typed is echoed: only the answer has this text.
     chat.write("stream 3\r");
@@ -267,6 +272,33 @@ fn a_line_typed_into_a_terminal_is_answered() {
     chat.write("\u{4}");
     assert_eq!(chat.out.finish(SOON).code, Some(0));
     assert!(house.world.path(GATEWAY).join("chat_history").exists());
+    house.end();
+}
+
+/// Nothing that an agent says reaches the terminal as a control, and a question is one line.
+#[test]
+fn nothing_of_an_agent_acts_on_the_terminal_of_a_chat() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let mut command = in_terminal(&house, &["chat", "--agent", AGENT, "--cwd", &cwd]);
+    let mut chat = Chat::start(&mut command);
+    let pressing = Pressing::start(&chat);
+    chat.write("say clear \\u001b[2J clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J turn \\u202e end\r");
+    let mut seen = chat.line_with("\\u{202e} end");
+    chat.write("permission again\\n  1. Do nothing \\u001b[2J\r");
+    seen.extend(chat.line_with("Answer with a number."));
+    assert!(seen.iter().any(|line| line.contains("\\u{1b}]52;c;QUJD\\u{7} c1 \\u{9b}2J")), "{seen:#?}");
+    assert!(
+        seen.iter().any(|line| line.contains("[the agent asks: again   1. Do nothing  [2J]")),
+        "{seen:#?}"
+    );
+    let acts = ["\u{1b}[2J", "\u{1b}]", "\u{7}", "\u{9b}", "\u{202e}"];
+    assert!(!seen.iter().any(|line| acts.iter().any(|act| line.contains(act))), "{seen:#?}");
+    chat.write("1\r");
+    let _ = chat.line_with("permission: selected allow_once");
+    drop(pressing);
+    chat.write("\u{4}");
+    assert_eq!(chat.out.finish(SOON).code, Some(0));
     house.end();
 }
 

@@ -163,7 +163,7 @@ fn e03_e05_r_no_command_reaches_the_agent() {
 /// Windows are durable, and so is what every command did: the gateway dies after each.
 #[test]
 fn e01_d04_r_commands_outlive_the_gateway_and_are_done_once() {
-    let mut house = House::new(&[]);
+    let mut house = House::new(&["--modes"]);
     let mut room = Room::new("room");
     let cwd = house.world.dir("work/project");
     let spawned =
@@ -174,7 +174,7 @@ fn e01_d04_r_commands_outlive_the_gateway_and_are_done_once() {
         "/session idle 2h",
         "/session max-age 1d",
         "/acp timeout 600",
-        "/acp set-mode code",
+        "/acp set-mode ask",
         "/acp reset-options",
         "/acp new",
         "/unfocus",
@@ -221,6 +221,38 @@ fn e06_r_diagnostics_say_how_it_is() {
         answered(&said).contains("is not healthy.")
             && answered(&said).contains("\nNext: ask whoever runs this gateway to start the supervisor.")
     });
+    let said = room.say(&house, &format!("/acp spawn {AGENT} --cwd '{}'", house.world.dir("work").display()));
+    assert_eq!(said["outcome"], "refused", "{said}");
+    assert_eq!(said["failure"]["code"], "ACP_BACKEND_UNAVAILABLE");
+    let why = said["failure"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("The supervisor, which starts agents, does not answer"), "{said}");
     house.start_supervisor();
+    house.end();
+}
+
+/// An agent's own settings are answered by the agent, and shown as the agent reports them.
+#[test]
+fn e05_r_settings_are_answered_by_the_agent() {
+    let house = House::new(&["--modes", "--options"]);
+    let mut room = Room::new("room");
+    let key = spawn(&house, &mut room, "");
+    until(SOON, "the agent is there", || is_idle(&house, &key));
+    let said = room.say(&house, "/acp model big");
+    assert!(answered(&said).starts_with("The agent took the option \"model\" = \"big\"."), "{said}");
+    let said = room.say(&house, "/acp set web off");
+    assert!(answered(&said).starts_with("The agent took the option \"web\" = \"off\"."), "{said}");
+    let said = room.say(&house, "/acp model huge");
+    assert_eq!(said["outcome"], "refused", "{said}");
+    assert_eq!(said["failure"]["detail_code"], "OPTION_REFUSED");
+    let why = said["failure"]["message"].as_str().unwrap_or_default();
+    assert!(why.starts_with("The agent refused the option \"model\" = \"huge\""), "{said}");
+    let status = room.say(&house, "/acp status");
+    for line in [
+        "\nagent's mode: auto (of ask, auto)\n",
+        "\nagent's model: big (of small, big)\n",
+        "\nagent's web: false (of true, false)\n",
+    ] {
+        assert!(answered(&status).contains(line), "{line}: {status}");
+    }
     house.end();
 }

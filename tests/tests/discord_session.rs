@@ -21,6 +21,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "discord-token";
+/// Seconds to READY or RESUMED here.
+const ANSWER_SECONDS: u64 = 5;
 /// How long an event is waited for.
 const PATIENCE: Duration = Duration::from_secs(25);
 
@@ -53,6 +55,7 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
         base: Base::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
         direct_messages: false,
         shards: None,
+        answer_within: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
@@ -138,6 +141,24 @@ fn a_session_that_is_over_begins_anew_and_says_so() {
     stage.post("kept");
     assert_eq!(stage.text(), "kept");
     assert_eq!(stage.counts.now().readies, 2);
+    stage.end();
+}
+
+#[test]
+fn a_service_that_answers_no_resume_gets_a_new_session() {
+    let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
+    stage.ready();
+    stage.fake.unanswered(1);
+    stage.fake.sockets(None, SocketAct::InvalidSession { resumable: true });
+    stage.until(|event| match event {
+        Event::Disconnected { why } => why.contains("neither READY nor RESUMED").then_some(()),
+        _ => None,
+    });
+    stage.ready();
+    stage.post("heard");
+    assert_eq!(stage.text(), "heard");
+    let tally = stage.fake.tally();
+    assert_eq!((tally.resumes, tally.identifies, tally.silent_clients), (1, 2, 0), "{tally:?}");
     stage.end();
 }
 

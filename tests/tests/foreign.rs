@@ -163,10 +163,27 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     assert_eq!(turn.finish(SOON).ok().lines(), [] as [Value; 0]);
     check_turn(&events, "end_turn");
     assert!(events.iter().any(|event| event["type"] == "tool_call"), "{events:#?}");
+    let asked = events.iter().filter(|event| event["type"] == "permission").count();
+    assert_eq!(asked, 1, "asked exactly once, by the agent or by the host: {events:#?}");
     assert_eq!(said(&events).trim(), "written");
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
     let asked = model.asked(&script).unwrap_or_default();
     assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
+}
+
+/// Under `deny-all` neither the agent nor the host writes, and nobody is asked.
+fn denies(session: &Session<'_>) {
+    let _ = session.verb(&["sessions", "set", &session.key, "--permission", "deny-all"]);
+    let file = session.cwd().join("denied.txt");
+    let script = format!("[[write {} no]] [[say over]]", file.display());
+    let events = session.follow(&script).finish(LONG).lines();
+    assert!(matches!(stop_reason(&events).as_deref(), Some("end_turn" | "cancelled")), "{events:#?}");
+    assert!(!file.exists(), "deny-all writes nothing: {events:#?}");
+    let asked = events.iter().filter(|event| event["type"] == "permission");
+    let settled =
+        events.iter().filter(|event| event["type"] == "permission_settled" && event["without"] == "policy");
+    assert_eq!(asked.count(), settled.count(), "nobody is asked: {events:#?}");
+    let _ = session.verb(&["sessions", "set", &session.key, "--permission", "ask"]);
 }
 
 /// A turn that is cancelled in mid-stream leaves its process alone. Returns what was said until then.
@@ -246,6 +263,12 @@ fn whole_life(name: &'static str) {
     let cancelled = cancels(&session, &model);
     resumes(&session, &model, &cancelled);
     closes(&session);
+    let denied = house.spawn();
+    denies(&denied);
+    let shown = denied.verb(&["sessions", "show", &denied.key]);
+    assert_eq!(shown["asking"], "ensured", "the preset ensures that it asks: {shown}");
+    closes(&denied);
+    drop(denied);
     drop(session);
     let model_pid = model.pid();
     house.end(&[model_pid]);

@@ -280,6 +280,65 @@ fn b14_r_settings_survive_gateway_and_agent() {
     house.end();
 }
 
+/// Changes of the agent's own settings are answered by the agent; refused ones are errors and are not kept.
+#[test]
+fn settings_are_answered_by_the_agent() {
+    let house = Plan::flags(&["--modes", "--options"]).build();
+    let key = house.spawn();
+    let _ = house.prompt(&key, "warm up");
+    let set = |args: &[&str]| house.cli(&[&["sessions", "set", &key], args].concat());
+    for (change, want) in [
+        (["--mode", "ask"], "The agent took the mode \"ask\"."),
+        (["--model", "big"], "The agent took the option \"model\" = \"big\"."),
+        (["--option", "web=off"], "The agent took the option \"web\" = \"off\"."),
+    ] {
+        let now = set(&change).ok().json();
+        assert_eq!(now["setting"], serde_json::json!({"is_applied": true, "text": want}));
+    }
+    for (change, why) in [
+        (["--mode", "yolo"], "has no mode \"yolo\"; it has: ask, auto"),
+        (
+            ["--model", "huge"],
+            "refused the option \"model\" = \"huge\": model has no value \"huge\" (-32602)",
+        ),
+        (["--option", "web=perhaps"], "true or false"),
+        (["--option", "none=x"], "refused the option \"none\""),
+    ] {
+        let refused = set(&change);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "USAGE"), "{refused:?}");
+        assert_eq!(refused.error()["detail_code"], "OPTION_REFUSED");
+        let message = refused.error()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains(why), "{message}");
+    }
+    let view = shown(&house, &key);
+    assert_eq!((&view["mode_id"], &view["model"]), (&"ask".into(), &"big".into()));
+    assert_eq!(view["config"], serde_json::json!([{"id": "web", "value": "off"}]));
+    let settings = serde_json::json!({
+        "modes": {"current": "ask", "values": ["ask", "auto"]},
+        "options": [
+            {"id": "model", "category": "model", "current": "big", "values": ["small", "big"]},
+            {"id": "web", "is_boolean": true, "current": "false", "values": ["true", "false"]},
+        ],
+    });
+    assert_eq!(view["agent_settings"], settings);
+    // Without an agent nothing is confirmed, and the next one is asked.
+    house.lease(&key).kill_adapter();
+    until(LONG, "the agent is gone", || shown(&house, &key)["lease_id"].is_null());
+    let waits = set(&["--model", "small"]).ok().json();
+    assert_eq!(waits["setting"]["is_applied"], false, "{waits}");
+    let _ = set(&["--option", "none=x"]).ok();
+    check_turn(&house.prompt(&key, "again"), "end_turn");
+    let view = shown(&house, &key);
+    assert_eq!(view["model"], "small");
+    assert_eq!(
+        view["config"],
+        serde_json::json!([{"id": "web", "value": "off"}]),
+        "what was refused is dropped"
+    );
+    assert_eq!(view["agent_settings"]["options"][0]["current"], "small");
+    house.end();
+}
+
 /// A turn that was given a time and takes longer is stopped and fails, and the session goes on.
 #[test]
 fn b11_r_a_turn_that_takes_too_long_is_stopped() {
@@ -291,6 +350,48 @@ fn b11_r_a_turn_that_takes_too_long_is_stopped() {
     let hung = turn.finish(LONG);
     assert_eq!(hung.error_code(), "TIMEOUT");
     check_turn(&queued.finish(LONG).ok().lines(), "end_turn");
+    house.end();
+}
+
+/// B14: the configured limit holds for a session without a timeout of its own.
+#[test]
+fn b14_r_a_turn_that_is_over_its_configured_time_is_stopped() {
+    let house = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build();
+    let key = house.spawn();
+    let hung = house.follow(&["prompt", &key, "wait_cancel"]).finish(LONG);
+    assert_eq!(hung.error_code(), "TIMEOUT");
+    let _ = house.verb(&["sessions", "set", &key, "--timeout", "600"]);
+    check_turn(&house.prompt(&key, "sleep 1500"), "end_turn");
+    house.end();
+}
+
+/// D4: one binding is ended by its id, the others of the session by its key; the session goes on.
+#[test]
+fn d04_r_bindings_are_ended_by_id_and_by_session() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    house.kill_gateway();
+    for conversation in ["one", "two", "three"] {
+        bind(&house, &key, conversation, None, None);
+    }
+    house.start_gateway();
+    let bound = |house: &House| -> Vec<(String, String)> {
+        let view = shown(house, &key);
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let all = view["bindings"].as_array().unwrap().iter();
+        all.map(|it| (text(&it["binding_id"]), text(&it["conversation_id"]))).collect()
+    };
+    let (second, _) = bound(&house)[1].clone();
+    let ended = house.verb(&["sessions", "unbind", &key, "--binding", &second]);
+    assert_eq!(ended[0]["conversation_id"], "two");
+    let left: Vec<String> = bound(&house).into_iter().map(|(_, conversation)| conversation).collect();
+    assert_eq!(left, ["one", "three"]);
+    let again = house.cli(&["sessions", "unbind", &key, "--binding", &second]);
+    assert_eq!(again.error()["code"], "ACP_NOT_BOUND");
+    assert_eq!(house.verb(&["sessions", "unbind", &key]).as_array().unwrap().len(), 2);
+    assert!(bound(&house).is_empty());
+    assert_eq!(house.cli(&["sessions", "unbind", &key]).error()["code"], "ACP_NOT_BOUND");
+    check_turn(&house.prompt(&key, "still here"), "end_turn");
     house.end();
 }
 

@@ -20,7 +20,8 @@ const SESSIONS: &str = "gateway/src/session_task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
 const CHANNELS: &str = "gateway/src/metrics/channels.rs";
-const METRICS: [(&str, &str); 47] = [
+const METRICS: [(&str, &str); 48] = [
+    ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),

@@ -309,6 +309,43 @@ fn an_error_of_the_agent_is_passed_on() {
     house.end();
 }
 
+/// Stop reason `cancelled` without a cancel of ours or a refused permission is a failure.
+#[test]
+fn a_turn_that_the_agent_cancelled_by_itself_failed() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    for script in ["stop cancelled", "error -32800 gone"] {
+        let failed = house.cli(&["prompt", &key, script]);
+        assert_eq!(failed.code, Some(1));
+        let events = failed.lines();
+        let error = check_failed(&events, "ACP_TURN_FAILED");
+        assert_eq!(error["detail_code"], "AGENT_CANCELLED", "{error}");
+    }
+    // Nobody is there to ask, so that the permission is refused.
+    check_turn(&house.prompt(&key, "permission\nstop cancelled"), "cancelled");
+    check_turn(&house.prompt(&key, "say on"), "end_turn");
+    house.end();
+}
+
+/// Spawns wait for the agent's session, and report a session that is not open in time.
+#[test]
+fn a_spawn_waits_for_the_agent() {
+    let house = House::new(&["--slow-init", "2500"]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn =
+        |wait: &str| house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--wait", wait]);
+    let pending = spawn("1");
+    assert_eq!((pending.code, pending.error_code().as_str()), (Some(3), "TIMEOUT"));
+    assert_eq!(pending.error()["detail_code"], "NOT_OPEN");
+    assert_eq!(pending.lines()[0]["opening"], "pending");
+    let open = spawn("60").ok().json();
+    assert_eq!(open["opening"], "open");
+    let key = open["session_key"].as_str().unwrap_or_default();
+    assert!(house.verb(&["sessions", "show", key])["agent_session_id"].is_string());
+    assert!(spawn("0").ok().json()["opening"].is_null(), "nobody waited");
+    house.end();
+}
+
 /// Slow to start, and a version that nobody speaks.
 #[test]
 fn slow_and_foreign_starts() {
@@ -363,15 +400,15 @@ fn an_agent_that_cannot_start_is_said() {
         house.start_gateway();
         let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
         let spawned = house.cli(&["sessions", "spawn", "--agent", "broken", "--cwd", &cwd]);
-        if spawned.code == Some(0) {
-            let key = spawned.json()["session_key"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(spawned.code, Some(1), "{spawned:?}");
+        let error = spawned.error();
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(what)), "{error}");
+        if !what.is_empty() {
+            assert_eq!(spawned.error_code(), "ACP_SESSION_INIT_FAILED");
+            assert_eq!(spawned.lines()[0]["opening"], "failed");
+            let key = spawned.lines()[0]["session_key"].as_str().unwrap_or_default().to_owned();
             let failed = house.cli(&["prompt", &key, "hello"]);
             assert_eq!((failed.code, failed.error_code().as_str()), (Some(1), "ACP_SESSION_INIT_FAILED"));
-            let error = failed.error();
-            assert!(error["message"].as_str().is_some_and(|text| text.contains(what)), "{error}");
-        } else {
-            assert!(what.is_empty(), "{spawned:?}");
-            assert_eq!(spawned.error()["type"], "error");
         }
         check_turn(&house.prompt(&house.world.spawn("gateway", AGENT, "work/other"), "well"), "end_turn");
         house.end();

@@ -103,3 +103,34 @@ fn a_user_without_any_right() {
         println!("probe: this user is not root and cannot become another one: the other test is that test");
     }
 }
+
+/// A tenant of another user's supervisor is no admin of it, and nothing is wrong with that.
+#[test]
+fn doctor_of_a_tenant_finds_nothing_wrong() {
+    if !rustix::process::geteuid().is_root() {
+        println!("probe: this user is not root and cannot become another one: nothing is tested here");
+        return;
+    }
+    let home = Home::new(NOBODY);
+    let text = |path: &str| home.world.path(path).to_string_lossy().into_owned();
+    home.world.write("supervisor.toml", &format!("socket_mode = \"0666\"\nallowed_uids = [{NOBODY}]\n"));
+    let socket = text("run.sock");
+    let (dir, config) = (text("supervisor"), text("supervisor.toml"));
+    let serve = ["serve", "--state-dir", &dir, "--config", &config, "--socket", &socket, "--json"];
+    let supervisor = home.world.service("acp-supervisor", &serve);
+    let mut gateway = home.command("acp-gateway", &["serve", "--supervisor-socket", &socket]);
+    gateway.arg("--state-dir").arg(home.world.path("home/state"));
+    let gateway = home.world.service_of(gateway);
+    let checks = home.gateway(&["doctor"]).json();
+    let of = |name: &str| {
+        let found = checks.as_array().into_iter().flatten().find(|check| check["name"] == name);
+        found.cloned().unwrap_or_else(|| panic!("no {name}: {checks:#}"))
+    };
+    assert_eq!(
+        (of("supervisor")["verdict"].as_str(), of("backend")["verdict"].as_str()),
+        (Some("ok"), Some("ok"))
+    );
+    assert!(of("supervisor")["detail"].to_string().contains("its admin group"), "{checks:#}");
+    assert_eq!(gateway.terminate(LONG), Some(0));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+}

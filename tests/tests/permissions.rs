@@ -1,10 +1,12 @@
 //! A permission is asked of a person, once, durably, and an answer reaches what was asked and nothing else.
 
 use acp_tests::cli::{Followed, Output};
-use acp_tests::house::{AGENT, House, Plan};
+use acp_tests::house::{AGENT, House, Plan, scripted};
 use acp_tests::story::{check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::world::World;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// The permissions of a session that wait for an answer.
 fn pending(house: &House, key: &str) -> Vec<Value> {
@@ -288,5 +290,71 @@ fn a_close_settles_the_question() {
     assert_eq!(settled(&events).len(), 1, "{events:#?}");
     assert_eq!(answer(&house, &key, &id, "allow_once").code.filter(|code| *code != 0), Some(2));
     until(LONG, "the agent is gone", || lease.processes().is_empty());
+    house.end();
+}
+
+/// Where nothing ensures that the agent asks, the session says so once, before its first turn, and shows it.
+#[test]
+fn an_agent_that_may_not_ask_is_reported_before_its_first_turn() {
+    let world = World::new();
+    let agent = scripted(&world, &[], "ask").unsure();
+    let mut house = Plan::flags(&[]).build_in(world, &BTreeMap::from([(AGENT, agent)]));
+    let key = house.spawn();
+    let show = |house: &House| house.verb(&["sessions", "show", &key]);
+    until(SOON, "the session shows it", || show(&house)["asking"] == "unknown");
+    check_turn(&house.prompt(&key, "hello"), "end_turn");
+    house.lease(&key).kill_adapter();
+    house.kill_gateway();
+    house.start_gateway();
+    check_turn(&house.prompt(&key, "hello again"), "end_turn");
+    let history = house.history(&key);
+    let reports: Vec<usize> = (0..)
+        .zip(&history)
+        .filter(|(_, it)| it["status"] == "asking_not_ensured")
+        .map(|(at, _)| at)
+        .collect();
+    let turn = history.iter().position(|event| event["type"] == "prompt");
+    assert_eq!(reports.len(), 1, "said once: {history:#?}");
+    assert!(turn.is_some_and(|turn| reports[0] < turn), "{history:#?}");
+    house.end();
+
+    let house = House::new(&[]);
+    let key = house.spawn();
+    check_turn(&house.prompt(&key, "hello"), "end_turn");
+    assert_eq!(
+        house.verb(&["sessions", "show", &key])["asking"],
+        "ensured",
+        "its configuration vouches for it"
+    );
+    assert!(house.history(&key).iter().all(|event| event["status"] != "asking_not_ensured"));
+    house.end();
+}
+
+/// The asking mode is set in place of a mode that the agent does not have, and again in the next process.
+#[test]
+fn a_refused_mode_does_not_replace_the_asking_mode() {
+    // The mode is changed while the session opens: the agent has not reported its modes yet.
+    let house = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build();
+    let key = house.spawn();
+    drop(house.cli(&["sessions", "set", &key, "--mode", "free"]));
+    let asks = || {
+        let turn = ask(&house, &key, "permission");
+        let id = one_pending(&house, &key);
+        assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
+        check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
+        let view = house.verb(&["sessions", "show", &key]);
+        assert_eq!((&view["asking"], &view["mode_id"]), (&json!("ensured"), &Value::Null), "{view}");
+    };
+    asks();
+    let lease = house.lease(&key);
+    lease.kill_adapter();
+    house.await_end_of(&lease);
+    asks();
+    let history = house.history(&key);
+    let is_refused = |event: &&Value| event["status"] == "mode_unavailable" && event["mode"] == "free";
+    assert_eq!(history.iter().filter(is_refused).count(), 1, "refused once, then dropped: {history:#?}");
+    let modes = house.received("session/set_mode");
+    assert!(!modes.is_empty(), "the agent starts in another mode");
+    assert!(modes.iter().all(|message| message["params"]["modeId"] == "ask"), "{modes:?}");
     house.end();
 }

@@ -182,8 +182,9 @@ fn copy_database(from: &Path, to: &Path) {
     }
 }
 
-/// H7: a database from a backup beside a living agent. Nothing is swallowed: it is said that something is
-/// missing, the agent is ended, and the session goes on with what the agent itself remembers.
+/// H7: a database from a backup beside a living agent, after the operator accepted the loss. Nothing is swallowed: the
+/// journal says that something is missing, the agent is ended, and the session goes on with what the agent itself
+/// remembers.
 #[test]
 fn h7_an_old_database_beside_a_living_agent() {
     let mut house = House::new(&[]);
@@ -197,6 +198,13 @@ fn h7_an_old_database_beside_a_living_agent() {
     check_turn(&house.prompt(&key, "after the backup"), "end_turn");
     house.kill_gateway();
     copy_database(&backup, &state);
+    let mut refused = house.follow(&["serve", "--supervisor-socket", &house.socket().to_string_lossy()]);
+    until(SOON, "the gateway refuses to serve", || {
+        house.cli(&["sessions", "list"]).error()["detail_code"] == "ROLLED_BACK"
+    });
+    refused.kill9();
+    drop(refused);
+    let _ = house.verb(&["store", "accept-loss"]);
     house.start_gateway();
     let gap = eventually(SOON, "the gap is said", || {
         house.history(&key).into_iter().find(|event| event["type"] == "gap")

@@ -84,6 +84,16 @@ fn sighup_reads_the_configuration_anew() {
     until(SOON, "the list is open again", || said(&house, WAITS, "keys").0 == 3);
     let third = house.spawn();
     turn(&house, &third);
+
+    // `doctor` names an edited file until it is loaded, and then no more.
+    let edited = || house.cli(&["doctor"]).stdout.contains("was edited after the gateway had loaded");
+    assert!(!edited(), "the file is loaded");
+    let path = house.world.path(&format!("{GATEWAY}.toml"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("# A comment.\n{text}")).unwrap();
+    assert!(edited());
+    assert!(house.gateway().signal(Signal::HUP));
+    until(SOON, "it is loaded", || !edited());
     assert_eq!(house.gateway().pid(), pid, "the same process all along");
     house.end();
 }

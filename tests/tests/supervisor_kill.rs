@@ -199,6 +199,33 @@ fn a_prompt_waits_for_the_supervisor() {
     house.end();
 }
 
+/// Spawns wait for a supervisor that restarts, and fail with the cause while the supervisor stays away.
+#[test]
+fn a_spawn_waits_for_the_supervisor_and_then_says_that_it_is_away() {
+    let mut house = House::new(&[]);
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd];
+    let backend = |house: &House| {
+        let doctor = house.cli(&["doctor"]).lines().remove(0);
+        let checks = doctor.as_array().cloned().unwrap_or_default();
+        checks.into_iter().find(|check| check["name"] == "backend").unwrap_or_default()
+    };
+    assert_eq!(backend(&house)["verdict"], "ok");
+    house.kill_supervisor();
+    until(SOON, "the backend is not well", || backend(&house)["verdict"] == "failed");
+    let detail = backend(&house)["detail"].to_string();
+    assert!(detail.contains("the supervisor does not answer"), "{detail}");
+    let refused = house.cli(&spawn);
+    assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_BACKEND_UNAVAILABLE"));
+    assert_eq!(house.verb(&["sessions", "list", "--all"]), Value::Array(Vec::new()), "nothing was made");
+    let waiting = house.follow(&spawn);
+    house.start_supervisor();
+    let spawned = waiting.finish(LONG).ok().json();
+    assert_eq!(spawned["opening"], "open");
+    check_turn(&house.prompt(spawned["session_key"].as_str().unwrap_or_default(), "hello"), "end_turn");
+    house.end();
+}
+
 impl Busy {
     /// As [`Busy::goes_on`], where another prompt has brought the agent back already.
     fn goes_on_after(self, house: &House) {

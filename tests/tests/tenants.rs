@@ -2,9 +2,7 @@
 
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
-use acp_shared::protocol::{
-    Hello, Home, LeaseInfo, RefusalCode, Reply, Request, Role, VERSION_MAX, VERSION_MIN,
-};
+use acp_shared::protocol::{Hello, Home, LeaseInfo, RefusalCode, Reply, Request, Role, VERSION_MIN};
 use acp_shared::redact::Secret;
 use acp_tests::house::{AGENT, scripted};
 use acp_tests::lease::Lease;
@@ -82,7 +80,7 @@ impl Tenants {
 fn hello(socket: &Path, role: Role) -> Hello {
     let secret = std::fs::read_to_string(socket.with_file_name("secret")).ok();
     let secret = secret.map(|text| Secret::new(text.trim().to_owned()));
-    Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, features: Vec::new(), role, secret }
+    Hello { version_min: VERSION_MIN, version_max: VERSION_MIN, features: Vec::new(), role, secret }
 }
 
 fn block<T>(work: impl Future<Output = T>) -> T {

@@ -14,6 +14,7 @@
 //!
 //! Exit codes: that of the adapter, or 128 + the signal that ended it; 127 when its program was not found and 126
 //! when it could not be started; 125 when the wrapper itself failed; 64 when it was not started by a supervisor.
+#![deny(clippy::indexing_slicing)]
 
 mod cli;
 mod confine;
@@ -21,6 +22,8 @@ mod control;
 mod escalate;
 mod family;
 mod fault;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod plan;
 mod run;
 mod setup;

@@ -56,7 +56,12 @@ fn read(path: &Path) -> Result<Plan, Fault> {
     // One more byte shows the end of the file without another look at its size.
     let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).saturating_add(1));
     std::fs::File::from(file).take(LAUNCH_BYTES_MAX).read_to_end(&mut bytes).during(STAGE)?;
-    let launch: Launch = serde_json::from_slice(&bytes)
+    parse(&bytes)
+}
+
+/// The plan that a launch description makes.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, Fault> {
+    let launch: Launch = serde_json::from_slice(bytes)
         .map_err(|_| Fault::new("read launch.json: it is no launch description", libc::EINVAL))?;
     plan(launch)
 }

@@ -1,8 +1,9 @@
 //! What acting requests carry.
 
+use crate::core::mcp::McpServers;
 use crate::core::options::Setting;
 use crate::core::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
-use acp_shared::ids::{AgentName, RunId, SessionKey};
+use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 
 /// `POST /v1/sessions`.
@@ -29,6 +30,14 @@ pub(crate) struct SpawnBody {
     pub(crate) interactive: bool,
     /// The session that spawns this one, and owns it then; absent when a person does.
     pub(crate) spawned_by: Option<SessionKey>,
+    /// Answer once the agent has opened its session, or after so many seconds, 120 at most; absent answers at once.
+    pub(crate) wait_s: Option<u64>,
+    /// MCP servers by name, as in `mcpServers` of `--mcp-config`.
+    #[serde(skip_serializing_if = "McpServers::is_empty")]
+    pub(crate) mcp_servers: McpServers,
+    /// Additional absolute directories.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) additional_directories: Vec<String>,
 }
 
 /// `POST /v1/sessions/{key}/prompt`.
@@ -67,6 +76,16 @@ pub(crate) struct CloseBody {
     pub(crate) reason: Option<String>,
     /// Whether the agent shall forget the conversation, where it can (`session/delete`).
     pub(crate) discard: bool,
+}
+
+/// `POST /v1/sessions/{key}/unbind`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct UnbindBody {
+    /// One binding; absent means all of the session's.
+    pub(crate) binding_id: Option<BindingId>,
+    /// Reason for the record.
+    pub(crate) reason: Option<String>,
 }
 
 /// `POST /v1/sessions/{key}/new`: no members yet.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct HealthView {
     /// Whether the gateway answers.
     pub(crate) ok: bool,
+    /// True when sessions can be started: every backend is well.
+    #[serde(default)]
+    pub(crate) ready: bool,
     /// Its pid.
     pub(crate) pid: u32,
     /// Its package version.
@@ -33,6 +36,9 @@ pub(crate) struct StatusView {
     pub(crate) dispatch_enabled: bool,
     /// The commit's durability: `full` or `normal`.
     pub(crate) durability: String,
+    /// The configuration that holds; absent from older gateways.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) config: Option<ConfigView>,
     /// The runtime backends.
     #[serde(default)]
     pub(crate) backends: Vec<BackendView>,
@@ -42,6 +48,15 @@ pub(crate) struct StatusView {
     /// The control plane's database.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<StoreView>,
+}
+
+/// The configuration that a gateway has loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConfigView {
+    /// Path of the file; absent without one.
+    pub(crate) file: Option<String>,
+    /// SHA-256 of the file's text, in hexadecimal.
+    pub(crate) sha256: Option<String>,
 }
 
 /// The control plane's database as the gateway sees it.

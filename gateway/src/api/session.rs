@@ -1,7 +1,11 @@
 //! A session as clients see it, with its runs, bindings and questions.
 
 use super::bodies::ConfigChoice;
-use crate::core::link::{PermissionOption, Wanted};
+use crate::core::agent_settings::AgentSettings;
+use crate::core::link::{Asking, PermissionOption, Wanted};
+use crate::core::mcp::McpServerView;
+use crate::core::project::subject;
+use crate::core::request::Spawned;
 use crate::core::rows::{
     BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
     SessionRow,
@@ -11,9 +15,35 @@ use crate::core::session::{Ending, SessionState};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::store::levels::Circumstances;
-use acp_shared::ids::{AgentName, RunId, SessionKey};
+use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+/// The answer to `POST /v1/sessions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpawnedView {
+    /// The session and its first run.
+    #[serde(flatten)]
+    pub(crate) spawned: Spawned,
+    /// The state of the agent's start; absent without a wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) opening: Option<Opening>,
+    /// Reason of the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Failure>,
+}
+
+/// The state of an agent's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Opening {
+    /// The agent has opened its session.
+    Open,
+    /// Still being started.
+    Pending,
+    /// Not started, or without a session of its own.
+    Failed,
+}
 
 /// `GET /v1/sessions` and `GET /v1/sessions/{key}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -53,6 +83,9 @@ pub(crate) struct SessionView {
     pub(crate) permission: PermissionMode,
     /// What happens when nobody can be asked.
     pub(crate) non_interactive_permissions: NonInteractive,
+    /// Certainty of the agent's questions: `ensured`, `unknown` or `never`; absent before the first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asking: Option<Asking>,
     /// ACP session mode that a person set.
     pub(crate) mode_id: Option<String>,
     /// Model that a person set.
@@ -64,6 +97,15 @@ pub(crate) struct SessionView {
     /// ACP config options that a person set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) config: Vec<ConfigChoice>,
+    /// The agent's modes, models and config options as last reported: current and possible values.
+    #[serde(default)]
+    pub(crate) agent_settings: AgentSettings,
+    /// MCP servers given at the spawn, without their secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mcp_servers: Vec<McpServerView>,
+    /// Additional directories given at the spawn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) additional_directories: Vec<String>,
     /// Number of the last journal row.
     pub(crate) last_session_seq: u64,
     /// Milliseconds since the Unix epoch.
@@ -116,10 +158,14 @@ impl From<SessionRow> for SessionView {
             lease_id: row.lease_id.map(|id| id.to_string()),
             permission: row.options.permission,
             non_interactive_permissions: row.options.non_interactive,
+            asking: row.options.asking,
             mode_id: row.options.mode_id,
             model: row.options.model,
             timeout_s: row.options.timeout_s,
             config: row.options.config.into_iter().map(|(id, value)| ConfigChoice { id, value }).collect(),
+            agent_settings: row.options.agent,
+            mcp_servers: row.options.mcp_servers.iter().map(McpServerView::from).collect(),
+            additional_directories: row.options.additional_directories,
             last_session_seq: row.last_session_seq,
             created_at_ms: row.created_at_ms,
             updated_at_ms: row.updated_at_ms,
@@ -150,6 +196,8 @@ impl SessionView {
 /// A conversation that a session is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BoundView {
+    /// Its id, for `sessions unbind --binding`.
+    pub(crate) binding_id: BindingId,
     /// The channel.
     pub(crate) channel: String,
     /// Its account.
@@ -165,6 +213,7 @@ pub(crate) struct BoundView {
 impl From<BindingRow> for BoundView {
     fn from(row: BindingRow) -> Self {
         Self {
+            binding_id: row.binding_id,
             channel: row.conversation.channel,
             account_id: row.conversation.account_id,
             conversation_id: row.conversation.conversation_id,
@@ -192,7 +241,7 @@ pub(crate) struct RunView {
     pub(crate) author: String,
     /// ACP's stop reason, once it ended with an answer.
     pub(crate) stop_reason: Option<String>,
-    /// Why it failed.
+    /// Reason of the failure.
     pub(crate) error: Option<Failure>,
     /// Milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
@@ -229,8 +278,14 @@ pub(crate) struct PermissionView {
     pub(crate) run_id: Option<RunId>,
     /// What the agent wants to do.
     pub(crate) title: String,
+    /// Subject of the tool call in one line: command, changed files or input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) subject: Option<String>,
     /// ACP's tool kind, when given.
     pub(crate) kind: Option<String>,
+    /// Tool call as ACP's JSON, with its content, input and locations.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub(crate) tool_call: serde_json::Value,
     /// The agent's options, in its order.
     pub(crate) options: Vec<OptionView>,
     /// Milliseconds since the Unix epoch.
@@ -259,6 +314,7 @@ impl From<PermissionOption> for OptionView {
 impl From<PermissionRow> for PermissionView {
     fn from(row: PermissionRow) -> Self {
         let permission_id = row.permission_id();
+        let tool_call = row.tool_call();
         let (title, kind, options) = match row.ask.what {
             Wanted::Permission { title, tool_kind, options } => (title, tool_kind, options),
             // No other request is kept as a permission; an empty list of options cannot be answered.
@@ -274,7 +330,9 @@ impl From<PermissionRow> for PermissionView {
             permission_id,
             run_id: row.ask.run_id,
             title,
+            subject: subject(&tool_call),
             kind,
+            tool_call,
             options: options.into_iter().map(OptionView::from).collect(),
             created_at_ms: row.created_at_ms,
             deadline_at_ms: row.deadline_at_ms,

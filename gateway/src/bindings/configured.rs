@@ -182,6 +182,8 @@ pub(crate) fn request(
         author: SYSTEM.to_owned(),
         interactive: true,
         spawned_by: None,
+        mcp_servers: Vec::new(),
+        additional_directories: Vec::new(),
         configured: Some(Configured { session_key: next, metadata, backend: entry.backend }),
     }
 }

@@ -62,8 +62,9 @@ pub(crate) enum Unbind {
     /// The one of this conversation.
     Conversation(ConversationRef),
     /// All of this session.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a close ends them in its own transaction"))]
     Session(SessionKey),
+    /// The one of this id, if it is this session's.
+    Binding(SessionKey, BindingId),
 }
 
 /// Binds conversations to sessions. Cheap to clone.
@@ -192,6 +193,10 @@ impl SessionBindingService {
                 let found = match &which {
                     Unbind::Conversation(at) => bindings::of_conversation(tx, at)?.into_iter().collect(),
                     Unbind::Session(key) => bindings::of_session(tx, key)?,
+                    Unbind::Binding(key, id) => {
+                        let all = bindings::of_session(tx, key)?;
+                        all.into_iter().filter(|binding| binding.binding_id == *id).collect()
+                    }
                 };
                 let ids: Vec<BindingId> = found.iter().map(|binding| binding.binding_id).collect();
                 ids.iter().try_for_each(|id| bindings::end(tx, *id, &why))?;

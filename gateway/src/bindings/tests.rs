@@ -277,6 +277,18 @@ async fn d06_accounts_are_isolated() {
     let ended = service.unbind(Unbind::Session(key("1")), "done", IdempotencyKey::mint()).await.unwrap();
     let accounts: Vec<_> = ended.iter().map(|row| row.conversation.account_id.as_str()).collect();
     assert_eq!(accounts, ["b", "a"]);
+    // One by its id, and only as the session's own; the same again under its key ends nothing more.
+    let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap().binding.binding_id;
+    service.bind(asked("1", at("b", "room"), "ann")).await.unwrap();
+    let foreign = Unbind::Binding(key("2"), bound);
+    assert!(service.unbind(foreign, "done", IdempotencyKey::mint()).await.unwrap().is_empty());
+    let once = IdempotencyKey::mint();
+    for _ in 0..2 {
+        let own = Unbind::Binding(key("1"), bound);
+        let ended = service.unbind(own, "done", once.clone()).await.unwrap();
+        assert_eq!(ended.iter().map(|row| row.binding_id).collect::<Vec<_>>(), [bound]);
+        assert_eq!(service.list_by_session(&key("1")).await.unwrap().len(), 1);
+    }
 }
 
 #[tokio::test]

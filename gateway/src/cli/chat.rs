@@ -4,10 +4,12 @@
 mod input;
 mod screen;
 
-use crate::api::SessionView;
+use crate::api::{SessionView, SpawnBody};
+use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{Out, Outcome, Stop, say};
-use crate::cli::{Global, inside};
+use crate::cli::{Global, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
+use crate::core::request::Spawned;
 use crate::error::Failure;
 use crate::http::console::{ConversationView, Said, Say};
 use crate::store::inbox::Outcome as Came;
@@ -43,6 +45,8 @@ pub(crate) struct ChatArgs {
     /// Its working directory [default: where you are]
     #[arg(long, value_name = "DIR", conflicts_with = "session")]
     cwd: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    given: GivenArgs,
 }
 
 /// `chat`
@@ -106,10 +110,17 @@ enum Woken {
 impl Chat<'_> {
     /// Brings the conversation to a session.
     async fn open(&mut self, args: &ChatArgs) -> Outcome {
+        if args.session.is_some() && !args.given.is_empty() {
+            let text = "--mcp-config and --add-dir start a session: leave out its key";
+            return Err(usage(text).into());
+        }
         let path = format!("/v1/console/conversations/{}", encode(&self.conversation));
         let view: ConversationView = self.client.get(&path).await?;
         if let Some(session) = &args.session {
             self.say(&format!("/focus {}", quoted(session))).await?;
+        } else if !args.given.is_empty() {
+            let session = self.spawn(args).await?;
+            self.say(&format!("/focus {}", quoted(session.as_str()))).await?;
         } else if args.agent.is_some() || args.cwd.is_some() || view.session_key.is_none() {
             if view.session_key.is_some() {
                 self.say("/unfocus").await?;
@@ -128,6 +139,25 @@ impl Chat<'_> {
             Some(_) => Ok(()),
             None => Err(Stop::Code(self.worst.max(1))),
         }
+    }
+
+    /// Starts a session with what only the API takes.
+    async fn spawn(&self, args: &ChatArgs) -> Result<SessionKey, Failure> {
+        let cwd = match &args.cwd {
+            Some(cwd) => cwd.clone(),
+            None => std::env::current_dir().map_err(|error| inside("the working directory", &error))?,
+        };
+        let (mcp_servers, additional_directories) = args.given.read()?;
+        let body = SpawnBody {
+            agent: args.agent.clone(),
+            cwd: Some(absolute(&cwd)?),
+            interactive: true,
+            mcp_servers,
+            additional_directories,
+            ..SpawnBody::default()
+        };
+        let spawned: Spawned = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
+        Ok(spawned.session_key)
     }
 
     async fn talk(&mut self, input: &mut Input) -> Outcome {
@@ -253,8 +283,10 @@ impl Chat<'_> {
             self.questions.clear();
             return Ok(());
         };
-        let event: Value = serde_json::from_str(&line)
-            .map_err(|error| Stop::from(inside("an event was not understood", &error)))?;
+        let event: Value = match serde_json::from_str(&line) {
+            Ok(event) => event,
+            Err(error) => return self.screen.line(&format!("[an event cannot be shown: {error}]")),
+        };
         self.screen.event(&line, &event)?;
         let run = event["run_id"].as_str().and_then(|run| RunId::parse(run).ok());
         let permission = event["permission_id"].as_str().unwrap_or_default();

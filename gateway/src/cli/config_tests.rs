@@ -29,6 +29,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+#[path = "config_servers_tests.rs"]
+mod servers;
+
 /// What shows that a key does something.
 #[derive(Clone, Copy)]
 enum Proof {
@@ -151,7 +154,7 @@ fn console_caps(loaded: &Loaded) -> String {
 
 fn backend(loaded: &Loaded) -> String {
     let registry = Registry::default();
-    registry.register(Arc::new(DirectRuntime));
+    registry.register(Arc::new(DirectRuntime::default()));
     let policy = policy(loaded, "console");
     let found = registry.require(&policy.backend.value).map(|runtime| runtime.id());
     format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
@@ -261,6 +264,7 @@ const ROWS: &[Row] = &[
     ("acp.default_cwd", "\"/usr\"", Seen(cwd)),
     ("acp.workspace_roots", "[\"/usr\"]", Seen(cwd)),
     ("acp.env_allow", "[\"SECRET\"]", Seen(profile)),
+    ("acp.additional_directories", "[\"/usr\"]", Seen(profile)),
     ("acp.max_concurrent_sessions", "3", Seen(caps)),
     (
         "acp.max_concurrent_sessions",
@@ -446,12 +450,15 @@ const ROWS: &[Row] = &[
     ("agents.*.permission", "\"deny-all\"", Seen(profile)),
     ("agents.*.non_interactive_permissions", "\"fail\"", Seen(profile)),
     ("agents.*.mode", "\"plan\"", Seen(profile)),
+    ("agents.*.asks", "true", Seen(profile)),
     ("agents.*.config", "{ model = \"m\" }", Seen(profile)),
     ("agents.*.eof_ms", "1234", Seen(profile)),
     ("agents.*.term_ms", "1234", Seen(profile)),
     ("agents.*.kill_ms", "1234", Seen(profile)),
     ("agents.*.init_ms", "1234", Seen(profile)),
     ("agents.*.queue_runs_max", "2", Seen(limits)),
+    ("agents.*.client_fs", "\"read\"", Seen(profile)),
+    ("agents.*.additional_directories", "[\"/usr\"]", Seen(profile)),
     ("permission.mode", "\"deny-all\"", Seen(profile)),
     ("permission.non_interactive_permissions", "\"fail\"", Seen(profile)),
     ("permission.timeout_ms", "1", Seen(limits)),
@@ -459,6 +466,8 @@ const ROWS: &[Row] = &[
     ("limits.queue_runs_max", "2", Test(MANAGER, "a_session_takes_on_what_was_read_anew")),
     ("limits.prompt_bytes_max", "2048", Seen(api)),
     ("limits.prompt_bytes_max", "2048", Seen(limits)),
+    ("limits.turn_ms", "1234", Seen(limits)),
+    ("limits.turn_ms", "1234", Test(LIVES, "b14_r_a_turn_that_is_over_its_configured_time_is_stopped")),
     ("limits.turn_silent_ms", "1234", Seen(limits)),
     ("limits.cancel_stuck_ms", "1234", Seen(limits)),
     ("limits.connections_max", "5", Seen(api)),
@@ -480,7 +489,16 @@ fn read(text: &str) -> Loaded {
 
 /// What a key is changed in.
 fn base(key: &str) -> String {
-    if key.starts_with("bindings.") { format!("{BASE}{BOUND}") } else { BASE.to_owned() }
+    let remote = [".type", ".url", ".headers"].iter().any(|end| key.ends_with(end));
+    let server = if remote { "type = \"http\"\nurl = \"http://h\"" } else { "command = \"mcp\"" };
+    match key.split_once("mcp_servers.") {
+        Some((above, _)) => {
+            let above = above.replace('*', "mine");
+            format!("{BASE}[[{above}mcp_servers]]\nname = \"first\"\n{server}\n")
+        }
+        None if key.starts_with("bindings.") => format!("{BASE}{BOUND}"),
+        None => BASE.to_owned(),
+    }
 }
 
 /// [`base`] with this key at this value.
@@ -488,9 +506,8 @@ fn with(key: &str, value: &str) -> Loaded {
     let mut root: toml::Table = base(key).parse().unwrap();
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();
     let name = if key.starts_with("agents.") { "mine" } else { "main" };
-    let listed = key.starts_with("bindings.");
-    let path = key.split('.').filter(|segment| !(listed && *segment == "*"));
-    let path: Vec<&str> = path.map(|segment| if segment == "*" { name } else { segment }).collect();
+    let key = key.replace("bindings.*", "bindings").replace("mcp_servers.*", "mcp_servers");
+    let path: Vec<&str> = key.split('.').map(|segment| if segment == "*" { name } else { segment }).collect();
     let (last, above) = path.split_last().unwrap();
     let mut table = &mut root;
     for segment in above {
@@ -525,14 +542,15 @@ fn every_key_changes_something_or_says_that_it_does_not() {
     let mut wanted = BTreeSet::new();
     keys(&schema().unwrap(), &mut Vec::new(), &mut wanted);
     assert!(wanted.len() > 70, "{}", wanted.len());
-    let shown: BTreeSet<String> = ROWS.iter().map(|(key, _, _)| (*key).to_owned()).collect();
+    let rows = || ROWS.iter().chain(servers::ROWS);
+    let shown: BTreeSet<String> = rows().map(|(key, _, _)| (*key).to_owned()).collect();
     let without: Vec<&String> = wanted.difference(&shown).collect();
     assert!(without.is_empty(), "keys without a row in ROWS: {without:?}");
     let gone: Vec<&String> = shown.difference(&wanted).collect();
     assert!(gone.is_empty(), "rows in ROWS without a key: {gone:?}");
 
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    for (key, value, proof) in ROWS {
+    for (key, value, proof) in rows() {
         let (base, changed) = (read(&base(key)), with(key, value));
         assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: in ROWS as in UNUSED");
         match proof {

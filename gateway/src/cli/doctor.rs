@@ -3,12 +3,13 @@
 mod accounts;
 
 use crate::agents::Agents;
-use crate::api::{HealthView, SOCKET, StatusView, StoreView};
+use crate::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::Global;
 use crate::cli::agents::exe;
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::serve::{sibling, supervisor_dir};
+use crate::config::load::LoadedFile;
 use crate::config::unused;
 use crate::error::Failure;
 use crate::live::Live;
@@ -17,12 +18,12 @@ use crate::store::lock::LOCK_FILE;
 use crate::store::schema::{CHECKED_FIRST_BYTES, DB_FILE};
 use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
-use acp_shared::conn::Client as SupervisorClient;
-use acp_shared::protocol::{Reply, Request, Role, Status};
+use acp_shared::conn::{Client as SupervisorClient, ConnError};
+use acp_shared::protocol::{RefusalCode, Reply, Request, Role, Status};
 use clap::Args;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a service may take to answer.
@@ -89,6 +90,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     checks.extend(accounts::look(config.as_ref(), served, &environment().into_iter().collect()));
     checks.extend(database(&state_dir, !matches!(answers, Answers::Nothing)));
     if let Answers::Status(status) = answers {
+        checks.extend(status.config.as_ref().and_then(|loaded| edited(loaded, &state_dir)));
         supervisor_socket = status.supervisor.socket.into();
     }
     checks.extend(supervisor(&supervisor_socket).await);
@@ -217,6 +219,27 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
     checks
 }
 
+/// Names a configuration file that differs from the loaded one.
+fn edited(loaded: &ConfigView, state_dir: &Path) -> Option<Check> {
+    let path = loaded.file.as_ref().map_or_else(|| file_of(state_dir, None), PathBuf::from);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => Some(LoadedFile::new(&path, &text).sha256),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => Some(error.to_string()),
+    };
+    if text == loaded.sha256 {
+        return None;
+    }
+    let change = match (&loaded.sha256, &text) {
+        (None, _) => "was added",
+        (_, None) => "was removed",
+        (Some(_), Some(_)) => "was edited",
+    };
+    let shown = path.display();
+    let text = format!("{shown} {change} after the gateway had loaded its configuration: SIGHUP loads it");
+    Some(check("configuration", Verdict::Note, text))
+}
+
 fn stored(store: &StoreView) -> Vec<Check> {
     let detail = format!(
         "{}; {} bytes and a log of {}; {} sessions, {} prompts and {} messages wait",
@@ -296,10 +319,21 @@ async fn supervisor(socket: &Path) -> Vec<Check> {
     let deadline = Duration::from_millis(ANSWER_MS);
     let asked = async { SupervisorClient::open(socket, hello, deadline).await?.call(Request::Status).await };
     match asked.await {
+        Err(ConnError::Refused(refusal)) if is_tenant_only(refusal.code, socket) => {
+            let text = "answers; its state is shown to root, its own user and its admin group";
+            vec![check(name, Verdict::Ok, text)]
+        }
         Err(error) => vec![check(name, Verdict::Failed, format!("{}: {error}", socket.display()))],
         Ok(Reply::Status(status)) => supervised(&status),
         Ok(_) => vec![check(name, Verdict::Failed, "it answered out of turn")],
     }
+}
+
+/// True for the refusal that a tenant gets: the supervisor is another user's, and the tenant is no admin.
+fn is_tenant_only(code: RefusalCode, socket: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let owner = std::fs::metadata(socket).map(|meta| meta.uid());
+    code == RefusalCode::NotAuthorised && owner.is_ok_and(|owner| owner != own)
 }
 
 fn supervised(status: &Status) -> Vec<Check> {
@@ -341,6 +375,26 @@ mod tests {
         let status: StatusView = serde_json::from_value(status).unwrap();
         let checks = serving(&health, &status).into_iter();
         checks.filter(|check| check.verdict != Verdict::Ok).map(|check| (check.name, check.verdict)).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_was_loaded_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("gateway.toml");
+        let other = dir.path().join("other.toml");
+        std::fs::write(&other, "a = 1").unwrap();
+        let loaded = |path: &Path, text: &str| {
+            let file = LoadedFile::new(path, text);
+            ConfigView { file: Some(file.path.display().to_string()), sha256: Some(file.sha256) }
+        };
+        let found =
+            |view: &ConfigView| edited(view, dir.path()).map(|check| check.detail).unwrap_or_default();
+        assert_eq!(found(&loaded(&other, "a = 1")), "");
+        assert!(found(&loaded(&other, "a = 2")).contains("other.toml was edited"));
+        assert!(found(&loaded(&own, "a = 1")).contains("gateway.toml was removed"));
+        assert_eq!(found(&ConfigView::default()), "", "there was no file and there is none");
+        std::fs::write(&own, "a = 1").unwrap();
+        assert!(found(&ConfigView::default()).contains("gateway.toml was added"));
     }
 
     #[test]

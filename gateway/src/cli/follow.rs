@@ -1,7 +1,8 @@
 //! Event streams on a terminal and for programs.
 
-use crate::cli::output::{Out, Outcome};
+use crate::cli::output::{Out, Outcome, TextStyle, name};
 use crate::client::Events;
+use crate::core::project::subject;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde::Deserialize;
@@ -50,8 +51,12 @@ impl Show {
         if out.json {
             return out.line(line);
         }
-        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        let event: Value = match serde_json::from_str(line) {
+            Ok(event) => event,
+            Err(error) => return out.note(&format!("[an event cannot be shown: {error}]")),
+        };
         let text = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
+        let word = |key: &str| name(text(key));
         if head.kind == "text_delta" {
             return self.delta(text("stream") == "thought", text("text"), out);
         }
@@ -60,25 +65,30 @@ impl Show {
             // Half of what a history is about: it goes where the answers go.
             "prompt" if self.prompts => out.line(&format!("> {}", text("text"))),
             "tool_call" => {
-                let mut what = text("title").to_owned();
-                if what.is_empty() {
-                    text("name").clone_into(&mut what);
-                }
-                out.note(&format!("[tool] {what}{}", status(text("status"))))
+                let what = if word("title").is_empty() { word("name") } else { word("title") };
+                out.note(&format!("[tool] {what}{}", status(&word("status"))))
             }
             "tool_call_update" => match text("status") {
                 "completed" | "failed" => {
-                    let name = if text("title").is_empty() { text("tool_call_id") } else { text("title") };
-                    out.note(&format!("[tool] {name}{}", status(text("status"))))
+                    let what = if word("title").is_empty() { word("tool_call_id") } else { word("title") };
+                    out.note(&format!("[tool] {what}{}", status(&word("status"))))
                 }
                 _ => Ok(()),
             },
             "plan" => plan(&event, out),
-            "permission" => out.note(&format!("[permission] {}", text("title"))),
+            "permission" => {
+                let subject = subject(&event["tool_call"]).filter(|subject| subject != text("title"));
+                let subject = subject.map(|subject| format!(": {}", name(&subject))).unwrap_or_default();
+                out.note(&format!("[permission] {}{subject}", word("title")))
+            }
+            "host_request" => {
+                let subject = if text("path").is_empty() { word("command") } else { word("path") };
+                out.note(&format!("[host] {} {subject}: {}", word("effect"), word("outcome")))
+            }
             "permission_settled" => {
-                let by = if text("by").is_empty() { text("without") } else { text("by") };
-                let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
-                let choice = if text("option_id").is_empty() { text("outcome") } else { text("option_id") };
+                let by = if word("by").is_empty() { word("without") } else { word("by") };
+                let by = if by.is_empty() { by } else { format!(" by {by}") };
+                let choice = if word("option_id").is_empty() { word("outcome") } else { word("option_id") };
                 out.note(&format!("[permission] {choice}{by}"))
             }
             "status" | "gap" => out.note(&format!("[{}] {}", head.kind, text("text"))),
@@ -91,9 +101,9 @@ impl Show {
             "done" => match text("stop_reason") {
                 "end_turn" => out.end_line(),
                 "steered" => out.note("[said into the running turn]"),
-                reason => out.note(&format!("[ended: {reason}]")),
+                _ => out.note(&format!("[ended: {}]", word("stop_reason"))),
             },
-            "closed" => out.note(&format!("[closed] {}", text("reason"))),
+            "closed" => out.note(&format!("[closed] {}", word("reason"))),
             // Commands, modes, usage and extensions are for programs.
             _ => Ok(()),
         }
@@ -108,7 +118,7 @@ impl Show {
         if out.terminal {
             if !std::mem::replace(&mut self.thinking, true) {
                 out.end_line()?;
-                out.text("\x1b[2;3m")?;
+                out.style(TextStyle::DimItalic)?;
             }
             return out.text(text);
         }
@@ -117,7 +127,8 @@ impl Show {
 
     fn end_thought(&mut self, out: &mut Out) -> Outcome {
         if std::mem::take(&mut self.thinking) {
-            out.text("\x1b[0m\n")?;
+            out.style(TextStyle::Plain)?;
+            out.text("\n")?;
         }
         Ok(())
     }
@@ -136,7 +147,7 @@ fn plan(event: &Value, out: &mut Out) -> Outcome {
             "in_progress" => "~",
             _ => " ",
         };
-        out.note(&format!("[{mark}] {}", text("content")))?;
+        out.note(&format!("[{mark}] {}", name(text("content"))))?;
     }
     Ok(())
 }

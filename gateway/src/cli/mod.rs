@@ -7,7 +7,9 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod follow;
 mod generate;
+mod given;
 pub(crate) mod logging;
+pub(crate) mod logs;
 pub(crate) mod output;
 pub(crate) mod permissions;
 pub(crate) mod prompt;
@@ -73,6 +75,8 @@ enum Verb {
     Prompt(prompt::PromptArgs),
     /// Say something into the running turn
     Steer(prompt::PromptArgs),
+    /// Show what the agents of a session wrote to standard error
+    Logs(logs::LogsArgs),
     /// Questions of agents that wait for an answer
     #[command(subcommand)]
     Permissions(permissions::Verb),
@@ -116,6 +120,7 @@ pub fn main() -> ExitCode {
 /// Runs the command line of the process; a gateway that it starts has these channels beside the built-in ones.
 #[must_use]
 pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
+    crate::memory::configure_allocator();
     let args: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
@@ -157,6 +162,7 @@ fn run(global: &Global, verb: Verb, channels: Vec<Arc<dyn Channel>>, out: &mut O
         Verb::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
         Verb::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
         Verb::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
+        Verb::Logs(args) => command()?.block_on(logs::run(global, args, out)),
         Verb::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
         Verb::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
         Verb::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),

@@ -2,8 +2,10 @@
 //! away (`| head`) ends the command quietly.
 
 use crate::api::ErrorBody;
+use crate::core::sanitize;
 use crate::error::Failure;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::process::ExitCode;
 
@@ -21,6 +23,30 @@ pub(crate) enum Stop {
 impl From<Failure> for Stop {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
+    }
+}
+
+/// Maximum length of a name within a line, in characters.
+pub(crate) const NAME_CHARS_MAX: usize = 300;
+
+/// Style of text on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TextStyle {
+    /// Default style.
+    Plain,
+    /// Notes between lines of output.
+    Dim,
+    /// Thoughts of the agent.
+    DimItalic,
+}
+
+impl TextStyle {
+    const fn escape(self) -> &'static [u8] {
+        match self {
+            Self::Plain => b"\x1b[0m",
+            Self::Dim => b"\x1b[2m",
+            Self::DimItalic => b"\x1b[2;3m",
+        }
     }
 }
 
@@ -50,17 +76,31 @@ impl Out {
         self.stdout.write_all(bytes).map_err(unread)
     }
 
+    /// Sanitizes text for standard output if standard output is a terminal.
+    fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match (self.terminal, self.json) {
+            (false, _) => Cow::Borrowed(text),
+            (true, false) => sanitize::text(text),
+            (true, true) => sanitize::json(text),
+        }
+    }
+
     /// Prints a line; a line that is open is ended first.
     pub(crate) fn line(&mut self, text: &str) -> Outcome {
-        if std::mem::take(&mut self.open_line) {
-            self.raw(b"\n")?;
-        }
+        self.end_line()?;
+        let text = self.safe(text);
         self.raw(text.as_bytes())?;
         self.raw(b"\n")
     }
 
+    /// Sets the style of the following text on a terminal.
+    pub(crate) fn style(&mut self, style: TextStyle) -> Outcome {
+        if self.terminal && !self.json { self.raw(style.escape()) } else { Ok(()) }
+    }
+
     /// Prints text as it comes, without ending the line.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
+        let text = self.safe(text);
         if let Some(last) = text.as_bytes().last() {
             self.open_line = *last != b'\n';
         }
@@ -103,8 +143,11 @@ impl Out {
             return Ok(());
         }
         if self.terminal {
-            let line = format!("\x1b[2m{text}\x1b[0m");
-            return self.line(&line);
+            self.end_line()?;
+            self.style(TextStyle::Dim)?;
+            self.text(text)?;
+            self.style(TextStyle::Plain)?;
+            return self.end_line();
         }
         // What was printed before it comes before it, where both go to the same place.
         self.flush()?;
@@ -140,8 +183,15 @@ impl Out {
 
 /// Says something to a person on standard error.
 pub(crate) fn say(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let text = if stderr.is_terminal() { sanitize::text(text) } else { Cow::Borrowed(text) };
     // A standard error that is closed cannot be told.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(stderr, "{text}");
+}
+
+/// Sanitizes an untrusted title or name for use within a line.
+pub(crate) fn name(text: &str) -> String {
+    sanitize::line(text.trim(), NAME_CHARS_MAX)
 }
 
 fn unread(error: io::Error) -> Stop {
@@ -152,13 +202,13 @@ fn unread(error: io::Error) -> Stop {
     Stop::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
 }
 
-/// A table for people: no frames, columns as wide as they need.
+/// A table for people: no frames, columns as wide as they need, each row one line.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(head.iter().copied());
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| sanitize::line(cell, usize::MAX)));
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -1,9 +1,10 @@
 //! `permissions list | answer`.
 
-use crate::api::{AnswerBody, Done, PermissionView};
+use crate::api::{AnswerBody, Done, OptionView, PermissionView};
 use crate::cli::output::{Out, Outcome, age, now_ms, table};
 use crate::cli::{Global, Once};
 use crate::client::encode;
+use crate::core::permission::kind_words;
 use acp_shared::ids::SessionKey;
 use clap::Subcommand;
 
@@ -53,8 +54,14 @@ fn list(views: &[PermissionView]) -> String {
     }
     let now = now_ms();
     let rows = views.iter().map(|view| {
-        let options = view.options.iter().map(|option| option.option_id.as_str()).collect::<Vec<_>>();
-        vec![view.permission_id.clone(), view.title.clone(), options.join(" "), age(view.created_at_ms, now)]
+        let option = |option: &OptionView| {
+            let kind = option.kind.as_deref().and_then(kind_words).unwrap_or("no kind");
+            format!("{} ({kind})", option.option_id)
+        };
+        let options: Vec<String> = view.options.iter().map(option).collect();
+        let subject = view.subject.clone().filter(|subject| *subject != view.title).unwrap_or_default();
+        let since = age(view.created_at_ms, now);
+        vec![view.permission_id.clone(), view.title.clone(), subject, options.join(", "), since]
     });
-    table(&["PERMISSION", "WHAT", "OPTIONS", "SINCE"], rows)
+    table(&["PERMISSION", "WHAT", "DETAIL", "OPTIONS", "SINCE"], rows)
 }

@@ -2,9 +2,11 @@
 
 use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
 use crate::cli::follow::{Head, Show, exit_of};
-use crate::cli::output::{Out, Outcome, Stop, say};
+use crate::cli::output::{Out, Outcome, Stop, name, say};
 use crate::cli::{Global, Once, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
+use crate::core::permission::kind_note;
+use crate::core::project::excerpt;
 use crate::core::request::{Cancelled, PromptAccepted};
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
@@ -235,14 +237,20 @@ impl Turn {
             permission_id: String,
             title: String,
             options: Vec<crate::api::OptionView>,
+            #[serde(default)]
+            tool_call: serde_json::Value,
         }
         let asked: Asked =
             serde_json::from_str(line).map_err(|error| inside("a question was not understood", &error))?;
         let choices = asked.options.iter().enumerate().map(|(i, option)| {
-            let name = option.name.as_deref().unwrap_or(&option.option_id);
-            format!("  {} {name}", i + 1)
+            let called = option.name.as_deref().unwrap_or(&option.option_id);
+            let note = kind_note(called, option.kind.as_deref().unwrap_or_default());
+            format!("  {} {}{note}", i + 1, name(called))
         });
-        out.line(&format!("The agent asks: {}", asked.title))?;
+        out.line(&format!("The agent asks: {}", name(&asked.title)))?;
+        if let Some(excerpt) = excerpt(&asked.tool_call) {
+            out.line(&excerpt)?;
+        }
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;
         out.text("Your choice (number): ")?;
         out.flush()?;
@@ -250,7 +258,9 @@ impl Turn {
             permission_id: asked.permission_id,
             run_id: Some(self.run),
             title: asked.title,
+            subject: None,
             kind: None,
+            tool_call: serde_json::Value::Null,
             options: asked.options,
             created_at_ms: 0,
             deadline_at_ms: None,

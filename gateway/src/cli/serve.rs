@@ -62,7 +62,7 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
         read: Box::new(move || read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)),
         log_level: Box::new(move |level| log_handle.set(level)),
     });
-    Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret })
+    Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret, stays_refused: !attended })
 }
 
 /// Where the supervisor listens, and where the secret is that it wants to hear.

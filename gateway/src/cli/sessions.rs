@@ -1,18 +1,27 @@
-//! `sessions spawn | list | show | history | set | cancel | new | close | archive | delete | reset`.
+//! `sessions spawn | list | show | history | set | cancel | unbind | new | close | archive | delete | reset`.
 
-use crate::api::{CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, SessionView, SpawnBody};
+use crate::api::{
+    BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
+    SessionView, SpawnBody, SpawnedView, UnbindBody,
+};
 use crate::cli::follow::print_events;
-use crate::cli::output::{Out, Outcome, age, now_ms, table};
+use crate::cli::given::{GivenArgs, absolute};
+use crate::cli::output::{Out, Outcome, age, name, now_ms, table};
 use crate::cli::{Global, Once, usage};
 use crate::client::{Wanted, encode};
 use crate::config::{NonInteractive, PermissionMode};
-use crate::core::request::{Cancelled, SessionNow, Spawned};
+use crate::core::request::{Cancelled, SessionNow};
 use crate::core::rows::{BindingStatus, SessionMode};
-use crate::core::ttl::{Source, span};
+use crate::core::sanitize;
+use crate::core::ttl::{Expiry, Source, span};
 use crate::error::Failure;
-use acp_shared::ids::{AgentName, RunId, SessionKey};
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use clap::{Args, Subcommand, ValueEnum};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+/// Maximum length of a prompt in `sessions show`, in characters.
+const PROMPT_CHARS_MAX: usize = 48;
 
 /// `sessions …`
 #[derive(Debug, Subcommand)]
@@ -48,6 +57,16 @@ pub(crate) enum Verb {
     /// Change one setting of a session, now and for every later start of its agent
     #[command(after_help = "Example: acp-gateway sessions set KEY --mode plan")]
     Set(SetArgs),
+    /// Unbind conversations from a session; the session goes on
+    Unbind {
+        /// The session
+        session: SessionKey,
+        /// This binding alone, by its id [default: all of them]
+        #[arg(long, value_name = "ID")]
+        binding: Option<BindingId>,
+        #[command(flatten)]
+        once: Once,
+    },
     /// Begin a new conversation with the next prompt; the session and its journal stay
     New {
         /// The session
@@ -147,9 +166,14 @@ pub(crate) struct SpawnArgs {
     /// The session that spawns this one, and owns it then
     #[arg(long, value_name = "SESSION")]
     spawned_by: Option<SessionKey>,
+    #[command(flatten)]
+    given: GivenArgs,
     /// Somebody answers the first prompt's questions elsewhere (`permissions answer`, `chat`)
     #[arg(long, requires = "prompt")]
     interactive: bool,
+    /// Wait so long for the agent to open its session, at most 120; 0 does not wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=120))]
+    wait: u64,
     #[command(flatten)]
     once: Once,
 }
@@ -251,7 +275,18 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
         Verb::Set(SetArgs { session, one, once }) => {
             let body = one.body()?;
             let now: SessionNow = client.post(&path(&session, "/options"), &body, &once.key()).await?;
-            out.show(&now, |now| format!("{} has it, now and after a restart of its agent.", now.session_key))
+            out.show(&now, |now| match &now.setting {
+                Some(result) => format!("{}: {}", now.session_key, result.text),
+                None => format!("{} has it, now and after a restart of its agent.", now.session_key),
+            })
+        }
+        Verb::Unbind { session, binding, once } => {
+            let body = UnbindBody { binding_id: binding, reason: None };
+            let ended: Vec<BoundView> = client.post(&path(&session, "/unbind"), &body, &once.key()).await?;
+            out.show(&ended, |ended| {
+                let places = ended.iter().map(|at| format!("{}:{}", at.channel, name(&at.conversation_id)));
+                format!("Unbound: {}.", places.collect::<Vec<_>>().join(", "))
+            })
         }
         Verb::New { session, once } => {
             let now: SessionNow = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
@@ -299,15 +334,10 @@ impl Setting {
     }
 }
 
-/// A directory that a person names, from where they are.
-fn absolute(dir: &Path) -> Result<String, Failure> {
-    let asked = std::path::absolute(dir).map_err(|error| usage(format!("{}: {error}", dir.display())))?;
-    asked.to_str().map(str::to_owned).ok_or_else(|| usage(format!("{} is not UTF-8", asked.display())))
-}
-
 async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
     let here = || std::env::current_dir().map_err(|error| usage(format!("the current directory: {error}")));
     let cwd = absolute(&args.cwd.map_or_else(here, Ok)?)?;
+    let (mcp_servers, additional_directories) = args.given.read()?;
     let body = SpawnBody {
         agent: args.agent,
         cwd: Some(cwd),
@@ -322,13 +352,32 @@ async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
         author: None,
         interactive: args.interactive,
         spawned_by: args.spawned_by,
+        wait_s: (args.wait > 0).then_some(args.wait),
+        mcp_servers,
+        additional_directories,
     };
-    let spawned: Spawned = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
+    let view: SpawnedView = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;
-    out.show(&spawned, |spawned| match terminal {
-        true => format!("{}\n\nNext: acp-gateway prompt {0} 'help'", spawned.session_key),
-        false => spawned.session_key.to_string(),
-    })
+    let key = view.spawned.session_key.clone();
+    let is_open = view.opening == Some(Opening::Open);
+    out.show(&view, |view| match terminal && is_open {
+        true => format!("{}\n\nNext: acp-gateway prompt {0} 'help'", view.spawned.session_key),
+        false => view.spawned.session_key.to_string(),
+    })?;
+    match view.opening {
+        None | Some(Opening::Open) => Ok(()),
+        Some(Opening::Failed) => {
+            Err(view.error.unwrap_or_else(|| Failure::of(Code::SessionInitFailed)).into())
+        }
+        Some(Opening::Pending) => {
+            let text = format!(
+                "The agent has not opened its session within {}; it is still being started. \
+                 `acp-gateway sessions show {key}` says when it has.",
+                span(args.wait * 1_000)
+            );
+            Err(Failure::new(Code::Timeout, text).detail("NOT_OPEN").into())
+        }
+    }
 }
 
 fn list(views: &[SessionView]) -> String {
@@ -370,6 +419,34 @@ fn bound(view: &SessionView) -> String {
     if places.is_empty() { "-".to_owned() } else { places.join(" ") }
 }
 
+/// MCP servers and additional directories of a session.
+fn given(view: &SessionView) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    if !view.mcp_servers.is_empty() {
+        let servers = view
+            .mcp_servers
+            .iter()
+            .map(|it| format!("{} ({} {})", name(&it.name), it.transport.as_str(), name(&it.target)));
+        facts.push(("MCP servers", servers.collect::<Vec<_>>().join(", ")));
+    }
+    if !view.additional_directories.is_empty() {
+        facts.push(("directories", sanitize::line(&view.additional_directories.join(", "), usize::MAX)));
+    }
+    facts
+}
+
+/// The window that ends first.
+fn time_left(expiry: &Expiry, now: u64) -> String {
+    let what = match expiry.source {
+        Source::BindingIdle => "idle limit of its binding",
+        Source::BindingMaxAge => "maximum age of its binding",
+        Source::Session => "limit of sessions",
+        Source::Runtime => "limit of idle agents",
+    };
+    let left = span(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+    format!("in {left}, if nothing happens ({what}, {})", span(expiry.window_ms))
+}
+
 fn show(view: &SessionView) -> String {
     let now = now_ms();
     let none = || "-".to_owned();
@@ -381,12 +458,13 @@ fn show(view: &SessionView) -> String {
         ("session", view.session_key.to_string()),
         ("agent", view.agent.to_string()),
         ("state", view.state.as_str().to_owned()),
-        ("label", view.label.clone().unwrap_or_else(none)),
-        ("cwd", view.cwd.clone()),
+        ("label", view.label.as_deref().map_or_else(none, name)),
+        ("cwd", sanitize::line(&view.cwd, usize::MAX)),
         ("mode", word(serde_json::to_value(view.mode))),
         ("backend", view.backend.clone()),
         ("permission", word(serde_json::to_value(view.permission))),
-        ("agent session", view.agent_session_id.clone().unwrap_or_else(none)),
+        ("agent asks", word(serde_json::to_value(view.asking))),
+        ("agent session", view.agent_session_id.as_deref().map_or_else(none, name)),
         ("resumable", view.resumable.to_string()),
         ("lease", view.lease_id.clone().unwrap_or_else(none)),
         ("active run", doing(view)),
@@ -395,25 +473,18 @@ fn show(view: &SessionView) -> String {
         ("created", format!("{} ago", age(view.created_at_ms, now))),
         ("active", format!("{} ago", age(view.last_activity_at_ms, now))),
     ];
+    facts.extend(given(view));
     if view.owner_session_key != view.session_key {
         facts.push(("owner", view.owner_session_key.to_string()));
     }
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));
     }
-    if let Some(expiry) = &view.expiry {
-        let what = match expiry.source {
-            Source::BindingIdle => "idle limit of its binding",
-            Source::BindingMaxAge => "maximum age of its binding",
-            Source::Session => "limit of sessions",
-            Source::Runtime => "limit of idle agents",
-        };
-        let left = span(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
-        facts.push((
-            "runs out",
-            format!("in {left}, if nothing happens ({what}, {})", span(expiry.window_ms)),
-        ));
-    }
+    facts.extend(view.expiry.as_ref().map(|expiry| ("runs out", time_left(expiry, now))));
+    let settings = view.agent_settings.lines();
+    let settings: Vec<(String, String)> =
+        settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();
+    facts.extend(settings.iter().map(|(name, values)| (name.as_str(), values.clone())));
     if let Some(failure) = &view.last_error {
         facts.push(("last error", failure.to_string()));
     }
@@ -421,8 +492,7 @@ fn show(view: &SessionView) -> String {
     let runs = view.runs.as_deref().unwrap_or_default();
     if !runs.is_empty() {
         let rows = runs.iter().map(|run| {
-            let said: String =
-                run.text.chars().take(48).map(|c| if c.is_control() { ' ' } else { c }).collect();
+            let said = sanitize::line(&run.text, PROMPT_CHARS_MAX);
             let how = run.error.as_ref().map(|failure| failure.code.to_string());
             let how = how.or_else(|| run.stop_reason.clone()).unwrap_or_default();
             let state = match run.position {
@@ -434,8 +504,23 @@ fn show(view: &SessionView) -> String {
         text.push('\n');
         text.push_str(&table(&["RUN", "STATE", "END", "PROMPT"], rows));
     }
-    for question in view.permissions.as_deref().unwrap_or_default() {
-        text.push_str(&format!("\nwaits for an answer: {} ({})", question.title, question.permission_id));
+    for at in &view.bindings {
+        text.push_str(&format!(
+            "\nbinding {} of {}:{}",
+            at.binding_id,
+            at.channel,
+            name(&at.conversation_id)
+        ));
     }
+    text.push_str(&questions(view));
     text
+}
+
+/// Permissions that wait for an answer, one line each.
+fn questions(view: &SessionView) -> String {
+    let waiting = view.permissions.as_deref().unwrap_or_default().iter();
+    let line = |question: &PermissionView| {
+        format!("\nwaits for an answer: {} ({})", name(&question.title), question.permission_id)
+    };
+    waiting.map(line).collect()
 }

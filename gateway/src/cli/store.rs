@@ -6,7 +6,7 @@ use crate::cli::output::{Out, Outcome, Stop, age, now_ms, table};
 use crate::error::Failure;
 use crate::store::check::{self, Report};
 use crate::store::salvage::{self, Salvage};
-use crate::store::{StoreError, backup, restore};
+use crate::store::{StoreError, backup, restore, rollback};
 use acp_shared::codes::Code;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -27,6 +27,8 @@ pub(crate) enum Verb {
     Backup(BackupArgs),
     /// Put a backup in the place of the database, which is kept aside; the gateway must be stopped
     Restore(RestoreArgs),
+    /// Give up what a database that went back in time is missing; the gateway must be stopped
+    AcceptLoss,
 }
 
 /// `store check`
@@ -76,6 +78,15 @@ struct Restored {
     adopt: Option<String>,
 }
 
+#[derive(Debug, Serialize)]
+struct Accepted {
+    epoch: u64,
+    event_id: u64,
+    known_epoch: u64,
+    known_event_id: u64,
+    uncertain: u64,
+}
+
 /// `store …`
 pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
     let dir = global.state_dir()?;
@@ -87,6 +98,7 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
         Verb::Sessions(args) => listed(&dir, args, out),
         Verb::Backup(args) => backed_up(&dir, args, out),
         Verb::Restore(args) => restored(&dir, args, out),
+        Verb::AcceptLoss => accepted(&dir, out),
     }
 }
 
@@ -186,6 +198,24 @@ fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> Outcome {
             None => text.push_str(" Start the gateway."),
         }
         text
+    })
+}
+
+fn accepted(dir: &Path, out: &mut Out) -> Outcome {
+    let rollback::Accepted { note, uncertain } = rollback::accept(dir).map_err(failed)?;
+    let view = Accepted {
+        epoch: note.epoch,
+        event_id: note.event_id,
+        known_epoch: note.known_epoch,
+        known_event_id: note.known_event_id,
+        uncertain,
+    };
+    out.show(&view, |view| {
+        format!(
+            "The database goes on from event {} (event {} was acknowledged to the supervisor). {} prompts and messages \
+             that waited are ended as uncertain. Agents that it does not know are ended. Start the gateway.",
+            view.event_id, view.known_event_id, view.uncertain
+        )
     })
 }
 

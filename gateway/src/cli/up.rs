@@ -18,7 +18,7 @@ use crate::store::{Durability, Store, StoreError};
 use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
-use acp_shared::protocol::{self, Hello, Request, Role};
+use acp_shared::protocol::{self, Hello, Marks, Request, Role};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -169,7 +169,7 @@ fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
 }
 
 /// The gateway of the state directory, one epoch after the one that ended.
-async fn own_hello(socket: &Path, state_dir: &Path) -> Result<Hello, Failure> {
+async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Failure> {
     let dir = state_dir.to_owned();
     let opened = tokio::task::spawn_blocking(move || {
         let store = Store::open(&dir, Durability::Full)?;
@@ -178,9 +178,11 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<Hello, Failure> {
     let opened = opened.await.map_err(|error| inside("the state directory", &error))?;
     let (store, home) = opened.map_err(Failure::from)?;
     let (instance_id, epoch) = (store.identity().instance_id, store.identity().epoch);
+    let marks = store.marks().await;
     store.close().await;
+    let marks = marks.map_err(Failure::from)?;
     let home = protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino };
-    Ok(hello_at(socket, Role::Gateway { instance_id, epoch, home }))
+    Ok((hello_at(socket, Role::Gateway { instance_id, epoch, home }), marks))
 }
 
 async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply, ConnError> {
@@ -197,7 +199,9 @@ async fn answering(socket: &Path) -> Result<Option<i32>, Failure> {
         Ok(_) => Err(refused(socket, "it answered out of turn")),
         Err(ConnError::Refused(refusal)) => Err(refused(socket, &refusal.to_string())),
         Err(ConnError::Wire(error)) => Err(refused(socket, &error.to_string())),
-        Err(ConnError::OutOfTurn) => Err(refused(socket, "it answered out of turn")),
+        Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
+            Err(refused(socket, "it answered out of turn"))
+        }
         Err(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => Ok(None),
     }
 }
@@ -290,14 +294,18 @@ fn last_lines(log: &Path, before: u64) -> String {
 /// Ends the supervisor of this state directory, unless other gateways use it (H17). Asks as the gateway that
 /// has just ended, so that its own leases are not in the way.
 async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Result<(), Stop> {
-    let hello = own_hello(&supervisor.socket, state_dir).await?;
-    match ask_to_end(supervisor, state_dir, hello).await {
+    let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
+    match ask_to_end(supervisor, state_dir, (hello, Some(marks))).await {
         Ok(_) | Err(ConnError::Closed) => {}
         Err(ConnError::Refused(refusal)) => {
             return out.note(&format!("The supervisor (pid {}) goes on: {refusal}", supervisor.pid));
         }
         Err(ConnError::Io(error)) => {
             tracing::info!(%error, "the supervisor is gone already");
+        }
+        Err(ConnError::RolledBack(rollback)) => {
+            return out
+                .note(&format!("The supervisor (pid {}) goes on: {}", supervisor.pid, rollback.refusal));
         }
         Err(error @ (ConnError::Wire(_) | ConnError::Timeout(_) | ConnError::OutOfTurn)) => {
             return Err(refused(&supervisor.socket, &error.to_string()).into());
@@ -309,7 +317,7 @@ async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Re
 /// Ends the supervisor that was started for a gateway that did not come up. Leases of an earlier life keep it: they
 /// are in its care, and the next `up` finds it.
 async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(), Stop> {
-    match ask_to_end(supervisor, state_dir, hello_at(&supervisor.socket, Role::Admin)).await {
+    match ask_to_end(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
         Ok(_) | Err(ConnError::Closed) => ended(supervisor).await,
         Err(error) => {
             tracing::warn!(%error, supervisor_pid = supervisor.pid, "the supervisor goes on");
@@ -321,9 +329,13 @@ async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(),
 async fn ask_to_end(
     supervisor: &Supervisor,
     state_dir: &Path,
-    hello: Hello,
+    (hello, marks): (Hello, Option<Marks>),
 ) -> Result<acp_shared::protocol::Reply, ConnError> {
-    let mut client = Client::open(&supervisor.socket, hello, Duration::from_millis(ANSWER_MS)).await?;
+    let deadline = Duration::from_millis(ANSWER_MS);
+    let mut client = match marks {
+        Some(marks) => Client::open_gateway(&supervisor.socket, hello, marks, deadline).await?,
+        None => Client::open(&supervisor.socket, hello, deadline).await?,
+    };
     // Ours lives below our own state directory; one that lives elsewhere says no.
     let state_dir = supervisor_dir(state_dir).to_string_lossy().into_owned();
     client.call(Request::Shutdown { state_dir }).await

@@ -4,6 +4,7 @@
 use super::{Asked, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
 use crate::core::command::gate::Standing;
+use crate::core::paths::hide_paths;
 use crate::core::policy::Policy;
 use crate::core::project::unmarked;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
@@ -148,8 +149,8 @@ fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> 
         places(around.bindings.get(&row.session_key).map_or(&[], Vec::as_slice)),
         row.session_key
     );
-    if around.running.contains_key(&row.session_key) {
-        text.push_str("; a turn runs");
+    if let Some(run_id) = around.running.get(&row.session_key) {
+        let _ = write!(text, "; turn {run_id} runs");
     }
     if let Some(count) = around.queued.get(&row.session_key) {
         let _ = write!(text, "; {count} wait");
@@ -179,12 +180,15 @@ fn status_text(
         let _ = write!(text, "\nagent: {agent}");
     }
     let _ = write!(text, "\nsettings: {}", options::effective(row));
+    for (name, values) in row.options.agent.lines() {
+        let _ = write!(text, "\nagent's {}: {}", short(&name), short(&values));
+    }
     let _ = write!(text, "\nlast used: {}", utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
         let _ = write!(text, "\nends: {} if it is not used ({})", utc(expiry.at_ms), expiry.reason());
     }
     if let Some(failure) = &row.last_error {
-        let _ = write!(text, "\nlast error: {} ({})", short(&failure.message), failure.code);
+        let _ = write!(text, "\nlast error: {} ({})", short(&hide_paths(&failure.message)), failure.code);
     }
     text
 }
@@ -256,8 +260,9 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
             next.push(step);
         }
     };
-    let gate =
-        policy.may_prompt().map_or_else(|failure| failure.message, |()| "prompts reach agents".to_owned());
+    let gate = policy
+        .may_prompt()
+        .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts reach agents".to_owned());
     check(
         policy.may_prompt().is_ok(),
         format!("policy: {gate}"),
@@ -270,11 +275,11 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
         Some(_) => "does not work",
         None => "is not there",
     };
-    check(
-        backend.is_some_and(|it| it.ok),
-        format!("backend {wanted} {how}"),
-        "/acp install says how it is set up",
-    );
+    let step = match backend {
+        Some(_) => "ask whoever runs this gateway to look at `acp-gateway doctor`",
+        None => "/acp install says how it is set up",
+    };
+    check(backend.is_some_and(|it| it.ok), format!("backend {wanted} {how}"), step);
     let connected = status.supervisor.connected;
     let link = if connected { "answers" } else { "does not answer" };
     check(connected, format!("supervisor {link}"), "ask whoever runs this gateway to start the supervisor");

@@ -5,6 +5,7 @@ use crate::bindings::BindingError;
 use crate::core::binding::Placement;
 use crate::core::command::{Place, SpawnArgs};
 use crate::core::configured::find;
+use crate::core::paths::hide_paths;
 use crate::core::request::{QueuedChange, QueuedNow};
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::session::{Ending, SessionState};
@@ -38,6 +39,8 @@ impl Commands {
             author: asked.by.name.to_owned(),
             interactive: true,
             spawned_by: None,
+            mcp_servers: Vec::new(),
+            additional_directories: Vec::new(),
             configured: None,
         };
         let spawned = match self.service.spawn(request, root_key(asked.inbound)?).await {
@@ -47,7 +50,7 @@ impl Commands {
         let mut text = self.begun_by_spawn(asked, &spawned.session_key, placement.is_some()).await?;
         if let Err(failure) = self.service.policy(at).may_prompt() {
             text.push_str("\nNote: ");
-            text.push_str(&failure.message);
+            text.push_str(&hide_paths(&failure.message));
         }
         // Not bound yet to a client that follows it: what it was bound to by this very command.
         let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);

@@ -2,6 +2,7 @@
 
 use super::{Asked, Commands};
 use crate::core::options::Setting;
+use crate::core::request::SettingResult;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
 use crate::core::ttl::span;
 use crate::error::Failure;
@@ -17,10 +18,17 @@ impl Commands {
         setting: Setting,
     ) -> Result<String, Failure> {
         let done = said(&setting);
-        self.service.set(session, setting, root_key(asked.inbound)?).await?;
+        let now = self.service.set(session, setting, root_key(asked.inbound)?).await?;
+        let done = now.setting.map_or(done, |result| confirmed(&result));
         let row = self.service.session(session).await?;
         Ok(format!("{done}\nSettings of {session}: {}.", effective(&row)))
     }
+}
+
+/// Reports the agent's answer to a change of its own settings.
+fn confirmed(result: &SettingResult) -> String {
+    let kept = if result.is_applied { " Later starts of the agent ask for it too." } else { "" };
+    format!("{}{kept}", result.text)
 }
 
 /// What was done.

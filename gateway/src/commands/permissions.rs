@@ -3,7 +3,7 @@
 use super::{Asked, Commands, Meant, usage};
 use crate::core::command::{AnswerArgs, Verdict};
 use crate::core::link::{PermissionOption, Wanted};
-use crate::core::permission::{NOT_PENDING, named, short_id};
+use crate::core::permission::{NOT_PENDING, kind_note, named, short_id};
 use crate::core::project::actions::{About, settled_line};
 use crate::core::project::{quoted, unmarked};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
@@ -123,8 +123,12 @@ pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> Stri
         // Writing into a String cannot fail.
         let title = unmarked(title_of(row), is_markdown);
         let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
+        if let Some(subject) = row.subject().filter(|subject| subject != title_of(row)) {
+            let _ = write!(text, "\n  {}", unmarked(&subject, is_markdown));
+        }
         for (number, option) in (1..).zip(options_of(row)) {
-            let _ = write!(text, "\n  {number}. {}", unmarked(&option.name, is_markdown));
+            let note = kind_note(&option.name, &option.kind);
+            let _ = write!(text, "\n  {number}. {}{note}", unmarked(&option.name, is_markdown));
         }
     }
     text

@@ -90,9 +90,19 @@ fn a_whole_id_never_means_another_permission() {
 #[test]
 fn lists_say_the_numbers_to_answer_with() {
     let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
-    let want = format!("The agent waits for:\n- Write (id {id})\n  1. Name of y\n  2. Name of n");
+    let want = format!(
+        "The agent waits for:\n- Write (id {id})\n  1. Name of y (allow once)\n  2. Name of n (reject once)"
+    );
     assert_eq!(pending_text(&[pending(1)], true), want);
     assert_eq!(pending_text(&[], true), "The agent waits for nothing.");
+    // A bare title is followed by what the call would do.
+    let mut bare = pending(1);
+    bare.ask.params = r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
+    let said = pending_text(&[bare], true);
+    assert!(
+        said.starts_with(&format!("The agent waits for:\n- Write (id {id})\n  rm -rf build\n  1. ")),
+        "{said}"
+    );
     // What an agent calls things changes nothing of the list.
     let mut hostile = pending(1);
     let options = vec![PermissionOption {
@@ -107,7 +117,7 @@ fn lists_say_the_numbers_to_answer_with() {
         (true, "\\`Write\\` - Read", "\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>"),
         (false, "`Write` - Read", "**x** @everyone   2. <https://a.b>"),
     ] {
-        let want = format!("The agent waits for:\n- {title} (id {id})\n  1. {name}");
+        let want = format!("The agent waits for:\n- {title} (id {id})\n  1. {name} (allow once)");
         assert_eq!(pending_text(&[hostile.clone()], is_markdown), want);
     }
     let name = "“\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>”";

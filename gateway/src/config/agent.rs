@@ -1,6 +1,6 @@
 //! `agents.NAME` and `backends.NAME`: how agents are started, what they see and how they are ended.
 
-use super::{NonInteractive, PermissionMode};
+use super::{McpServer, NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,6 +43,33 @@ pub(crate) struct Backend {
     pub(crate) queue_runs_max: Option<u64>,
 }
 
+/// File requests of ACP offered to an agent, which reads and writes by itself where they are not offered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClientFs {
+    /// Neither reads nor writes.
+    None,
+    /// `fs/read_text_file`.
+    Read,
+    /// `fs/write_text_file`.
+    Write,
+    /// Both.
+    #[default]
+    Both,
+}
+
+impl ClientFs {
+    /// Offers `fs/read_text_file`.
+    pub(crate) const fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Both)
+    }
+
+    /// Offers `fs/write_text_file`.
+    pub(crate) const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Both)
+    }
+}
+
 /// `agents.NAME`: what is absent comes from its backend's section, then from the built-in table, then from the
 /// defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -63,8 +90,18 @@ pub(crate) struct Agent {
     pub(crate) non_interactive_permissions: Option<NonInteractive>,
     /// ACP session mode to set after the session is open. Default: none, the built-in table's.
     pub(crate) mode: Option<String>,
+    /// True for an agent with questions in every mode except known self-approving ones. Without that, and without the
+    /// mode above, a session in the permission mode `ask` or `approve-reads` reports that nothing ensures questions.
+    /// Default: none, the built-in table's. Ours.
+    pub(crate) asks: Option<bool>,
     /// ACP config options to set after the session is open. Default: none.
     pub(crate) config: BTreeMap<String, String>,
+    /// File requests that the agent is offered. Default: none, the built-in table's or `both`.
+    pub(crate) client_fs: Option<ClientFs>,
+    /// MCP servers of this agent, after the global ones. Default: none.
+    pub(crate) mcp_servers: Vec<McpServer>,
+    /// Additional directories of its sessions, after `acp.additional_directories`. Default: empty.
+    pub(crate) additional_directories: Vec<PathBuf>,
     /// From end of file on its standard input to SIGTERM. Default: none, 2000 or the built-in table's.
     pub(crate) eof_ms: Option<u64>,
     /// From SIGTERM to SIGKILL. Default: none, 3000 or the built-in table's.

@@ -1,7 +1,7 @@
 //! What types cannot say: bounds of numbers, and values that must fit each other.
 
 use super::channels::{Files, ThreadBindings};
-use super::{Agent, Channels, Config, bindings};
+use super::{Agent, Channels, Config, bindings, mcp};
 use std::path::Path;
 
 /// Longest time that any setting may name: 7 days.
@@ -61,10 +61,14 @@ pub(crate) fn check(config: &Config) -> Found {
     for root in &acp.workspace_roots {
         absolute(&mut found, key("acp.workspace_roots"), Some(root));
     }
+    for dir in &acp.additional_directories {
+        absolute(&mut found, key("acp.additional_directories"), Some(dir));
+    }
     allow_list(&mut found, key("acp.env_allow"), &acp.env_allow);
     check_stream(&mut found, config);
     check_backend(&mut found, config);
     bindings::check(&mut found, config);
+    mcp::check(&mut found, config);
     for name in Channels::NAMES {
         if let Some(channel) = config.channels.get(name) {
             check_bindings(&mut found, &["channels", name], channel.thread_bindings);
@@ -151,7 +155,7 @@ fn allow_list(found: &mut Found, key: Vec<String>, patterns: &[String]) {
     }
 }
 
-fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 22] {
+fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
     let (acp, plane, limits) = (&config.acp, &config.acp.control_plane, &config.limits);
     let bindings = &config.session.thread_bindings;
     [
@@ -179,6 +183,7 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 22] {
         ("permission.timeout_ms", config.permission.timeout_ms, 0, LONG_MS),
         ("limits.queue_runs_max", limits.queue_runs_max, 1, 1_000),
         ("limits.prompt_bytes_max", limits.prompt_bytes_max, 1_024, 16 * 1024 * 1024),
+        ("limits.turn_ms", limits.turn_ms, 1_000, LONG_MS),
         ("limits.turn_silent_ms", limits.turn_silent_ms, 1_000, LONG_MS),
         ("limits.cancel_stuck_ms", limits.cancel_stuck_ms, 1_000, LONG_MS),
         ("limits.connections_max", limits.connections_max, 4, 10_000),
@@ -223,6 +228,9 @@ fn check_agent(found: &mut Found, above: &[String], agent: &Agent) {
     }
     for root in &agent.cwd_roots {
         absolute(found, at("cwd_roots"), Some(root));
+    }
+    for dir in &agent.additional_directories {
+        absolute(found, at("additional_directories"), Some(dir));
     }
     allow_list(found, at("env_allow"), &agent.env_allow);
     for (name, value, bounds) in [

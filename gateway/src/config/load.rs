@@ -3,8 +3,9 @@
 
 use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
+use sha2::{Digest, Sha256};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::de::{DeArray, DeTable, DeValue};
 
 /// What begins the name of an environment variable that sets a key: `ACP_HOST_ACP__DEFAULT_AGENT` sets
@@ -29,6 +30,25 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// Where they come from; what is missing here is a default.
     pub(crate) sources: Sources,
+    /// The configuration file.
+    pub(crate) file: Option<LoadedFile>,
+}
+
+/// A configuration file at the time of reading.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LoadedFile {
+    /// Its path.
+    pub(crate) path: PathBuf,
+    /// SHA-256 of its text, in hexadecimal.
+    pub(crate) sha256: String,
+}
+
+impl LoadedFile {
+    /// Makes the record of a file with this text.
+    pub(crate) fn new(path: &Path, text: &str) -> Self {
+        let sha256 = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { path: path.to_path_buf(), sha256 }
+    }
 }
 
 /// One thing that is wrong.
@@ -97,7 +117,8 @@ pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
             message: format!("{}: {message}", join(&key)),
         })
         .collect();
-    if problems.is_empty() { Ok(Loaded { config, sources }) } else { Err(ConfigError(problems)) }
+    let file = inputs.file.map(|(path, text)| LoadedFile::new(path, text));
+    if problems.is_empty() { Ok(Loaded { config, sources, file }) } else { Err(ConfigError(problems)) }
 }
 
 /// The source of a key, of the keys beneath it, or of the sections above it.

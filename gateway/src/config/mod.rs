@@ -8,6 +8,7 @@ pub(crate) mod bindings;
 pub(crate) mod channels;
 pub(crate) mod check;
 pub(crate) mod load;
+pub(crate) mod mcp;
 pub(crate) mod reload;
 pub(crate) mod source;
 pub(crate) mod stream;
@@ -15,9 +16,10 @@ pub(crate) mod stream;
 mod tests;
 pub(crate) mod unused;
 
-pub(crate) use agent::{Agent, Backend, Backends};
+pub(crate) use agent::{Agent, Backend, Backends, ClientFs};
 pub(crate) use bindings::{Binding, SessionMode};
 pub(crate) use channels::{Channels, DiscordAccount, Session};
+pub(crate) use mcp::{McpServer, McpTransport, Secret};
 pub(crate) use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;
@@ -66,6 +68,8 @@ pub(crate) struct Config {
     pub(crate) backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.
     pub(crate) agents: BTreeMap<AgentName, Agent>,
+    /// `[[mcp_servers]]`: MCP servers that every agent is given. Default: none.
+    pub(crate) mcp_servers: Vec<McpServer>,
     /// `permission.*`: what happens when an agent asks.
     pub(crate) permission: Permission,
     /// `limits.*`: caps and watchdogs (ours).
@@ -101,6 +105,8 @@ pub(crate) struct Acp {
     /// Variables of the gateway that every agent may see beside the usual ones; `NAME*` names all that begin so.
     /// Default: none. Source: "env allowlist passthrough".
     pub(crate) env_allow: Vec<String>,
+    /// Additional directories of every session: roots for its files and commands. Default: empty. Ours.
+    pub(crate) additional_directories: Vec<PathBuf>,
     /// Sessions that are in use at one time: closed ones do not count, nor those at rest or in error without a process.
     /// Default: 64. Source: `acp.maxConcurrentSessions`.
     pub(crate) max_concurrent_sessions: u64,
@@ -128,6 +134,7 @@ impl Default for Acp {
             default_cwd: None,
             workspace_roots: Vec::new(),
             env_allow: Vec::new(),
+            additional_directories: Vec::new(),
             max_concurrent_sessions: 64,
             max_concurrent_sessions_per_account: 0,
             stream: Stream::default(),
@@ -293,11 +300,14 @@ pub(crate) struct Limits {
     pub(crate) queue_runs_max: u64,
     /// Longest prompt. Default: 4 MiB.
     pub(crate) prompt_bytes_max: u64,
+    /// Longest turn of a session without a timeout of its own; then the agent is asked to stop. Default: 172800000, two days.
+    /// Source: timeout budgets.
+    pub(crate) turn_ms: u64,
     /// A turn without any update for this long is said to be silent. Default: 120000.
     pub(crate) turn_silent_ms: u64,
     /// A cancelled turn that the agent has not ended after this long loses its process. Default: 30000.
     pub(crate) cancel_stuck_ms: u64,
-    /// Connections to the local API at one time. Default: 128.
+    /// Connections to the local API at one time; three quarters of them may be event streams. Default: 128.
     pub(crate) connections_max: u64,
 }
 
@@ -306,6 +316,7 @@ impl Default for Limits {
         Self {
             queue_runs_max: 16,
             prompt_bytes_max: 4 * 1024 * 1024,
+            turn_ms: 48 * 3_600_000,
             turn_silent_ms: 120_000,
             cancel_stuck_ms: 30_000,
             connections_max: 128,

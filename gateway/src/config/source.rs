@@ -1,7 +1,7 @@
 //! Keys, where their values come from, and which keys there are.
 
 use super::channels::{Account, DiscordAccount};
-use super::{Agent, Binding, Config, unused};
+use super::{Agent, Binding, Config, McpServer, mcp, unused};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -78,9 +78,12 @@ pub(crate) enum Shape {
 /// The defaults cannot be written as JSON: a fault of this program.
 pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let mut root = shape(serde_json::to_value(Config::default())?);
-    let agent = shape(serde_json::to_value(Agent::default())?);
+    let mut agent = shape(serde_json::to_value(Agent::default())?);
+    let servers = Shape::List(Box::new(shape(serde_json::to_value(McpServer::default())?)));
+    agent.replace(&["mcp_servers"], servers.clone());
     let account = shape(serde_json::to_value(Account::default())?);
     let binding = shape(serde_json::to_value(Binding::default())?);
+    root.replace(&["mcp_servers"], servers);
     root.replace(&["bindings"], Shape::List(Box::new(binding)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
     let bot = shape(serde_json::to_value(DiscordAccount::default())?);
@@ -148,8 +151,8 @@ pub(crate) struct Shown {
     pub(crate) note: Option<String>,
 }
 
-/// Every value with its source, in the order of their keys. Values of `agents.NAME.env` are not shown: they
-/// may be secrets.
+/// Every value with its source, in the order of their keys. Values of `agents.NAME.env` and what reaches MCP servers
+/// are not shown: they may be secrets.
 ///
 /// # Errors
 /// The configuration cannot be written as JSON: a fault of this program.
@@ -185,11 +188,22 @@ fn flatten(
         }
         value => {
             let secret = path.len() > 3 && path[0] == "agents" && path[2] == "env";
+            let secret = secret || (mcp::is_secret(path) && !is_unset(&value));
             let value = if secret { Value::String("***".to_owned()) } else { value };
             let source = sources.get(path.as_slice()).cloned().unwrap_or(Source::Default);
             let key = join(path);
             let note = unused::note(&key);
             rows.push(Shown { key, value, source, note });
         }
+    }
+}
+
+/// Recognises `null` and empty lists and tables.
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }

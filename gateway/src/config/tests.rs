@@ -104,7 +104,17 @@ fn the_example_names_every_key() {
     });
     let binding = serde_json::to_value(super::Binding::default()).unwrap();
     let of_binding = binding.as_object().unwrap().keys().map(|key| vec![format!("bindings.0.{key}")]);
-    let keys: Vec<Vec<String>> = keys.into_iter().chain(of_account).chain(of_binding).collect();
+    let server = serde_json::to_value(super::McpServer::default()).unwrap();
+    let of_server = ["", "agents.mine."].into_iter().flat_map(|above| {
+        let keys = server.as_object().unwrap().keys();
+        // A program in one entry, a remote server in the next.
+        keys.map(move |key| {
+            let remote = ["type", "url", "headers"].contains(&key.as_str());
+            vec![format!("{above}mcp_servers.{}.{key}", u8::from(remote))]
+        })
+    });
+    let keys: Vec<Vec<String>> =
+        keys.into_iter().chain(of_account).chain(of_binding).chain(of_server).collect();
     assert!(keys.len() > 75, "{keys:?}");
     for key in keys {
         let key = key.join(".");
@@ -331,4 +341,28 @@ fn bindings_are_shown_with_their_lines() {
         (&of("bindings.0.account").value, &of("bindings.0.account").source),
         (&json!("*"), &Source::Default)
     );
+}
+
+#[test]
+fn views_of_the_configuration_hold_no_secret_of_mcp_servers() {
+    let text = r#"
+        [[mcp_servers]]
+        name = "one"
+        command = "mcp"
+        args = ["hidden-arg"]
+        env = { TOKEN = "hidden-env" }
+        [[agents.mine.mcp_servers]]
+        name = "two"
+        type = "http"
+        url = "https://h/hidden-path"
+        headers = { Authorization = "hidden-header" }
+    "#;
+    let loaded = file(text).unwrap();
+    let rows = shown(&loaded.config, &loaded.sources).unwrap();
+    let printed = format!("{loaded:?} {}", serde_json::to_string(&rows).unwrap());
+    assert!(!printed.contains("hidden-"), "{printed}");
+    for key in ["mcp_servers.0.command", "mcp_servers.0.env.TOKEN", "agents.mine.mcp_servers.0.url"] {
+        let row = rows.iter().find(|row| row.key == key).unwrap_or_else(|| panic!("{key}: {rows:?}"));
+        assert!(matches!(row.source, Source::File { .. }), "{row:?}");
+    }
 }

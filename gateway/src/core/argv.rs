@@ -1,4 +1,5 @@
 //! A command line as it may stand in a log.
+#![deny(clippy::indexing_slicing)]
 
 /// What stands where something was left out.
 const HIDDEN: &str = "***";

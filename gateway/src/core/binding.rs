@@ -5,6 +5,7 @@
 
 use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
+use crate::core::sanitize;
 use crate::core::session::SessionState;
 use crate::core::ttl::span;
 use crate::error::Failure;
@@ -189,14 +190,14 @@ pub(crate) fn with_window(
 
 /// What a conversation is told when it is bound (D1): who works here, where, under which ids, and for how long.
 pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
-    let name = session.label.as_deref().unwrap_or(session.agent.as_str());
+    let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
     let own = match &session.agent_session_id {
-        Some(id) => format!("agent's id {id}"),
+        Some(id) => format!("agent's id {}", sanitize::line(id, usize::MAX)),
         None => "agent's id with its first answer".to_owned(),
     };
     format!(
         "{name} works here now, in {}: session {}, {own}. What you type goes to it. {}",
-        session.cwd,
+        sanitize::line(&session.cwd, usize::MAX),
         session.session_key,
         lifetime(binding)
     )

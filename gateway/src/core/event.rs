@@ -3,7 +3,9 @@
 //! A row keeps the agent's JSON exactly as it came (`payload`), so that nothing a later reader may need is lost;
 //! [`EventKind`] says how to read it. What clients see is computed from rows by `core/view.rs`.
 
+use crate::core::rows::{ConversationRef, RunMode};
 use acp_shared::ids::{RunId, SessionKey};
+use serde_json::json;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
@@ -47,11 +49,16 @@ kinds! {
     Extension = "extension",
     /// An update that repeats old conversation while it is loaded (H10): never shown. Payload: the `update`.
     Replay = "replay",
-    /// The agent asks for a permission. Payload: `{"permission_id", "params": <as received>, "deadline_at_ms"?}`.
+    /// The agent asks for a permission, or the host asks before an effect. Payload: `{"permission_id", "params",
+    /// "deadline_at_ms"?}`; the params are as received, except that their tool call is completed with what an earlier
+    /// update of the same call said.
     Permission = "permission",
     /// A permission was settled. Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`:
     /// the name of a person, or what settled it without one (`policy`, `deadline` …).
     PermissionSettled = "permission_settled",
+    /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload: `{"request_id", "effect",
+    /// "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
+    HostRequest = "host_request",
     /// Something happened to the session or its agent. Payload: `{"status", "text", …}`.
     Status = "status",
     /// Output of the agent is missing here (H7). Payload: `{"text"}`.
@@ -92,4 +99,20 @@ pub(crate) struct EventRow {
     pub(crate) payload: String,
     /// When it was committed, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
+}
+
+/// The payload of a `prompt` row. A prompt of a conversation names it: only there an answer is told as its own.
+pub(crate) fn prompt_payload(
+    text: &str,
+    mode: RunMode,
+    author: &str,
+    asked_in: Option<&ConversationRef>,
+) -> String {
+    let mut payload = json!({ "text": text, "mode": mode, "author": author });
+    if let Some(at) = asked_in {
+        payload["asked_in"] = json!({
+            "channel": at.channel, "account_id": at.account_id, "conversation_id": at.conversation_id,
+        });
+    }
+    payload.to_string()
 }

@@ -3,6 +3,7 @@
 //!
 //! Nothing here interprets a number, sorts a key or drops a duplicate. Where one name occurs twice, the last one
 //! counts, as in every common JSON reader. Ids are raw too: `0`, `"0"` and `null` are three ids.
+#![deny(clippy::indexing_slicing)]
 
 use crate::core::link::RpcError;
 use serde::Deserializer as _;
@@ -23,6 +24,11 @@ pub(crate) const CANCELLED: i64 = -32800;
 pub(crate) const AUTH_REQUIRED: i64 = -32000;
 /// ACP: no such session or resource.
 pub(crate) const NOT_FOUND: i64 = -32002;
+/// The client refuses to carry out an effect: in JSON-RPC's range for implementations, and not one of ACP's.
+pub(crate) const REFUSED: i64 = -32003;
+
+/// "Limit exceeded", as EIP-1474 numbers server errors.
+pub(crate) const LIMIT_REACHED: i64 = -32005;
 
 /// The members of one JSON object in their order, values as raw text, borrowed from the object's own text.
 #[derive(Debug, Clone)]
@@ -167,9 +173,6 @@ pub(crate) enum Message<'a> {
 /// Why a line is no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// Bytes that are no text.
-    #[error("not UTF-8")]
-    NotUtf8,
     /// Text that is no JSON.
     #[error("not JSON")]
     NotJson,
@@ -188,9 +191,8 @@ impl<'a> Message<'a> {
     /// Reads one line.
     ///
     /// # Errors
-    /// [`Malformed`]; nothing is repaired.
-    pub(crate) fn read(line: &'a [u8]) -> Result<Self, Malformed> {
-        let text = std::str::from_utf8(line).map_err(|_| Malformed::NotUtf8)?;
+    /// [`Malformed`]; nothing is repaired here (see [`crate::core::intake`]).
+    pub(crate) fn read(text: &'a str) -> Result<Self, Malformed> {
         let members = Members::parse(text).map_err(|_| what_else(text))?;
         Self::of(&members)
     }

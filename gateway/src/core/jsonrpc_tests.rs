@@ -40,9 +40,8 @@ fn messages_are_told_apart() {
         ("Loading model…", Err(Malformed::NotJson)),
     ];
     for (line, want) in table {
-        assert_eq!(Message::read(line.as_bytes()), want, "{line}");
+        assert_eq!(Message::read(line), want, "{line}");
     }
-    assert_eq!(Message::read(b"{\"method\":\"\xff\"}"), Err(Malformed::NotUtf8));
 }
 
 #[test]
@@ -66,13 +65,13 @@ fn members_keep_order_duplicates_and_spelling() {
 #[test]
 fn a_deep_message_is_no_danger() {
     let deep = format!("{{\"method\":\"a\",\"params\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(Message::read(deep.as_bytes()), Ok(Message::Notification { .. })));
+    assert!(matches!(Message::read(&deep), Ok(Message::Notification { .. })));
 }
 
 #[test]
 fn what_is_sent_is_one_line_and_reads_back() {
-    let line = super::request("new:1", "session/new", r#"{"cwd":"/"}"#);
-    let body = line.strip_suffix(b"\n").unwrap();
+    let line = String::from_utf8(super::request("new:1", "session/new", r#"{"cwd":"/"}"#)).unwrap();
+    let body = line.strip_suffix('\n').unwrap();
     assert_eq!(Message::read(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
     let answers = [
         (Ok("{\n\"a\":1}".to_owned()), "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{ \"a\":1}}\n"),
@@ -136,13 +135,8 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Message::read(&bytes);
-    }
-
-    #[test]
     fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
-        let _ = Message::read(text.as_bytes());
+        let _ = Message::read(&text);
         if let Ok(members) = Members::parse(&text) {
             prop_assert_eq!(members.rewritten(&[]), text);
         }

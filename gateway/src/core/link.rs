@@ -5,6 +5,8 @@
 //! to which it has read. A gateway that was killed rebuilds the machine from that text, reads on from that
 //! offset, and is the same machine: that is how output is exactly-once across a crash.
 
+use crate::config::{ClientFs, McpServer};
+use crate::core::agent_settings::Report;
 use crate::core::event::NewEvent;
 use crate::error::Failure;
 use acp_shared::ids::{LeaseId, RunId};
@@ -24,13 +26,17 @@ pub(crate) trait Link: Send {
     fn answer(&mut self, answer: &Answer) -> Vec<LinkStep>;
     /// Asks the agent to stop the running turn. Touches no process. The turn still ends by [`LinkStep::TurnDone`].
     fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep>;
-    /// Changes a session option while ready; the result comes as an event.
+    /// Changes a session option; the agent's answer comes as [`LinkStep::OptionAnswered`].
     fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep>;
     /// The session is closed: a last word to the agent where the protocol has one (`session/delete` for
     /// [`Goodbye::Discard`], else `session/close`). Its answer comes as [`LinkStep::Farewell`].
     fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep>;
     /// Whether the agent can be asked to forget the conversation now.
     fn can_discard(&self) -> bool;
+    /// Flushes output that was held back; called once at the end of the agent's output.
+    fn ended(&mut self) -> Vec<LinkStep> {
+        Vec::new()
+    }
     /// A harmless question to an idle agent; its answer, of whatever kind, comes as [`LinkStep::Alive`].
     fn probe(&mut self) -> Vec<LinkStep>;
     /// Whether the running turn can be steered.
@@ -48,12 +54,20 @@ pub(crate) struct EnsureSession {
     pub(crate) cwd: String,
     /// The agent's own id of the conversation to go on with; `None` starts a new one.
     pub(crate) resume: Option<String>,
-    /// Mode to set once the session is open, from the agent's preset (so that it asks).
+    /// Mode to set after opening: the person's choice, otherwise the asking mode.
     pub(crate) mode: Option<String>,
+    /// Asking mode, set after a refusal of `mode`.
+    pub(crate) asking_mode: Option<String>,
+    /// True for an agent with questions in every mode except known self-approving ones.
+    pub(crate) asks: bool,
     /// Config options to set once the session is open: id and value.
     pub(crate) options: Vec<(String, String)>,
-    /// Whether the agent may be offered `fs/*`.
-    pub(crate) offer_fs: bool,
+    /// MCP servers for the agent; those with a transport unknown to the agent are left out.
+    pub(crate) mcp_servers: Vec<McpServer>,
+    /// Additional absolute directories of the session.
+    pub(crate) additional_directories: Vec<String>,
+    /// File requests offered to the agent.
+    pub(crate) client_fs: ClientFs,
     /// Whether the agent may be offered `terminal/*`.
     pub(crate) offer_terminal: bool,
 }
@@ -95,6 +109,15 @@ pub(crate) enum SetOption {
     },
 }
 
+impl std::fmt::Display for SetOption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Mode(mode) => write!(f, "mode \"{mode}\""),
+            Self::Config { id, value } => write!(f, "option \"{id}\" = \"{value}\""),
+        }
+    }
+}
+
 /// What the link wants; steps are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkStep {
@@ -116,6 +139,19 @@ pub(crate) enum LinkStep {
         /// `agentInfo` and abilities as received, JSON text, for `sessions show`.
         agent_info: String,
     },
+    /// The agent answered a change of a mode or an option.
+    OptionAnswered {
+        /// The change.
+        option: SetOption,
+        /// True for a person's request; false for a preset or a stored setting.
+        is_own: bool,
+        /// True when the agent took the change.
+        is_taken: bool,
+        /// The agent's answer as a sentence for people.
+        text: String,
+    },
+    /// The agent reported its modes, models or config options.
+    Reported(Report),
     /// The session could not be opened, or the agent broke the protocol: the process is of no use.
     Failed(Failure),
     /// The turn ended with an answer. Comes after everything the agent said in it.
@@ -148,12 +184,47 @@ pub(crate) enum LinkStep {
         /// Offset that names the request.
         at: u64,
     },
+    /// Certainty of questions in the agent's present mode.
+    Asking(Asking),
     /// An answer to a probe.
     Alive,
     /// The agent answered the last word: nothing more is expected of it.
     Farewell,
     /// Worth a line in the log: something odd that was tolerated.
     Note(String),
+    /// Count a defective line of the agent in the metrics.
+    LineFault(LineFault),
+}
+
+/// Defect of one line of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineFault {
+    /// Parts were replaced to make the line valid.
+    Repaired,
+    /// Not a message; skipped.
+    Malformed,
+}
+
+impl LineFault {
+    /// The label of its metric.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Repaired => "repaired",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+/// Certainty that an agent asks before acting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Asking {
+    /// Ensured by mode, preset or configuration.
+    Ensured,
+    /// Not ensured: no asking mode is known, or none could be set.
+    Unknown,
+    /// Excluded: the present mode approves without questions.
+    Never,
 }
 
 /// What an outbox row means.
@@ -282,6 +353,8 @@ pub(crate) struct Answer {
     pub(crate) at: u64,
     /// The JSON-RPC result as JSON text, or the error.
     pub(crate) outcome: Result<String, RpcError>,
+    /// True when the answer refuses a permission, which lets the agent end its turn as cancelled.
+    pub(crate) is_rejection: bool,
 }
 
 /// A JSON-RPC error towards the agent.

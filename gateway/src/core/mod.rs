@@ -2,6 +2,7 @@
 //! fresh ids come in as arguments, decisions go out as values.
 
 pub(crate) mod actor;
+pub(crate) mod agent_settings;
 pub(crate) mod argv;
 pub(crate) mod binding;
 pub(crate) mod card;
@@ -10,11 +11,15 @@ pub(crate) mod configured;
 pub(crate) mod effect;
 pub(crate) mod event;
 pub(crate) mod files;
+pub(crate) mod host;
+pub(crate) mod intake;
 pub(crate) mod jsonrpc;
 pub(crate) mod lines;
 pub(crate) mod link;
+pub(crate) mod mcp;
 pub(crate) mod moves;
 pub(crate) mod options;
+pub(crate) mod paths;
 pub(crate) mod permission;
 pub(crate) mod policy;
 pub(crate) mod preset;
@@ -24,6 +29,7 @@ pub(crate) mod request;
 pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod run;
+pub(crate) mod sanitize;
 pub(crate) mod session;
 pub(crate) mod split;
 pub(crate) mod told;

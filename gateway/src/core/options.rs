@@ -1,6 +1,8 @@
 //! Settings of one session that a person may change, and their limits. They are kept in the session's row and
 //! applied again whenever its agent is started. Source: openclaw.md §1.2 "Runtime option limits".
 
+use crate::core::agent_settings::MODEL_OPTION;
+use crate::core::host::Grants;
 use crate::core::link::SetOption;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionOptions};
 use crate::error::Failure;
@@ -23,8 +25,6 @@ const VALUE_CHARS_MAX: usize = 512;
 const CONFIG_MAX: usize = 32;
 /// Longest label of a session, in characters.
 const LABEL_CHARS_MAX: usize = 100;
-/// The agent's config option that a model is set with.
-const MODEL_OPTION: &str = "model";
 
 /// One change of a session's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +129,15 @@ impl Setting {
         }
     }
 
+    /// The setting that a change of the agent's own belongs to.
+    fn of_agent(option: &SetOption) -> Self {
+        match option.clone() {
+            SetOption::Mode(mode) => Self::Mode(mode),
+            SetOption::Config { id, value } if id == MODEL_OPTION => Self::Model(value),
+            SetOption::Config { id, value } => Self::Config { id, value },
+        }
+    }
+
     /// What a running agent is told of it; nothing for what only concerns the gateway.
     pub(crate) fn for_agent(&self) -> Option<SetOption> {
         match self {
@@ -155,17 +164,47 @@ impl SessionOptions {
     /// Takes a change over, except for the working directory, which is not one of these.
     pub(crate) fn take(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
         match setting {
-            Setting::Mode(mode) => self.mode_id = Some(mode.clone()),
+            Setting::Mode(mode) => {
+                self.mode_id = Some(mode.clone());
+                self.grants = Grants::default();
+            }
             Setting::Model(model) => self.model = Some(model.clone()),
             Setting::Cwd(_) => {}
-            Setting::Permission(mode) => self.permission = *mode,
+            Setting::Permission(mode) => {
+                self.permission = *mode;
+                self.grants = Grants::default();
+            }
             Setting::NonInteractive(policy) => self.non_interactive = *policy,
             Setting::TimeoutS(seconds) => self.timeout_s = (*seconds > 0).then_some(*seconds),
             Setting::Config { id, value } => match self.config.iter_mut().find(|(have, _)| have == id) {
                 Some((_, old)) => old.clone_from(value),
                 None => self.config.push((id.clone(), value.clone())),
             },
-            Setting::Defaults => *self = Self::new(defaults.0, defaults.1),
+            // Servers and directories are given at the spawn, as the working directory is.
+            Setting::Defaults => {
+                *self = Self {
+                    agent: std::mem::take(&mut self.agent),
+                    mcp_servers: std::mem::take(&mut self.mcp_servers),
+                    additional_directories: std::mem::take(&mut self.additional_directories),
+                    ..Self::new(defaults.0, defaults.1)
+                };
+            }
+        }
+    }
+
+    /// Keeps a change that the agent took.
+    pub(crate) fn keep(&mut self, option: &SetOption) {
+        let (permission, non_interactive) = (self.permission, self.non_interactive);
+        self.take(&Setting::of_agent(option), (permission, non_interactive));
+    }
+
+    /// Forgets a change that the agent refused.
+    pub(crate) fn drop_refused(&mut self, option: &SetOption) {
+        match Setting::of_agent(option) {
+            Setting::Mode(mode) if self.mode_id.as_ref() == Some(&mode) => self.mode_id = None,
+            Setting::Model(model) if self.model.as_ref() == Some(&model) => self.model = None,
+            Setting::Config { id, value } => self.config.retain(|pair| *pair != (id.clone(), value.clone())),
+            _ => {}
         }
     }
 
@@ -268,12 +307,35 @@ mod tests {
             model: Some("big".to_owned()),
             timeout_s: Some(60),
             config: vec![("effort".to_owned(), "high".to_owned())],
+            ..options()
         };
         assert_eq!(now, want);
+        now.additional_directories = vec!["/more".to_owned()];
         now.take(&Setting::TimeoutS(0), defaults);
         assert_eq!(now.timeout_s, None);
         now.take(&Setting::Defaults, defaults);
-        assert_eq!(now, SessionOptions::new(defaults.0, defaults.1));
+        let given = SessionOptions::new(defaults.0, defaults.1);
+        assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..given });
+    }
+
+    #[test]
+    fn changes_are_kept_when_taken_and_forgotten_when_refused() {
+        let effort = |value: &str| SetOption::Config { id: "effort".to_owned(), value: value.to_owned() };
+        let model = SetOption::Config { id: "model".to_owned(), value: "big".to_owned() };
+        let mode = SetOption::Mode("plan".to_owned());
+        let mut now = options();
+        for change in [&mode, &model, &effort("low")] {
+            now.keep(change);
+        }
+        let kept = (now.mode_id.as_deref(), now.model.as_deref(), now.config.len());
+        assert_eq!(kept, (Some("plan"), Some("big"), 1));
+        now.drop_refused(&effort("high"));
+        now.drop_refused(&SetOption::Mode("ask".to_owned()));
+        assert_eq!((now.mode_id.is_some(), now.config.len()), (true, 1), "another value was refused");
+        for change in [mode, model, effort("low")] {
+            now.drop_refused(&change);
+        }
+        assert_eq!(now, options());
     }
 
     #[test]

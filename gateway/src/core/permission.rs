@@ -3,10 +3,12 @@
 //! Options are chosen by their kind and never by their name or id, which differ from agent to agent. What fits
 //! no rule is refused or asked, never allowed. Nothing lasting ("always") is chosen for a person who was not
 //! asked, except by the two modes that say so.
+#![deny(clippy::indexing_slicing)]
 
 use crate::core::link::PermissionOption;
 use crate::core::project::nonce_of;
 use crate::core::rows::{NonInteractive, PermissionMode};
+use crate::core::sanitize;
 use acp_shared::ids::LeaseId;
 
 /// The detail of a refusal of an answer: no question waits for it.
@@ -77,6 +79,29 @@ pub(crate) fn decide(
             (false, NonInteractive::Fail) => Decision::FailRun,
         },
     }
+}
+
+/// Words for an option's kind; `None` for a kind that is not ACP's.
+pub(crate) fn kind_words(kind: &str) -> Option<&'static str> {
+    match kind {
+        "allow_once" => Some("allow once"),
+        "allow_always" => Some("allow always"),
+        "reject_once" => Some("reject once"),
+        "reject_always" => Some("reject always"),
+        _ => None,
+    }
+}
+
+/// Note behind an option's name with the words for its kind. Empty for a name that begins with the same verb and gives
+/// the same duration.
+pub(crate) fn kind_note(name: &str, kind: &str) -> String {
+    let Some(words) = kind_words(kind) else { return String::new() };
+    let name = sanitize::line(name.trim(), usize::MAX).to_ascii_lowercase();
+    let verb = words.split(' ').next().unwrap_or_default();
+    let is_lasting = name.contains("always") || name.contains("from now on");
+    let is_said = (name.starts_with(verb) || name == format!("always {verb}"))
+        && is_lasting == words.ends_with("always");
+    if is_said { String::new() } else { format!(" ({words})") }
 }
 
 /// The option that refuses, if the agent offers one.
@@ -210,6 +235,27 @@ mod tests {
             (PermissionMode::Ask, fail, false, Some("read"), Decision::FailRun),
         ] {
             assert_eq!(decide(mode, non_interactive, interactive, &all, tool), want, "{mode:?} {tool:?}");
+        }
+    }
+
+    #[test]
+    fn an_option_says_what_it_does_whatever_it_is_called() {
+        for (name, kind, want) in [
+            ("Allow once", "allow_once", ""),
+            ("Allow", "allow_once", ""),
+            ("Allow from now on", "allow_always", ""),
+            ("Always allow", "allow_always", ""),
+            ("Allow", "allow_always", " (allow always)"),
+            ("Allow always", "allow_once", " (allow once)"),
+            ("Yes", "allow_once", " (allow once)"),
+            ("Reject", "allow_always", " (allow always)"),
+            ("reject", "reject_once", ""),
+            ("Reject once", "reject_once", ""),
+            ("No", "reject_once", " (reject once)"),
+            ("No", "reject_always", " (reject always)"),
+            ("Maybe", "maybe", ""),
+        ] {
+            assert_eq!(kind_note(name, kind), want, "{name} {kind}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! What is known of each agent, as data: how it is started, how it is made to ask, how long it takes to go.
 //! One table; the code that uses it has no branch on an agent's name.
 
+use crate::config::ClientFs;
+
 /// What is known of one agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preset {
@@ -14,10 +16,14 @@ pub(crate) struct Preset {
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// The session mode in which it asks before it acts.
     pub(crate) asking_mode: Option<&'static str>,
+    /// True for an agent that asks without an asking mode, through the environment above.
+    pub(crate) asks: bool,
     /// Session modes in which it approves by itself.
     pub(crate) self_approving_modes: &'static [&'static str],
     /// Config options to set when a session opens: id and value.
     pub(crate) config: &'static [(&'static str, &'static str)],
+    /// File requests that it is offered.
+    pub(crate) client_fs: ClientFs,
     /// How long it may take to end after end of file on its stdin, in milliseconds.
     pub(crate) eof_ms: u64,
     /// How long it may take to end after SIGTERM, in milliseconds.
@@ -39,8 +45,10 @@ pub(crate) const DEFAULT: Preset = Preset {
     commands: &[],
     env: &[],
     asking_mode: None,
+    asks: false,
     self_approving_modes: &[],
     config: &[],
+    client_fs: ClientFs::Both,
     eof_ms: 2_000,
     term_ms: 3_000,
     init_ms: 60_000,
@@ -55,7 +63,9 @@ const VENDOR: &str = "see the vendor's page";
 
 /// Session modes that approve by themselves, whatever the agent.
 const UNMISTAKABLE: &[&str] = &[
+    "accept-edits",
     "acceptEdits",
+    "auto-approve",
     "auto",
     "auto-edit",
     "autoEdit",
@@ -99,6 +109,8 @@ pub(crate) const PRESETS: &[Preset] = &[
         env: &[("GEMINI_CLI_NO_RELAUNCH", "true")],
         asking_mode: Some("default"),
         self_approving_modes: &["autoEdit", "auto_edit", "yolo"],
+        // Before each write it reads the file, and an error of `fs/read_text_file` about a missing one ends the write.
+        client_fs: ClientFs::Write,
         // It does not go on SIGTERM at all while it is idle: no use in waiting long.
         eof_ms: 2_000,
         term_ms: 1_000,
@@ -123,6 +135,7 @@ pub(crate) const PRESETS: &[Preset] = &[
         commands: &[&["opencode", "acp"], &["npx", "-y", "opencode-ai", "acp"]],
         // Out of the box it edits and runs commands without asking.
         env: &[("OPENCODE_PERMISSION", r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#)],
+        asks: true,
         install: "npm install -g opencode-ai",
         ..DEFAULT
     },
@@ -140,6 +153,8 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "kimi",
         title: "Kimi Code",
         commands: &[&["kimi", "acp"]],
+        asking_mode: Some("default"),
+        self_approving_modes: &["auto", "yolo"],
         install: "npm install -g @moonshot-ai/kimi-code (Node 22.19 or newer)",
         ..DEFAULT
     },
@@ -168,6 +183,8 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "auggie",
         title: "Auggie",
         commands: &[&["auggie", "--acp"], &["npx", "-y", "@augmentcode/auggie", "--acp"]],
+        // Its modes are `default`, which acts unasked, and `ask`, which does not act at all.
+        self_approving_modes: &["default"],
         install: "npm install -g @augmentcode/auggie",
         ..DEFAULT
     },
@@ -175,6 +192,8 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "qoder",
         title: "Qoder CLI",
         commands: &[&["qodercli", "--acp"], &["npx", "-y", "@qoder-ai/qodercli", "--acp"]],
+        asking_mode: Some("default"),
+        self_approving_modes: &["acceptEdits", "auto", "yolo"],
         install: "npm install -g @qoder-ai/qodercli",
         ..DEFAULT
     },
@@ -206,6 +225,9 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "vibe",
         title: "Mistral Vibe",
         commands: &[&["vibe-acp"], &["uvx", "--from", "mistral-vibe", "vibe-acp"]],
+        // Its own default is to edit files unasked.
+        asking_mode: Some("ask"),
+        self_approving_modes: &["accept-edits", "smart-approve", "auto-approve"],
         install: "uv tool install mistral-vibe (Python 3.12 or newer)",
         ..DEFAULT
     },
@@ -333,6 +355,9 @@ mod tests {
             ("codex", Some("read-only"), 2_500, None),
             ("claude", Some("default"), 10_000, None),
             ("goose", Some("approve"), 2_000, Some(("GOOSE_MODE", "approve"))),
+            ("vibe", Some("ask"), 2_000, None),
+            ("kimi", Some("default"), 2_000, None),
+            ("qoder", Some("default"), 2_000, None),
         ] {
             let preset = find(name).copied().unwrap_or(DEFAULT);
             assert_eq!(
@@ -353,6 +378,11 @@ mod tests {
             ("", "default", false),
             ("Goose", "smart_approve", true),
             ("goose", "approve", false),
+            ("vibe", "accept-edits", true),
+            ("mistral-vibe", "smart-approve", true),
+            ("vibe", "ask", false),
+            ("kimi-code", "default", false),
+            ("auggie", "default", true),
         ] {
             assert_eq!(approves_by_itself(agent, mode), want, "{agent} {mode}");
         }

@@ -20,18 +20,20 @@ pub(crate) mod tag;
 pub(crate) use actions::Asks;
 pub(crate) use body::Body;
 pub(crate) use digest::RunDigest;
+pub(crate) use excerpt::{excerpt, subject};
 pub(crate) use files::{File, FileRef};
 pub(crate) use names::{quoted, unmarked};
 pub(crate) use style::{Shows, Style, Styles};
 
 use crate::core::event::{EventKind, EventRow};
+use crate::core::paths::hide_paths;
 use crate::core::rows::RunMode;
+use crate::core::sanitize;
 use crate::core::split::Limit;
 use crate::core::told::step;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
 use files::{Piece, lay_out};
-use lines::one_line;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -44,11 +46,20 @@ const PARTS_MAX: u32 = 100_000;
 /// From this number on parts are said late, about a message that has long been delivered ([`unchanged`]): the one kind that is
 /// on its way behind its conversation's checkpoint.
 pub(crate) const LATE_FROM: u32 = 2 * PARTS_MAX;
+/// Placeholder for a row with an unreadable payload.
+const UNREADABLE: &str = "(Something of this session cannot be shown here: its record cannot be read.)";
 /// States that are seen by what follows them, and not said.
 pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// States of the agent, and of the binding, that are said also where hardly anything is.
-pub(crate) const OWED: [&str; 6] =
-    ["agent_failed", "agent_away", "agent_waits", "approves_by_itself", "cancel_stuck", "unbound"];
+pub(crate) const OWED: [&str; 7] = [
+    "asking_not_ensured",
+    "agent_failed",
+    "agent_away",
+    "agent_waits",
+    "approves_by_itself",
+    "cancel_stuck",
+    "unbound",
+];
 /// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
 pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Permission,
@@ -60,13 +71,14 @@ pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Closed,
 ];
 /// The kinds of rows that the final message of their run is made of.
-pub(crate) const DIGESTED: [EventKind; 6] = [
+pub(crate) const DIGESTED: [EventKind; 7] = [
     EventKind::AgentMessage,
     EventKind::AgentThought,
     EventKind::ToolCall,
     EventKind::ToolCallUpdate,
     EventKind::Plan,
     EventKind::Update,
+    EventKind::HostRequest,
 ];
 
 /// What a part is, for channels that show kinds differently.
@@ -337,9 +349,16 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
         }
     };
     let is_left_out = style.is_quiet() && kind == PartKind::Notice && !is_owed(event.kind, &payload);
+    let heading = run.filter(|_| kind == PartKind::Final).and_then(|run| run.heading(style.shows.markdown));
+    let body = match heading {
+        Some(heading) if body.is_empty() => heading,
+        Some(heading) => format!("{heading}\n\n{body}"),
+        None => body,
+    };
     let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
     let small = if style.shows.markdown { question::SMALL } else { "" };
     let end = joined(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));
+    let (body, end) = (sanitize::text(&body).into_owned(), sanitize::text(&end).into_owned());
     (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
 }
 
@@ -355,6 +374,9 @@ fn is_owed(kind: EventKind, payload: &Value) -> bool {
 
 /// What is said about a row that ends no run.
 fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
+    if payload.is_null() && SHOWN.contains(&event.kind) {
+        return Some((PartKind::Error, format!("{UNREADABLE} (event {})", event.session_seq)));
+    }
     match event.kind {
         EventKind::Permission => {
             let by_policy =
@@ -367,7 +389,7 @@ fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -
         EventKind::Status => {
             let quiet = payload["status"].as_str().is_some_and(|status| QUIET.contains(&status));
             let text = payload["text"].as_str().unwrap_or_default();
-            (!quiet && !text.is_empty()).then(|| (PartKind::Notice, text.to_owned()))
+            (!quiet && !text.is_empty()).then(|| (PartKind::Notice, hide_paths(text)))
         }
         EventKind::Gap => {
             let text = payload["text"].as_str().unwrap_or_default();
@@ -390,6 +412,7 @@ fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -
         | EventKind::ToolCallUpdate
         | EventKind::Plan
         | EventKind::Update
+        | EventKind::HostRequest
         | EventKind::Extension
         | EventKind::Replay => None,
     }
@@ -430,13 +453,13 @@ fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<St
 fn failed(payload: &Value) -> String {
     let code = payload["code"].as_str().unwrap_or_default();
     let advice = Code::parse(code).map_or("", Code::text);
-    let message = payload["message"].as_str().unwrap_or_default().trim();
+    let message = hide_paths(payload["message"].as_str().unwrap_or_default().trim());
     let mut text =
         format!("The turn failed ({}): ", if code.is_empty() { Code::TurnFailed.as_str() } else { code });
     if message.is_empty() {
         text.push_str(advice);
     } else {
-        text.push_str(message);
+        text.push_str(&message);
         if !message.contains(advice) {
             text.push(' ');
             text.push_str(advice);
@@ -462,10 +485,10 @@ fn joined(body: String, ending: Option<String>) -> String {
 
 /// The start of a title, a name or a reason, on one line.
 fn short(text: &str) -> String {
-    one_line(text, TITLE_CHARS_MAX)
+    sanitize::line(text, TITLE_CHARS_MAX)
 }
 
-/// A payload; what is not JSON reads as null, which says nothing.
+/// A payload; what is not JSON reads as null, which is shown as [`UNREADABLE`].
 fn parse(payload: &str) -> Value {
     serde_json::from_str(payload).unwrap_or(Value::Null)
 }

@@ -1,6 +1,7 @@
 //! What surfaces ask of sessions, and what they are answered: plain values, shared by the manager, the API and
 //! the actors.
 
+use crate::config::McpServer;
 use crate::core::binding::Placement;
 use crate::core::files::File;
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
@@ -38,6 +39,12 @@ pub(crate) struct SpawnRequest {
     /// The session that spawns this one, and owns it then; `None` when a person does.
     #[serde(default)]
     pub(crate) spawned_by: Option<SessionKey>,
+    /// MCP servers of this session, before those of configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mcp_servers: Vec<McpServer>,
+    /// Additional directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) additional_directories: Vec<String>,
     /// What the configuration says beyond that, when it makes the session; nobody else may.
     #[serde(skip)]
     pub(crate) configured: Option<Configured>,
@@ -97,6 +104,9 @@ pub(crate) struct PromptRequest {
     pub(crate) files: Vec<File>,
     /// The channel message it came from.
     pub(crate) requester_message_id: Option<String>,
+    /// The conversation that it came from; its answer belongs there.
+    #[serde(skip)]
+    pub(crate) asked_in: Option<Box<ConversationRef>>,
     /// Start a new conversation with the agent first, when the old one cannot be gone on with.
     pub(crate) new_conversation: bool,
 }
@@ -157,4 +167,16 @@ pub(crate) struct SessionNow {
     /// After a close with `discard`: whether the agent was asked to forget the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) discarded: Option<bool>,
+    /// After a change of one of the agent's own settings: the result of that change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) setting: Option<SettingResult>,
+}
+
+/// The result of changing one of the agent's own settings. A refusal by the agent is an error instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SettingResult {
+    /// True when the agent took the change; false when no agent runs and the next start asks for it.
+    pub(crate) is_applied: bool,
+    /// The same as a sentence for people.
+    pub(crate) text: String,
 }

@@ -1,7 +1,11 @@
 //! The control plane's rows as values: what the store reads and writes, and what actors hold in memory.
 
+use crate::config::McpServer;
 pub(crate) use crate::config::{NonInteractive, PermissionMode, SessionMode};
-use crate::core::link::{Ask, Meaning};
+use crate::core::agent_settings::AgentSettings;
+use crate::core::host::Grants;
+use crate::core::link::{Ask, Asking, Meaning};
+use crate::core::project::subject;
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
@@ -27,12 +31,39 @@ pub(crate) struct SessionOptions {
     pub(crate) timeout_s: Option<u64>,
     /// ACP config options to set: id and value.
     pub(crate) config: Vec<(String, String)>,
+    /// The agent's own view of its settings.
+    #[serde(default)]
+    pub(crate) agent: AgentSettings,
+    /// Effects of the host allowed in advance. A change of permission mode or session mode clears them.
+    #[serde(default, skip_serializing_if = "Grants::is_empty")]
+    pub(crate) grants: Grants,
+    /// MCP servers given at the spawn; they replace configured ones of the same name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mcp_servers: Vec<McpServer>,
+    /// Additional directories given at the spawn, canonical.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) additional_directories: Vec<String>,
+    /// Certainty of the agent's questions as of the last start; `None` before the first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asking: Option<Asking>,
 }
 
 impl SessionOptions {
     /// Nothing but how permissions are dealt with.
-    pub(crate) const fn new(permission: PermissionMode, non_interactive: NonInteractive) -> Self {
-        Self { permission, non_interactive, mode_id: None, model: None, timeout_s: None, config: Vec::new() }
+    pub(crate) fn new(permission: PermissionMode, non_interactive: NonInteractive) -> Self {
+        Self {
+            permission,
+            non_interactive,
+            mode_id: None,
+            model: None,
+            timeout_s: None,
+            config: Vec::new(),
+            agent: AgentSettings::new(),
+            grants: Grants::default(),
+            mcp_servers: Vec::new(),
+            additional_directories: Vec::new(),
+            asking: None,
+        }
     }
 }
 
@@ -127,7 +158,7 @@ pub(crate) struct RunRow {
     pub(crate) stop_reason: Option<String>,
     /// `usage` of the result as received, JSON text.
     pub(crate) usage: Option<String>,
-    /// Why it failed.
+    /// Reason of the failure.
     pub(crate) error: Option<Failure>,
     /// Milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
@@ -315,6 +346,17 @@ impl PermissionRow {
     /// The name that clients use: lease and offset.
     pub(crate) fn permission_id(&self) -> String {
         format!("{}:{}", self.lease_id, self.ask.at)
+    }
+
+    /// Tool call of the question as ACP's JSON; null where there is none.
+    pub(crate) fn tool_call(&self) -> serde_json::Value {
+        let params: Option<serde_json::Value> = serde_json::from_str(&self.ask.params).ok();
+        params.and_then(|mut params| Some(params.get_mut("toolCall")?.take())).unwrap_or_default()
+    }
+
+    /// One line about the tool call: command, changed files or input.
+    pub(crate) fn subject(&self) -> Option<String> {
+        subject(&self.tool_call())
     }
 }
 

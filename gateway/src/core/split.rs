@@ -4,6 +4,7 @@
 //! in the next one; what is added counts against the limit. Cuts are looked for between paragraphs, then between
 //! lines, and inside a line only when the line alone is too long: then after a word, or else between what people
 //! see as characters, and never behind a backslash or inside an escape sequence. The same text gives the same parts.
+#![deny(clippy::indexing_slicing)]
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};

@@ -2,12 +2,13 @@
 //! where that is put together, for every code. What happened comes with the failure (the code's own text, unless there
 //! is a better one); internal detail is in the log. Source: seed 000 "Error contract".
 
+use crate::core::paths::hide_paths;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 
 /// A failure as a conversation sees it.
 pub(crate) fn told(failure: &Failure) -> String {
-    let message = failure.message.trim_end();
+    let message = hide_paths(failure.message.trim_end());
     let code =
         if message.contains(failure.code.as_str()) { String::new() } else { format!(" ({})", failure.code) };
     format!("{message}{code}\nNext: {}", next(failure))
@@ -35,8 +36,13 @@ pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
             "NOT_APPROVER" => {
                 "ask one of them to answer; whoever runs this gateway can name you in approver_users or approver_roles."
             }
+            "OPTION_REFUSED" => "/acp status lists what the agent offers.",
+            "OPTION_UNANSWERED" => "/acp status shows what the agent is set to.",
             "PERMISSION_NOT_PENDING" => "/acp permissions lists what waits.",
             "SANDBOXED" => "ask a person to start it.",
+            "SESSION_BACKEND" => {
+                "/acp spawn starts a session with a backend that is there; /acp close ends this one."
+            }
             "STORE_DAMAGED" | "STORE_UNREADABLE" => {
                 "ask whoever runs this gateway to repair the database; `acp-gateway doctor` names what stands still."
             }
@@ -95,15 +101,18 @@ mod tests {
     use super::*;
     use crate::core::command::{Command, parse};
 
-    const DETAILS: [&str; 9] = [
+    const DETAILS: [&str; 12] = [
         "ACCOUNT_DEAF",
         "BINDING_EXPIRED",
         "BINDING_PENDING",
         "MAILBOX_FULL",
         "BOUND_BY_OTHER",
         "CONVERSATION_BOUND",
+        "OPTION_REFUSED",
+        "OPTION_UNANSWERED",
         "PERMISSION_NOT_PENDING",
         "SANDBOXED",
+        "SESSION_BACKEND",
         "TURN_RUNS",
     ];
 
@@ -136,6 +145,15 @@ mod tests {
         steps.sort_unstable();
         steps.dedup();
         assert!(steps.len() > Code::ALL.len() / 2, "steps that fit everything help nobody");
+    }
+
+    #[test]
+    fn a_conversation_is_told_no_path_of_the_server() {
+        let why = "The working directory /srv/else/x lies outside of acp.workspace_roots (/srv/work; set by /etc/g.toml:3).";
+        let said = told(&Failure::new(Code::CwdNotAllowed, why));
+        let want =
+            "The working directory [path] lies outside of acp.workspace_roots ([path]; set by [path]).";
+        assert!(said.starts_with(want), "{said}");
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub(crate) const fn type_of(kind: EventKind) -> &'static str {
         | EventKind::Replay
         | EventKind::Permission
         | EventKind::PermissionSettled
+        | EventKind::HostRequest
         | EventKind::Status
         | EventKind::Gap
         | EventKind::Done
@@ -91,6 +92,7 @@ fn write_body(row: &EventRow, out: &mut String) -> Option<()> {
         EventKind::Prompt
         | EventKind::Extension
         | EventKind::PermissionSettled
+        | EventKind::HostRequest
         | EventKind::Status
         | EventKind::Gap
         | EventKind::Done

@@ -44,11 +44,12 @@ impl Pass {
         if part.files.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let (id, key) = (binding.binding_id, binding.session_key.clone());
+        let binding = binding.clone();
         let (session_seq, part_no) = (part.session_seq, part.part_no);
         let made = self.store.read("delivery_files", move |db| {
+            let id = binding.binding_id;
             let styles = styles::of(db, id)?;
-            let found = rows::row(db, &key, &styles, session_seq)?;
+            let found = rows::row(db, &binding, &styles, session_seq)?;
             let row = found.rows.first().zip(styles.at(session_seq));
             Ok(row.map(|(row, style)| project::contents(id, style, row, found.digest(row), part_no)))
         });
@@ -115,7 +116,7 @@ impl Pass {
             let known = styles::of(db, binding.binding_id)?;
             let Some(before) = known.at(session_seq).cloned() else { return Ok(None) };
             let styles = Styles::new(vec![(session_seq, before.clone().refused())]);
-            let found = rows::row(db, &binding.session_key, &styles, session_seq)?;
+            let found = rows::row(db, &binding, &styles, session_seq)?;
             let parts = parts_of(&binding, &styles, &found, u64::MAX);
             Ok(Some(Instead { before, parts }))
         };

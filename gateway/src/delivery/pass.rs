@@ -199,7 +199,7 @@ impl Pass {
                 if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
                 }
-                let batch = rows::batch(db, &due.binding.session_key, &told, cursor, due.end)?;
+                let batch = rows::batch(db, &due.binding, &told, cursor, due.end)?;
                 Ok(Some((due, Some(batch))))
             });
             let Some((due, batch)) = read.await? else { return Ok(Left::Over) };

@@ -33,12 +33,29 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Name of the header by which a reconnecting client says where it was.
 const LAST_EVENT_ID: &str = "last-event-id";
 
+/// Number of a journal row as a client sends it. The store counts in signed numbers of 64 bits.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(try_from = "u64")]
+struct EventNumber(u64);
+
+impl TryFrom<u64> for EventNumber {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Self, Self::Error> {
+        if i64::try_from(number).is_ok() {
+            Ok(Self(number))
+        } else {
+            Err("the number of an event is below 2^63")
+        }
+    }
+}
+
 /// Query of `GET /v1/sessions/{key}/events`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EventsQuery {
     /// Only rows after this number.
-    after: Option<u64>,
+    after: Option<EventNumber>,
     /// Rows of a page at most.
     limit: Option<u32>,
     /// Only rows of this run.
@@ -65,11 +82,12 @@ pub(crate) async fn events(
         return Ok(Json(page(&api, &key, &query).await?).into_response());
     }
     let resume = match headers.get(LAST_EVENT_ID) {
-        None => query.after.unwrap_or(0),
+        None => query.after.unwrap_or_default(),
         Some(value) => value
             .to_str()
             .ok()
             .and_then(|text| text.parse().ok())
+            .and_then(|number: u64| EventNumber::try_from(number).ok())
             .ok_or_else(|| Refused::usage("Last-Event-ID must be the number of an event"))?,
     };
     let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
@@ -78,7 +96,7 @@ pub(crate) async fn events(
         filter: Filter { run: query.run, replay: query.replay },
         until_done: query.until_done,
         follow: query.follow.unwrap_or(true),
-        cursor: resume,
+        cursor: resume.0,
         keep_alive,
         state: Phase::Reading,
         api,
@@ -109,7 +127,7 @@ impl Filter {
 
 async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, Refused> {
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
-    let after = query.after.unwrap_or(0);
+    let after = query.after.unwrap_or_default().0;
     let filter = Filter { run: query.run, replay: query.replay };
     let mut page = EventsPage { events: Vec::new(), next_after: after, more: true };
     let mut bytes = 0;

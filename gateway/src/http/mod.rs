@@ -1,12 +1,16 @@
 //! The local API: REST and server-sent events under `/v1`, on a Unix socket in the state directory.
+#![deny(clippy::indexing_slicing)]
 
 pub(crate) mod answer;
 pub(crate) mod console;
 pub(crate) mod events;
 pub(crate) mod kin;
+pub(crate) mod log;
+pub(crate) mod places;
 pub(crate) mod server;
 pub(crate) mod service;
 pub(crate) mod sessions;
+mod stall;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +37,9 @@ pub(crate) struct ApiLimits {
     pub(crate) head_ms: u64,
     /// A comment is sent on a silent event stream this often.
     pub(crate) keep_alive_ms: u64,
-    /// Connections at one time.
+    /// A client that takes nothing of an answer for this long is cut off.
+    pub(crate) stall_ms: u64,
+    /// Connections at one time; three quarters of them may be event streams.
     pub(crate) connections_max: usize,
 }
 
@@ -44,6 +50,7 @@ impl Default for ApiLimits {
             body_ms: 10_000,
             head_ms: 10_000,
             keep_alive_ms: 15_000,
+            stall_ms: 60_000,
             connections_max: 128,
         }
     }
@@ -87,11 +94,13 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/sessions/{key}/archive", sessions::ending(Ending::Archived))
         .route("/v1/sessions/{key}/delete", sessions::ending(Ending::Deleted))
         .route("/v1/sessions/{key}/reset", sessions::ending(Ending::Reset))
+        .route("/v1/sessions/{key}/unbind", post(sessions::unbind))
         .route("/v1/sessions/{key}/new", post(sessions::new))
         .route("/v1/sessions/{key}/options", post(sessions::options))
         .route("/v1/sessions/{key}/permissions", get(sessions::permissions))
         .route("/v1/sessions/{key}/permissions/{id}", post(sessions::answer))
         .route("/v1/sessions/{key}/events", get(events::events))
+        .route("/v1/sessions/{key}/log", get(log::log))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::disable())

@@ -10,11 +10,12 @@ use crate::core::request::{
     Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
     SpawnRequest, Spawned,
 };
-use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::store::levels::Circumstances;
-use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::protocol::{LogFrom, LogPiece};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -75,6 +76,18 @@ pub(crate) trait Service: Send + Sync + 'static {
         key: IdempotencyKey,
     ) -> Reply<'a, ()>;
 
+    /// Ends one binding or all bindings of a session, and returns the ended ones.
+    ///
+    /// # Errors
+    /// `NO_SESSION`; `ACP_NOT_BOUND` when there is none; `USAGE` for one that the configuration makes.
+    fn unbind<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        binding: Option<BindingId>,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> Reply<'a, Vec<BindingRow>>;
+
     /// The session; `NO_SESSION` when there is none.
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow>;
     /// The window of the session that ends first, if any is on.
@@ -98,6 +111,8 @@ pub(crate) trait Service: Send + Sync + 'static {
         limit: u32,
         bytes_max: usize,
     ) -> Reply<'a, Vec<EventRow>>;
+    /// A piece of what the session's agents wrote to standard error.
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece>;
     /// Changes when rows of the session were committed. A hint; its sender goes when the gateway ends.
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
 
@@ -121,6 +136,10 @@ pub(crate) trait Service: Send + Sync + 'static {
         Arc::default()
     }
 
+    /// True when every backend is well. Asks nothing of other services.
+    fn is_ready(&self) -> bool {
+        true
+    }
     /// How the gateway is.
     fn status(&self) -> Reply<'_, StatusView>;
     /// Every agent, built-in and configured.

@@ -1,31 +1,42 @@
 //! Everything but event streams: each handler takes a request apart, asks the service, and answers.
 
 use crate::api::{
-    AgentView, AnswerBody, CancelBody, CloseBody, Done, HealthView, NewBody, OptionBody, PermissionView,
-    PromptBody, RunView, SessionView, SpawnBody, StatusView,
+    AgentView, AnswerBody, BoundView, CancelBody, CloseBody, Done, HealthView, NewBody, Opening, OptionBody,
+    PermissionView, PromptBody, RunView, SessionView, SpawnBody, SpawnedView, StatusView, UnbindBody,
 };
 use crate::core::binding::Placement;
+use crate::core::mcp;
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest, Spawned,
+    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest,
 };
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::run::RunState;
-use crate::core::session::Ending;
+use crate::core::session::{Ending, SessionState};
+use crate::error::Failure;
 use crate::http::Api;
 use crate::http::answer::{Caller, Input, Json, Key, Once, Refused};
+use acp_shared::ids::SessionKey;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::routing::{MethodRouter, post};
 use serde::Deserialize;
+use std::time::Duration;
 
 /// Most sessions in one list.
 const SESSIONS_MAX: u32 = 1_000;
+/// Longest wait for an agent to open its session, in seconds.
+const OPENING_WAIT_MAX_S: u64 = 120;
 /// Runs shown with a session.
 const RUNS_SHOWN: u32 = 20;
 
-/// `GET /v1/health`: asks nothing of anything.
-pub(crate) async fn health() -> Json<HealthView> {
-    Json(HealthView { ok: true, pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() })
+/// `GET /v1/health`: the gateway's liveness, and the health of its backends as last seen.
+pub(crate) async fn health(State(api): State<Api>) -> Json<HealthView> {
+    Json(HealthView {
+        ok: true,
+        ready: api.service.is_ready(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
 }
 
 /// `GET /v1/status`.
@@ -67,7 +78,8 @@ pub(crate) async fn spawn(
     Once(once): Once,
     Caller(caller): Caller,
     Input(body): Input<SpawnBody>,
-) -> Result<Json<Spawned>, Refused> {
+) -> Result<Json<SpawnedView>, Refused> {
+    let wait = body.wait_s.map(|seconds| Duration::from_secs(seconds.min(OPENING_WAIT_MAX_S)));
     let request = SpawnRequest {
         agent: body.agent,
         cwd: body.cwd,
@@ -81,9 +93,40 @@ pub(crate) async fn spawn(
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
+        mcp_servers: mcp::named(body.mcp_servers)?,
+        additional_directories: body.additional_directories,
         configured: None,
     };
-    Ok(Json(api.service.spawn(request, once).await?))
+    let spawned = api.service.spawn(request, once).await?;
+    let (opening, error) = match wait {
+        None => (None, None),
+        Some(wait) => opening(&api, &spawned.session_key, wait).await?,
+    };
+    Ok(Json(SpawnedView { spawned, opening, error }))
+}
+
+/// Waits for an agent to open its session.
+async fn opening(
+    api: &Api,
+    key: &SessionKey,
+    wait: Duration,
+) -> Result<(Option<Opening>, Option<Failure>), Refused> {
+    let mut changes = api.service.watch(key);
+    let opened = async {
+        loop {
+            let row = api.service.session(key).await?;
+            if row.state != SessionState::Creating || changes.changed().await.is_err() {
+                return Ok::<_, Failure>(row);
+            }
+        }
+    };
+    let Ok(row) = tokio::time::timeout(wait, opened).await else { return Ok((Some(Opening::Pending), None)) };
+    let row = row?;
+    Ok(match row.state {
+        SessionState::Creating => (Some(Opening::Pending), None),
+        SessionState::Error => (Some(Opening::Failed), row.last_error),
+        _ => (Some(Opening::Open), None),
+    })
 }
 
 /// `GET /v1/sessions/{key}`.
@@ -125,6 +168,7 @@ pub(crate) async fn prompt(
         interactive: body.interactive,
         files: Vec::new(),
         requester_message_id: None,
+        asked_in: None,
         new_conversation: body.new_conversation,
     };
     Ok(Json(api.service.prompt(&key, request, once).await?))
@@ -154,6 +198,19 @@ pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
             Ok::<_, Refused>(Json(api.service.close(&key, request, once).await?))
         },
     )
+}
+
+/// `POST /v1/sessions/{key}/unbind`.
+pub(crate) async fn unbind(
+    State(api): State<Api>,
+    Key(key): Key,
+    Once(once): Once,
+    Caller(caller): Caller,
+    Input(body): Input<UnbindBody>,
+) -> Result<Json<Vec<BoundView>>, Refused> {
+    let reason = body.reason.unwrap_or_else(|| format!("unbound by {caller}"));
+    let ended = api.service.unbind(&key, body.binding_id, reason, once).await?;
+    Ok(Json(ended.into_iter().map(BoundView::from).collect()))
 }
 
 /// `POST /v1/sessions/{key}/new`.

@@ -5,19 +5,24 @@ use crate::bindings::{new_binding, to_be_made};
 use crate::config::load::nearest_source;
 use crate::core::actor::Keyed;
 use crate::core::binding::Placement;
-use crate::core::event::EventKind;
-use crate::core::options;
+use crate::core::event::{EventKind, prompt_payload};
 use crate::core::policy::{Bind, BindingWindows, Effective, Policy, Scope};
 use crate::core::request::{SpawnRequest, Spawned};
 use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::{mcp, options};
 use crate::error::Failure;
 use crate::observe;
+use crate::runtime::Runtime;
 use crate::store::{SpawnTx, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
-use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum wait of a spawn for an unavailable backend.
+const BACKEND_WAIT: Duration = Duration::from_secs(5);
 
 impl Manager {
     /// Makes a session (with binding and first run, all or nothing) and starts its agent.
@@ -61,15 +66,7 @@ impl Manager {
             options::check_label(label)?;
         }
         let backend = self.deps.registry.require(&policy.backend.value);
-        let health = backend.map_err(|failure| policy.without_backend(failure))?.health();
-        if !health.ok {
-            tracing::warn!(
-                backend = policy.backend.value,
-                details = health.details,
-                "the backend is not well"
-            );
-            return Err(policy.without_backend(Failure::of(Code::BackendUnavailable).retryable()));
-        }
+        self.await_health(backend.map_err(|failure| policy.without_backend(failure))?, policy).await?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
@@ -92,6 +89,32 @@ impl Manager {
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
+    }
+
+    /// Waits for a backend whose supervisor is being restarted.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` when that takes too long.
+    async fn await_health(&self, backend: Arc<dyn Runtime>, policy: &Policy) -> Result<(), Failure> {
+        let mut status = self.deps.supervisor.status();
+        let is_well = async {
+            while !backend.health().ok {
+                if status.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        if tokio::time::timeout(BACKEND_WAIT, is_well).await.is_ok() {
+            return Ok(());
+        }
+        let details = backend.health().details;
+        tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
+        let text = format!(
+            "{} The supervisor, which starts agents, does not answer.",
+            Code::BackendUnavailable.text()
+        );
+        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR").origin("gateway");
+        Err(policy.without_backend(failure.retryable()))
     }
 
     /// Only an open session spawns another one.
@@ -136,10 +159,18 @@ impl Manager {
         let profile = self.deps.profiles.profile(&agent)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
         let now_ms = self.deps.clock.now_ms();
-        let options = SessionOptions::new(
-            request.permission.unwrap_or(profile.permission),
-            request.non_interactive.unwrap_or(profile.non_interactive),
-        );
+        mcp::check_directories(&request.additional_directories)?;
+        let directory = |asked: &String| self.deps.profiles.directory(&agent, asked);
+        let directories: Vec<String> =
+            request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
+        let options = SessionOptions {
+            mcp_servers: request.mcp_servers.clone(),
+            additional_directories: mcp::directories(&cwd, [directories.as_slice()]),
+            ..SessionOptions::new(
+                request.permission.unwrap_or(profile.permission),
+                request.non_interactive.unwrap_or(profile.non_interactive),
+            )
+        };
         let backend = policy.backend.value.clone();
         let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
@@ -237,6 +268,5 @@ fn first_run(
 }
 
 fn first_event(run: &RunRow) -> (EventKind, String) {
-    let payload = json!({ "text": run.text, "mode": run.mode, "author": run.author });
-    (EventKind::Prompt, payload.to_string())
+    (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None))
 }

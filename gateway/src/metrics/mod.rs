@@ -74,6 +74,7 @@ struct Inner {
     retries: Counts,
     rate_limits: Counts,
     rejections: Counts,
+    line_faults: Counts,
     levels: Now,
     channels: channels::OfChannels,
     actors: ActorWatch,
@@ -147,6 +148,7 @@ impl Metrics {
             retries: Counts::default(),
             rate_limits: Counts::default(),
             rejections: Counts::default(),
+            line_faults: Counts::default(),
             levels: Now::default(),
             channels: channels::OfChannels::default(),
             actors: ActorWatch::default(),
@@ -227,6 +229,14 @@ impl Metrics {
         self.inner.channels.set(channel, account, figure, value);
     }
 
+    /// Counts a line of an agent that was `repaired` or `malformed`.
+    pub(crate) fn line_fault(&self, backend: &str, outcome: &str) {
+        self.inner
+            .line_faults
+            .get_or_create_owned(&labels([("backend", backend), ("outcome", outcome)]))
+            .inc();
+    }
+
     /// An actor was made again, and why.
     pub(crate) fn actor_restarted(&self, reason: &str) {
         self.inner.restarts.get_or_create_owned(&labels([("reason", reason)])).inc();
@@ -299,6 +309,8 @@ impl Inner {
         all.register("delivery_rate_limits", text, self.rate_limits.clone());
         let text = "Commands and messages turned away because a queue was full";
         all.register("mailbox_rejections", text, self.rejections.clone());
+        let text = "Lines of agents that were repaired, or are no messages";
+        all.register("agent_line_faults", text, self.line_faults.clone());
     }
 
     fn register_levels(&mut self) {

@@ -83,8 +83,12 @@ impl Rig {
             cwd: "/work space".to_owned(),
             resume: resume.map(str::to_owned),
             mode: None,
+            asking_mode: None,
+            asks: true,
             options: Vec::new(),
-            offer_fs: true,
+            mcp_servers: Vec::new(),
+            additional_directories: Vec::new(),
+            client_fs: crate::config::ClientFs::Both,
             offer_terminal: true,
         };
         self.call(|link| link.ensure_session(&input))
@@ -95,7 +99,9 @@ impl Rig {
     }
 
     fn answer(&mut self, at: u64) -> Vec<LinkStep> {
-        self.call(|link| link.answer(&Answer { at, outcome: Ok(permission::selected("yes")) }))
+        self.call(|link| {
+            link.answer(&Answer { at, outcome: Ok(permission::selected("yes")), is_rejection: false })
+        })
     }
 }
 

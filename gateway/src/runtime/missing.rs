@@ -33,8 +33,9 @@ impl Link for MissingLink {
     fn cancel(&mut self, _: RunId) -> Vec<LinkStep> {
         Vec::new()
     }
-    fn set_option(&mut self, _: &SetOption) -> Vec<LinkStep> {
-        Vec::new()
+    fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+        let text = "The backend of this session is not there.".to_owned();
+        vec![LinkStep::OptionAnswered { option: option.clone(), is_own: true, is_taken: false, text }]
     }
     fn close(&mut self, _: Goodbye) -> Vec<LinkStep> {
         vec![LinkStep::Farewell]

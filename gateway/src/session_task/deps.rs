@@ -47,6 +47,12 @@ pub(crate) trait Profiles: Send + Sync {
     /// `ACP_CWD_NOT_ALLOWED` when it does not exist or lies outside of the agent's roots.
     fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure>;
 
+    /// An additional directory of a session of `agent`, canonical.
+    ///
+    /// # Errors
+    /// `ACP_CWD_NOT_ALLOWED`, as for the working directory.
+    fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure>;
+
     /// Bounds and deadlines of that agent's sessions.
     fn limits(&self, agent: &AgentName) -> Limits;
 }

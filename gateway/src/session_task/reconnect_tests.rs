@@ -63,7 +63,7 @@ impl Stage {
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let lease_id = committed(&mut pump, intended(store.clone(), key.clone())).await;
         let registry = Arc::new(Registry::default());
-        registry.register(Arc::new(DirectRuntime));
+        registry.register(Arc::new(DirectRuntime::default()));
         let stop = CancellationToken::new();
         let deps = Deps {
             metrics: Metrics::default(),
@@ -110,6 +110,7 @@ impl Stage {
             interactive: false,
             files: Vec::new(),
             requester_message_id: None,
+            asked_in: None,
             new_conversation: false,
         };
         let (reply, _) = tokio::sync::oneshot::channel();

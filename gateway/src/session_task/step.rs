@@ -111,6 +111,10 @@ impl Task {
                 self.reply(ticket, Err(failure.clone()));
             }
         }
+        // The actor held the other pending replies in memory only.
+        for (_, reply) in self.waiting.drain() {
+            drop(reply.send(Err(failure.clone())));
+        }
         if matches!(error, StoreError::Superseded { .. }) {
             return self.superseded();
         }
@@ -218,7 +222,9 @@ impl Task {
                     self.call(lease_id, request, move |answer| written(seq, answer)).await;
                 }
                 Act::Ack { lease_id, offset } => {
-                    self.call(lease_id, Request::Ack { lease_id, offset }, acked).await;
+                    // Its own events are committed by now, and so is every event that came before them.
+                    let event_id = self.deps.store.counters().last_event_id();
+                    self.call(lease_id, Request::AckSynced { lease_id, offset, event_id }, acked).await;
                 }
                 Act::CloseLease { lease_id, reason } => {
                     self.call(lease_id, Request::CloseLease { lease_id, reason }, closing).await;
@@ -227,12 +233,16 @@ impl Task {
                     self.call(lease_id, Request::Release { lease_id }, |_| None).await;
                 }
                 Act::Perform { row, again } => {
-                    let env = self.actor.agent_env();
-                    self.performer.perform(*row, again, self.actor.session(), env);
+                    let (env, roots) = (self.actor.agent_env(), self.actor.agent_roots());
+                    self.performer.perform(*row, again, roots, env);
                 }
+                Act::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
                 Act::Forget { at } => self.performer.forget(at),
                 Act::Reply { ticket, result } => self.reply(ticket, result),
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),
+                Act::LineFault(what) => {
+                    self.deps.metrics.line_fault(&self.actor.session().backend, what.as_str());
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use super::agent::{Agent, Minds};
 use super::chance::Chance;
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{
@@ -78,6 +79,16 @@ pub(super) enum Flaw {
     NotDrained,
     /// The end of a process is never asked for.
     NotClosed,
+}
+
+/// Answers file requests as if every directory were there.
+fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
+    match request.op {
+        FilesOp::Directory { path } => Ok(FilesReply::Directory { path, roots: request.roots }),
+        FilesOp::Directories { paths } => Ok(FilesReply::Directories(paths.into_iter().map(Ok).collect())),
+        FilesOp::Programs { names, .. } => Ok(FilesReply::Programs(names.into_iter().map(Some).collect())),
+        FilesOp::Read { .. } | FilesOp::Write { .. } | FilesOp::Inspect { .. } => Err(FilesError::NotFound),
+    }
 }
 
 /// The supervisor.
@@ -175,7 +186,7 @@ impl Host {
             Request::Spawn(spawn) => Some(self.spawn(spawn, chance)),
             Request::Attach { lease_id, from_offset } => Some(self.attach(lease_id, from_offset, chance)),
             Request::Input { lease_id, seq, bytes } => self.input(id, lease_id, seq, bytes, chance),
-            Request::Ack { lease_id, offset } => Some(self.ack(lease_id, offset)),
+            Request::AckSynced { lease_id, offset, .. } => Some(self.ack(lease_id, offset)),
             Request::CloseLease { .. } if self.flaw == Some(Flaw::NotClosed) => {
                 Some(Ok(Reply::Closing { state: LeaseState::Closing }))
             }
@@ -185,6 +196,7 @@ impl Host {
             Request::ListLeases { .. } => {
                 Some(Ok(Reply::Leases(self.order.iter().filter_map(|id| self.info(*id)).collect())))
             }
+            Request::Files(request) => Some(Ok(Reply::Files(files(request)))),
             _ => Some(Err(Refusal::new(RefusalCode::BadRequest, "not here"))),
         };
         self.outbox.extend(answer.map(|answer| Word::Reply(id, answer)));
@@ -453,7 +465,7 @@ impl Host {
         let Some(status) = lease.exit else { return };
         lease.exit_told = true;
         let (end_offset, stdin_written) = (lease.said_up_to(), lease.written);
-        let stderr_tail = "last words".to_owned();
+        let stderr_tail = String::new();
         let exited = Notice::Exited { lease_id: id, status, end_offset, stdin_written, stderr_tail };
         let changed = Notice::LeaseChanged { lease_id: id, state: lease.state, reason: String::new() };
         self.outbox.extend([Word::Notice(exited), Word::Notice(changed)]);

@@ -114,11 +114,15 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broke
         Request::Input { lease_id, seq, .. } => {
             committed("SELECT 1 FROM acp_stdin_outbox WHERE lease_id = ?1 AND seq = ?2", lease_id, *seq)
         }
-        Request::Ack { lease_id, offset } => committed(
-            "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2",
-            lease_id,
-            *offset,
-        ),
+        Request::AckSynced { lease_id, offset, event_id } => {
+            let events =
+                "SELECT 1 WHERE ?2 <= (SELECT coalesce(max(event_id), 0) FROM acp_events) AND ?1 <> ''";
+            committed(
+                "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2",
+                lease_id,
+                *offset,
+            ) && committed(events, lease_id, *event_id)
+        }
         _ => true,
     };
     if known { Ok(()) } else { Err(Broken(format!("commit, then act: {request:?} is explained by no row"))) }

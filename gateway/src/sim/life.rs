@@ -144,6 +144,10 @@ impl Profiles for ShortLines {
         self.0.cwd(agent, asked)
     }
 
+    fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure> {
+        self.0.directory(agent, asked)
+    }
+
     fn limits(&self, agent: &AgentName) -> Limits {
         Limits { line_bytes_max: LINE_BYTES_MAX, ..Profiles::limits(self.0.as_ref(), agent) }
     }
@@ -178,7 +182,7 @@ fn deps(
 ) -> (Deps, Arc<Agents>) {
     let live = Live::new(config.clone());
     let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime));
+    registry.register(Arc::new(DirectRuntime::default()));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
     let deps = Deps {

@@ -9,7 +9,7 @@ pub(super) fn of_request(request: &Request) -> String {
         Request::Spawn(_) => "spawn",
         Request::Attach { .. } => "attach",
         Request::Input { .. } => "input",
-        Request::Ack { .. } => "ack",
+        Request::AckSynced { .. } => "ack",
         Request::CloseLease { .. } => "close",
         Request::Release { .. } => "release",
         Request::Tail { .. } => "tail",

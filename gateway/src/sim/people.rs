@@ -137,6 +137,7 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
         interactive: true,
         files: Vec::new(),
         requester_message_id: None,
+        asked_in: None,
         new_conversation: anew,
     }
 }
@@ -236,6 +237,8 @@ fn oneshot(text: String) -> SpawnRequest {
         author: "ann".to_owned(),
         interactive: false,
         spawned_by: None,
+        mcp_servers: Vec::new(),
+        additional_directories: Vec::new(),
         configured: None,
     }
 }

@@ -57,7 +57,7 @@ const MOVES: [&str; 23] = [
 ];
 
 /// Everything that crosses a border of the gateway.
-const EFFECTS: [&str; 40] = [
+const EFFECTS: [&str; 39] = [
     "commit:bind",
     "commit:binding_gone",
     "commit:binding_park",
@@ -91,7 +91,6 @@ const EFFECTS: [&str; 40] = [
     "supervisor:list",
     "supervisor:release",
     "supervisor:spawn",
-    "supervisor:tail",
     "news:answer",
     "news:changed",
     "news:exited",
@@ -101,7 +100,7 @@ const EFFECTS: [&str; 40] = [
 ];
 
 /// Those in or around which a crash must come often, since seeds come to them seldom: once in how many times.
-const SELDOM: [(&str, usize); 24] = [
+const SELDOM: [(&str, usize); 23] = [
     ("commit:bind", 3),
     ("commit:binding_gone", 3),
     ("commit:binding_park", 12),
@@ -125,7 +124,6 @@ const SELDOM: [(&str, usize); 24] = [
     ("supervisor:ack", 12),
     ("supervisor:close", 12),
     ("supervisor:list", 40),
-    ("supervisor:tail", 3),
 ];
 
 /// Once in how many times the gateway dies around these effects, if one of them is of those.
@@ -140,7 +138,7 @@ pub(super) fn comes_last(names: &str) -> bool {
 }
 
 /// Transactions of the gateway that no seed comes to, and why.
-const BEYOND: [(&str, &str); 11] = [
+const BEYOND: [(&str, &str); 12] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is ever taken away from under its binding"),
@@ -152,6 +150,7 @@ const BEYOND: [(&str, &str); 11] = [
     ("inbox_keep", "nobody in the room uses a slash command or a button"),
     ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),
+    ("settle_loss", "its supervisor refuses no database"),
 ];
 
 /// Transactions of the gateway that a seed may come to, too seldom to ask for a crash around each, and why.

@@ -9,7 +9,7 @@ use crate::store::readers::Readers;
 use crate::store::watches::Watches;
 use crate::store::writer::{Counters, Message, Writer};
 use crate::store::{GroupBounds, Identity, Inner, Store, WRITES_MAX, schema};
-use acp_shared::ids::GatewayInstanceId;
+use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use std::cell::RefCell;
@@ -61,7 +61,8 @@ impl Hand {
     /// A fresh database.
     pub(crate) fn new() -> Self {
         let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
-        let identity = Identity { instance_id: GatewayInstanceId::mint(), epoch: 0 };
+        let identity =
+            Identity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
         let dir = tempfile::tempdir().unwrap();
         let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
         hand.clear();

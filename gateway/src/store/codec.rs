@@ -1,4 +1,5 @@
 //! Between SQL values and the types of `core/rows.rs`.
+#![deny(clippy::indexing_slicing)]
 
 use crate::core::rows::{
     BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,

@@ -5,8 +5,9 @@
 //! for in the conversation first.
 
 use crate::core::event::{EventKind, EventRow};
+use crate::core::intake::readable;
 use crate::core::project::{self, Digest, Need, Part, PartKind, RunDigest, Style, Styles, tag};
-use crate::core::rows::BindingRow;
+use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec::{Int, Word, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
@@ -156,12 +157,12 @@ impl Batch {
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn batch(
     db: &Connection,
-    key: &SessionKey,
+    binding: &BindingRow,
     styles: &Styles,
     after: u64,
     end: u64,
 ) -> Result<Batch, StoreError> {
-    read_on(db, key, styles, (after, end), ROWS_MAX)
+    read_on(db, binding, styles, (after, end), ROWS_MAX)
 }
 
 /// One row of a session's journal with what projecting it needs.
@@ -170,22 +171,23 @@ pub(crate) fn batch(
 /// [`StoreError::Unreadable`]; what SQLite says.
 pub(crate) fn row(
     db: &Connection,
-    key: &SessionKey,
+    binding: &BindingRow,
     styles: &Styles,
     session_seq: u64,
 ) -> Result<Batch, StoreError> {
-    let mut found = read_on(db, key, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
+    let mut found = read_on(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
     found.rows.retain(|row| row.session_seq == session_seq);
     Ok(found)
 }
 
 fn read_on(
     db: &Connection,
-    key: &SessionKey,
+    binding: &BindingRow,
     styles: &Styles,
     (after, end): (u64, u64),
     rows_max: u64,
 ) -> Result<Batch, StoreError> {
+    let key = &binding.session_key;
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
@@ -210,7 +212,7 @@ fn read_on(
             Need::Run(run_id) => {
                 let style = styles.at(row.session_seq);
                 if let Some(style) = style
-                    && let Some(digest) = digest(db, run_id, row.session_seq, style)?
+                    && let Some(digest) = digest(db, &binding.conversation, (run_id, row.session_seq), style)?
                 {
                     bytes += digest.bytes();
                     out.runs.insert(run_id, digest);
@@ -231,15 +233,17 @@ fn listed(kinds: &[EventKind]) -> String {
     kinds.iter().map(|kind| format!("'{}'", kind.as_str())).collect::<Vec<_>>().join(",")
 }
 
-/// The digest of a run that the row `ended_by` ended.
+/// The digest of a run that the row `ended_by` ended, as the conversation `at` is told it.
 fn digest(
     db: &Connection,
-    run_id: RunId,
-    ended_by: u64,
+    at: &ConversationRef,
+    (run_id, ended_by): (RunId, u64),
     style: &Style,
 ) -> Result<Option<RunDigest>, StoreError> {
     const RUN: &str = "SELECT r.mode, r.started_at, s.agent FROM acp_runs AS r JOIN acp_sessions AS s \
         USING (session_key) WHERE r.run_id = ?1";
+    const PROMPT: &str =
+        "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'prompt' ORDER BY seq LIMIT 1";
     let rows_of_run = format!(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
         listed(&project::DIGESTED)
@@ -250,13 +254,15 @@ fn digest(
         let digest = RunDigest::new(word(row, "mode")?, started_at_ms.is_some(), style.clone());
         Ok(digest.by(row.get("agent")?, started_at_ms))
     })?;
-    let Some(mut digest) = made else { return Ok(None) };
+    let prompt: Option<String> = first(db, PROMPT, [&run_id], |row| Ok(row.get("payload_json")?))?;
+    let Some(digest) = made else { return Ok(None) };
+    let mut digest = digest.told_in(at, &prompt.unwrap_or_default());
     let mut statement = db.prepare_cached(&rows_of_run)?;
     let mut rows = statement.query(params![run_id, Int(ended_by)])?;
     while let Some(row) = rows.next()? {
         let kind: String = row.get("kind")?;
         if let Some(kind) = EventKind::parse(&kind) {
-            digest.add(kind, row.get_ref("payload_json")?.as_str().unwrap_or_default());
+            digest.add(kind, &readable(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
         }
     }
     Ok(Some(digest))

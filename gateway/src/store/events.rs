@@ -1,8 +1,9 @@
 //! `acp_events`, the journal. Append-only: triggers refuse everything else.
 
 use crate::core::event::{EventKind, EventRow};
+use crate::core::intake::readable;
 use crate::store::Store;
-use crate::store::codec::{Int, id, id_opt, int, int_opt};
+use crate::store::codec::{Int, first, id, id_opt, int, int_opt};
 use crate::store::error::StoreError;
 use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::{CachedStatement, Connection, Row, params};
@@ -28,7 +29,7 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
             column: "kind",
             why: format!("unknown kind {kind:?}"),
         })?,
-        payload: row.get("payload_json")?,
+        payload: readable(row.get_ref("payload_json")?.as_str().map_err(rusqlite::Error::from)?).into_owned(),
         created_at_ms: int(row, "created_at")?,
     })
 }
@@ -77,6 +78,15 @@ impl<'a> Appender<'a> {
         self.insert.raw_execute()?;
         Ok(())
     }
+}
+
+/// The highest event id; 0 without events.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn last_id(db: &Connection) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT coalesce(max(event_id), 0) AS event_id FROM acp_events";
+    Ok(first(db, SQL, [], |row| int(row, "event_id"))?.unwrap_or(0))
 }
 
 /// Rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of payload

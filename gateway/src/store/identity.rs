@@ -6,8 +6,9 @@ use crate::store::error::StoreError;
 use crate::store::guard;
 use crate::store::lock::StateLock;
 use crate::store::meta;
+use crate::store::rollback;
 use crate::store::schema::{Durability, open_reader, open_writer};
-use acp_shared::ids::GatewayInstanceId;
+use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +17,7 @@ use std::path::Path;
 const INSTANCE_ID: &str = "gateway_instance_id";
 const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
+const ACCEPTED_LOSS: &str = "accepted_loss";
 
 /// Who this gateway is, for as long as the store is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub(crate) struct Identity {
     pub(crate) instance_id: GatewayInstanceId,
     /// One more than at the last start.
     pub(crate) epoch: u64,
+    /// Random id of this start.
+    pub(crate) start_id: StartId,
 }
 
 /// Where a state directory is.
@@ -81,7 +85,8 @@ pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<Identity, StoreEr
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
     db.execute_batch("BEGIN IMMEDIATE")?;
-    let identity = settle(db, &here);
+    let refused = rollback::read(dir).map(|note| note.epoch);
+    let identity = settle(db, &here, refused);
     db.execute_batch(if identity.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     identity
 }
@@ -96,34 +101,61 @@ pub(crate) fn is_elsewhere(db: &Connection, dir: &Path) -> Result<Option<String>
     Ok(home.moved(&Home::of(dir)?))
 }
 
-/// Lets a restored database count its starts on from the one that it replaces, if that can still be read: a
-/// supervisor never hears the same epoch twice.
+/// Raises the epoch of a restored database to that of the database it replaces, if that can be read, and to the recorded
+/// one of a supervisor that refused that database: no supervisor sees an epoch twice.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; what SQLite says of the restored one.
 pub(crate) fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
-    let epoch = |db: &Connection| -> Result<u64, StoreError> {
-        meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
-    };
     let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
-    let restored = epoch(db)?;
-    if replaced > restored { meta::set(db, EPOCH, &replaced.to_string()) } else { Ok(()) }
+    let known = rollback::read(dir).map_or(0, |note| note.known_epoch);
+    accept_loss(db, replaced.max(known))
 }
 
-fn settle(db: &Connection, here: &Home) -> Result<Identity, StoreError> {
+/// Raises the epoch of the next start above `known_epoch` and marks the loss of newer data as accepted.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> {
+    let next = epoch(db)?.max(known_epoch);
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    let set = meta::set(db, EPOCH, &next.to_string()).and_then(|()| meta::set(db, ACCEPTED_LOSS, "1"));
+    db.execute_batch(if set.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    set
+}
+
+/// Returns true while an accepted loss is not known to the supervisor.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
+    Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
+}
+
+/// Marks the accepted loss as known to the supervisor.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn settle_loss(db: &Connection) -> Result<(), StoreError> {
+    meta::remove(db, ACCEPTED_LOSS)
+}
+
+fn epoch(db: &Connection) -> Result<u64, StoreError> {
+    meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
+}
+
+/// Counts the start, unless the supervisor refused this very database: its starts would count up to the recorded epoch.
+fn settle(db: &Connection, here: &Home, refused: Option<u64>) -> Result<Identity, StoreError> {
     let instance_id = match meta::get(db, INSTANCE_ID)? {
         Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
         None => GatewayInstanceId::mint(),
     };
-    let last = match meta::get(db, EPOCH)? {
-        Some(text) => parse(EPOCH, &text, str::parse::<u64>)?,
-        None => 0,
-    };
-    let epoch = last + 1;
+    let last = epoch(db)?;
+    let epoch = if refused == Some(last) { last } else { last + 1 };
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
     meta::set(db, EPOCH, &epoch.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
-    Ok(Identity { instance_id, epoch })
+    Ok(Identity { instance_id, epoch, start_id: StartId::mint() })
 }
 
 fn parse<T, E: ToString>(
@@ -149,6 +181,8 @@ pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     let id = take_over(&db, &here);
     db.execute_batch(if id.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     drop(db);
+    // What a supervisor has on record is the other one's.
+    rollback::forget(dir)?;
     drop(lock);
     id
 }

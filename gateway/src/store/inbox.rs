@@ -6,6 +6,7 @@ use crate::core::files::{self, Attachment, File};
 use crate::core::project::Asks;
 use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
+use crate::core::sanitize;
 use crate::core::told::told;
 use crate::error::Failure;
 use crate::store::bindings;
@@ -165,8 +166,8 @@ impl Outcome {
     /// What the person is told; empty for nothing.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
-            Self::Prompted { text, .. } | Self::Command { text, .. } => Cow::Borrowed(text),
-            Self::Refused { failure, .. } => Cow::Owned(told(failure)),
+            Self::Prompted { text, .. } | Self::Command { text, .. } => sanitize::text(text),
+            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&told(failure)).into_owned()),
             Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }

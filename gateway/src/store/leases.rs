@@ -177,6 +177,16 @@ pub(crate) fn is_used(db: &Connection, lease_id: LeaseId) -> Result<bool, StoreE
     Ok(first(db, sql, [lease_id.to_string()], |_| Ok(()))?.is_some())
 }
 
+/// First output byte that is not yet committed, of each agent lease that has not ended.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; what SQLite says.
+pub(crate) fn offsets(db: &Connection) -> Result<Vec<(LeaseId, u64)>, StoreError> {
+    const SQL: &str =
+        "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent'";
+    all(db, SQL, [], |row| Ok((id(row, "lease_id")?, int(row, "stdout_offset")?)))
+}
+
 #[cfg(test)]
 impl Store {
     /// Every lease that has not ended, terminals included.

@@ -16,6 +16,15 @@ pub(crate) fn get(db: &Connection, key: &str) -> Result<Option<String>, StoreErr
     first(db, GET, [key], |row| Ok(row.get(0)?))
 }
 
+/// Removes the value under `key`.
+///
+/// # Errors
+/// What SQLite says.
+pub(crate) fn remove(db: &Connection, key: &str) -> Result<(), StoreError> {
+    run(db, "DELETE FROM acp_meta WHERE key = ?1", [key])?;
+    Ok(())
+}
+
 /// Sets the value under `key`.
 ///
 /// # Errors

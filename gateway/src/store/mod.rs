@@ -33,6 +33,7 @@ pub(crate) mod readers;
 pub(crate) mod replies;
 pub(crate) mod requests;
 pub(crate) mod restore;
+pub(crate) mod rollback;
 pub(crate) mod runs;
 pub(crate) mod said;
 pub(crate) mod salvage;
@@ -53,6 +54,7 @@ pub(crate) use tx::spawn::SpawnTx;
 pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
+use acp_shared::protocol::Marks;
 use guard::Place;
 use health::HealthSender;
 use readers::Readers;
@@ -153,6 +155,31 @@ impl Store {
     /// Who this gateway is.
     pub(crate) fn identity(&self) -> &Identity {
         &self.inner.identity
+    }
+
+    /// Durable progress of this gateway, which the supervisor compares with what it has on record.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) async fn marks(&self) -> Result<Marks, StoreError> {
+        let start_id = self.inner.identity.start_id;
+        self.read("marks", move |db| {
+            let (event_id, offsets) = (events::last_id(db)?, leases::offsets(db)?);
+            let accepts_loss = identity::has_accepted_loss(db)?;
+            Ok(Marks { start_id, event_id, offsets, accepts_loss })
+        })
+        .await
+    }
+
+    /// Ends what is noted about a refusal of the supervisor, which has let this gateway in.
+    ///
+    /// # Errors
+    /// As [`Store::write`]; [`StoreError::File`].
+    pub(crate) async fn settle_loss(&self) -> Result<(), StoreError> {
+        if self.read("accepted_loss", identity::has_accepted_loss).await? {
+            self.write("settle_loss", |tx| identity::settle_loss(tx)).await?;
+        }
+        rollback::forget(self.dir())
     }
 
     /// The state directory.

@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, params};
 
 const PUT: &str = "INSERT INTO acp_agent_request (lease_id, stdout_offset, session_key, ask_json, state, intent, \
     created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (lease_id, stdout_offset) \
-    DO UPDATE SET state = excluded.state, intent = excluded.intent \
+    DO UPDATE SET ask_json = excluded.ask_json, state = excluded.state, intent = excluded.intent \
     WHERE state <> 'answered' OR excluded.state = 'answered'";
 
 fn from_row(row: &Row<'_>) -> Result<AgentRequestRow, StoreError> {

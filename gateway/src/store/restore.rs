@@ -18,7 +18,7 @@ use crate::store::inbox::{self, Outcome};
 use crate::store::lock::StateLock;
 use crate::store::schema::{self, DB_FILE};
 use crate::store::tx::commit::apply;
-use crate::store::{Tx, check, identity, now_ms, runs, sessions};
+use crate::store::{Tx, check, identity, now_ms, rollback, runs, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use rusqlite::Connection;
@@ -64,6 +64,7 @@ pub(crate) fn restore(dir: &Path, from: &Path, progress: Progress<'_>) -> Result
     let ready = dir.join(format!("{READY}{}", now_ms()));
     part.take_place(&ready, false)?;
     let kept = finish(dir)?;
+    rollback::forget(dir)?;
     lock.keep_in_mind()?;
     Ok(Restored { kept, uncertain, moved })
 }
@@ -150,7 +151,7 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Ends what may have gone on after the backup was made, so that nothing happens a second time.
-fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
+pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
     db.execute_batch("BEGIN IMMEDIATE")?;
     let settled = end_waiting(db).and_then(|uncertain| {
         // As after a crash: they are looked for before they are sent, also under the names of agents, since nobody knows

@@ -3,6 +3,7 @@
 
 use crate::metrics;
 use crate::store::error::StoreError;
+use crate::store::events;
 use crate::store::guard::Place;
 use crate::store::health::{Health, HealthSender};
 use crate::store::lock::StateLock;
@@ -97,6 +98,8 @@ pub(crate) struct Counters {
     rolled_back: AtomicU64,
     groups_lost: AtomicU64,
     checkpoints: AtomicU64,
+    /// Highest event id that a commit made durable; 0 before the first one since the start.
+    last_event_id: AtomicU64,
     /// Transactions in each commit.
     pub(crate) sizes: Histogram,
     /// How long each commit took, from its first transaction on, in seconds.
@@ -111,6 +114,7 @@ impl Default for Counters {
             rolled_back: AtomicU64::default(),
             groups_lost: AtomicU64::default(),
             checkpoints: AtomicU64::default(),
+            last_event_id: AtomicU64::default(),
             sizes: metrics::sizes(),
             seconds: metrics::short_times(),
         }
@@ -133,6 +137,11 @@ pub(crate) struct Counts {
 }
 
 impl Counters {
+    /// Highest event id that a commit since the start made durable; 0 before the first one.
+    pub(crate) fn last_event_id(&self) -> u64 {
+        self.last_event_id.load(Ordering::Acquire)
+    }
+
     /// The numbers now.
     pub(crate) fn look(&self) -> Counts {
         Counts {
@@ -390,6 +399,12 @@ impl Writer {
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
             self.counters.seconds.observe(started.elapsed().as_secs_f64());
             self.health.set(Health::Well);
+            if group.events > 0 {
+                match events::last_id(&self.db) {
+                    Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
+                    Err(error) => tracing::warn!(%error, "last event id not read"),
+                }
+            }
             self.watches.publish(&group.numbers, group.rebinds);
             tracing::trace!(jobs = group.jobs, took_us = micros(started.elapsed()), "committed");
         }

@@ -1,11 +1,20 @@
 //! The connection without a socket, for simulated time: the other end is whoever holds the [`Wire`].
 
-use super::{Driver, REQUESTS_MAX, Shared, Supervisor};
+use super::{Driver, REQUESTS_MAX, ReadMarks, Shared, Supervisor};
 use crate::supervisor::{LinkStatus, hello};
-use acp_shared::protocol::{Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
+use acp_shared::ids::StartId;
+use acp_shared::protocol::{Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
+
+/// The marks of a gateway without a store.
+pub(crate) fn no_marks() -> ReadMarks {
+    let start_id = StartId::mint();
+    Box::new(move || {
+        Box::pin(async move { Ok(Marks { start_id, event_id: 0, offsets: Vec::new(), accepts_loss: false }) })
+    })
+}
 
 /// The supervisor's end.
 pub(crate) struct Wire {
@@ -22,6 +31,7 @@ impl Wire {
             path: PathBuf::new(),
             secret: PathBuf::new(),
             hello: hello(Role::Admin),
+            marks: no_marks(),
             shared: Arc::clone(&shared),
             queue,
             patience_ms: (0, 0),
@@ -43,7 +53,7 @@ impl Wire {
 
     /// Breaks.
     pub(crate) fn down(&self) {
-        self.driver.set_down("the connection broke".to_owned());
+        self.driver.set_down(LinkStatus::Down("the connection broke".to_owned()));
     }
 
     /// Whether there are requests.

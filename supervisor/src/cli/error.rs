@@ -87,7 +87,7 @@ fn unreachable(socket: &Path, error: &ConnError) -> String {
         ),
         ConnError::Refused(_) => format!("the supervisor at {at} refuses"),
         ConnError::Timeout(_) => format!("the supervisor at {at} does not answer; see its log"),
-        ConnError::Wire(_) | ConnError::Closed | ConnError::OutOfTurn => format!(
+        ConnError::Wire(_) | ConnError::Closed | ConnError::OutOfTurn | ConnError::RolledBack(_) => format!(
             "what listens at {at} does not speak this version of the protocol; see `acp-supervisor doctor`"
         ),
     }
@@ -116,7 +116,7 @@ impl CliError {
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
             Self::App(AppError::Ground(GroundError::Rung(_))) => "RUNG_UNAVAILABLE",
             Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
-            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
+            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn | ConnError::RolledBack(_))
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }
@@ -142,7 +142,7 @@ impl CliError {
             },
             Self::Connect { .. }
             | Self::Call(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => UNREACHABLE,
-            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn)
+            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn | ConnError::RolledBack(_))
             | Self::NoLease(_)
             | Self::NotClosed(..)
             | Self::FellBack(_)

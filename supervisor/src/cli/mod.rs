@@ -146,6 +146,12 @@ enum Verb {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// Serve file requests on standard input (internal)
+    #[command(hide = true)]
+    FilesHelper {
+        /// Version of the requests
+        frames: u32,
+    },
     /// Show how the supervisor is
     Status,
     /// Check the installation: what is wrong, what it means, what to do
@@ -258,6 +264,7 @@ async fn verb(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Re
             upgrade::run(&global.address()?, &global.state_dir()?, program, out).await
         }
         Verb::HandoverCheck { args } => upgrade::check(args, out),
+        Verb::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
         Verb::Status => status::run(&mut client(&global.address()?).await?, out).await,
         Verb::Doctor(args) => doctor::run(&global, &args, out).await,
         Verb::Legacy(verb) => legacy::run(&verb, out),

@@ -124,17 +124,16 @@ fn fit(columns: &[Column], natural: &[usize], limit: Option<usize>) -> Vec<(usiz
         if total(&narrowest) <= limit {
             break;
         }
-        let Some(first) =
-            (0..kept.len()).filter(|i| column(kept[*i].0).drop > 0).max_by_key(|i| column(kept[*i].0).drop)
-        else {
+        let droppable = kept.iter().enumerate().filter(|(_, (at, _))| column(*at).drop > 0);
+        let Some((first, _)) = droppable.max_by_key(|(_, (at, _))| column(*at).drop) else {
             return narrowest;
         };
         kept.remove(first);
     }
     while total(&kept) > limit {
-        let can = |i: &usize| kept[*i].1 > least(kept[*i].0, kept[*i].1);
-        let Some(widest) = (0..kept.len()).filter(can).max_by_key(|i| kept[*i].1) else { break };
-        kept[widest].1 -= 1;
+        let shrinkable = kept.iter_mut().filter(|(at, w)| *w > least(*at, *w));
+        let Some((_, widest)) = shrinkable.max_by_key(|(_, w)| *w) else { break };
+        *widest -= 1;
     }
     kept
 }

@@ -1,8 +1,9 @@
 //! Who may connect, and as which gateway.
 
+use crate::core::marks::{self, Acked, Progress};
 use crate::core::tenant::Tenant;
 use acp_shared::ids::GatewayInstanceId;
-use acp_shared::protocol::{Home, Refusal, RefusalCode};
+use acp_shared::protocol::{Home, Marks, Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +131,9 @@ pub struct Installation {
     pub home: Home,
     /// The highest epoch it has shown.
     pub epoch_max: u64,
+    /// Recorded progress of its database.
+    #[serde(default)]
+    pub progress: Progress,
     /// Its record cannot be read, and why: the rest of this is not believed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
@@ -166,6 +170,17 @@ pub struct Living {
     pub elsewhere: bool,
 }
 
+/// Progress claimed by a gateway of protocol 2, with the facts to compare it with beside the record.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimedProgress<'a> {
+    /// Its marks.
+    pub marks: &'a Marks,
+    /// Its living agents.
+    pub acked: &'a [Acked],
+    /// Now, milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
 /// How long a refused second connection should wait, in milliseconds: a connection whose peer has gone is noticed
 /// well within it.
 pub const BUSY_RETRY_MS: u64 = 250;
@@ -182,14 +197,15 @@ pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
 /// the newcomer's own; never that of another living process, whatever epoch is claimed.
 ///
 /// # Errors
-/// [`RefusalCode::InstanceOfOtherUser`], [`RefusalCode::CloneDetected`], [`RefusalCode::InstanceBusy`].
+/// [`RefusalCode::InstanceOfOtherUser`], [`RefusalCode::CloneDetected`], [`RefusalCode::InstanceBusy`],
+/// [`RefusalCode::RolledBack`].
 pub fn admit(
     known: Option<&Installation>,
     living: Option<Living>,
-    gateway: GatewayInstanceId,
-    uid: u32,
+    (gateway, uid): (GatewayInstanceId, u32),
     home: &Home,
     epoch: u64,
+    claimed: Option<ClaimedProgress<'_>>,
 ) -> Result<Admitted, Refusal> {
     if let Some(why) = known.and_then(Installation::damage) {
         return Err(Refusal::new(RefusalCode::StoreUnavailable, why));
@@ -199,6 +215,7 @@ pub fn admit(
         uid,
         home: home.clone(),
         epoch_max: 0,
+        progress: Progress::default(),
         damaged: None,
     });
     if installation.uid != uid {
@@ -219,6 +236,11 @@ pub fn admit(
             format!("gateway {gateway} is connected already (epoch {}, this one is {epoch})", living.epoch),
         )
         .retry_after(BUSY_RETRY_MS));
+    }
+    if let Some(ClaimedProgress { marks, acked, now_ms }) = claimed {
+        installation.progress = marks::advance(&installation, epoch, marks, acked, now_ms)?;
+    } else if epoch > installation.epoch_max {
+        installation.progress.start_id = None;
     }
     installation.epoch_max = installation.epoch_max.max(epoch);
     Ok(Admitted { installation, supersedes: living.is_some() })
@@ -287,7 +309,14 @@ mod tests {
         let gateway = GatewayInstanceId::mint();
         let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
         let copy = Home { ino: 3, ..home.clone() };
-        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7, damaged: None };
+        let known = Installation {
+            gateway,
+            uid: 5,
+            home: home.clone(),
+            epoch_max: 7,
+            progress: Progress::default(),
+            damaged: None,
+        };
         let dead = |epoch| Some(Living { epoch, elsewhere: false });
         let alive = |epoch| Some(Living { epoch, elsewhere: true });
         let ok = |epoch_max, supersedes| {
@@ -296,7 +325,7 @@ mod tests {
         for (name, known, living, uid, home, epoch, want) in [
             ("first time", None, None, 5, &home, 7, ok(7, false)),
             ("again", Some(&known), None, 5, &home, 8, ok(8, false)),
-            ("restored from a backup, alone (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
+            ("protocol 1, restored from a backup, alone (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
             ("takes over", Some(&known), dead(7), 5, &home, 8, ok(8, true)),
             ("another process lives", Some(&known), alive(7), 5, &home, 8, Err(RefusalCode::InstanceBusy)),
             (
@@ -313,7 +342,7 @@ mod tests {
             ("other user", Some(&known), None, 6, &home, 9, Err(RefusalCode::InstanceOfOtherUser)),
             ("a copy (H15)", Some(&known), None, 5, &copy, 9, Err(RefusalCode::CloneDetected)),
         ] {
-            let got = admit(known, living, gateway, uid, home, epoch).map_err(|refusal| refusal.code);
+            let got = admit(known, living, (gateway, uid), home, epoch, None).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
         }
     }
@@ -323,8 +352,15 @@ mod tests {
         let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
         let gateway = GatewayInstanceId::mint();
         let damaged = Some("uid is out of range".to_owned());
-        let known = Installation { gateway, uid: 5, home: home.clone(), epoch_max: 7, damaged };
-        let refusal = admit(Some(&known), None, gateway, 5, &home, 8).unwrap_err();
+        let known = Installation {
+            gateway,
+            uid: 5,
+            home: home.clone(),
+            epoch_max: 7,
+            progress: Progress::default(),
+            damaged,
+        };
+        let refusal = admit(Some(&known), None, (gateway, 5), &home, 8, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
         for said in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
             assert!(refusal.message.contains(said), "{said}: {refusal:?}");

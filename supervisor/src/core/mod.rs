@@ -4,12 +4,14 @@
 pub mod admit;
 pub mod backoff;
 pub mod cgroup;
+pub mod handshakes;
 pub mod ladder;
 pub mod lease;
 pub mod limits;
 pub mod load;
-pub mod quiet;
+pub mod marks;
 pub mod reap;
+pub mod redact;
 pub mod retain;
 pub mod ring;
 pub mod stdin;

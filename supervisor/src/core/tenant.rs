@@ -6,7 +6,7 @@
 use crate::core::ladder::Limits;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
-use acp_shared::protocol::{Refusal, RefusalCode, Spawn};
+use acp_shared::protocol::{Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use std::path::{Component, Path};
 
@@ -135,8 +135,8 @@ pub struct Asker {
 /// The directories of a start, free of links and of `..`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The working directory.
-    pub cwd: String,
+    /// The working directory, if the session has one.
+    pub cwd: Option<String>,
     /// Where the session works.
     pub roots: Vec<String>,
 }
@@ -157,7 +157,7 @@ pub struct Confined {
 pub fn confine(
     tenants: &[Tenant],
     asker: &Asker,
-    spawn: &Spawn,
+    env: &[(String, String)],
     places: &Places,
 ) -> Result<Confined, Refusal> {
     let plain = Tenant::default();
@@ -173,7 +173,7 @@ pub fn confine(
         oom_score_adj: tenant.oom_score_adj,
         landlock: tenant.landlock.then(|| landlock(tenant, places)),
     };
-    let mut env = environment(tenant, account.is_some(), &spawn.env);
+    let mut env = environment(tenant, account.is_some(), env);
     if let Some((name, home)) = account.filter(|_| changes).and_then(|account| account.entry.as_ref()) {
         for (key, value) in [("HOME", home), ("USER", name), ("LOGNAME", name)] {
             set(&mut env, key, value);
@@ -219,7 +219,7 @@ fn stays_within(allowed: &[String], places: &Places) -> Result<(), Refusal> {
         let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         path.is_absolute() && plain && allowed.iter().any(|root| path.starts_with(root))
     };
-    std::iter::once(&places.cwd).chain(&places.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
+    places.cwd.iter().chain(&places.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
         refused(format!(
             "{path} is not below {}; choose another working directory, or add it to roots of the [[tenant]] in \
              the supervisor's configuration",
@@ -230,7 +230,7 @@ fn stays_within(allowed: &[String], places: &Places) -> Result<(), Refusal> {
 
 fn landlock(tenant: &Tenant, places: &Places) -> Landlock {
     let temp = tenant.temp_dir.as_deref().unwrap_or(TEMP_DIR);
-    let all = places.roots.iter().chain([&places.cwd]).chain(&tenant.write_dirs).map(String::as_str);
+    let all = places.roots.iter().chain(&places.cwd).chain(&tenant.write_dirs).map(String::as_str);
     let mut write: Vec<String> = Vec::new();
     for dir in all.chain([temp]) {
         if !write.iter().any(|known| known == dir) {

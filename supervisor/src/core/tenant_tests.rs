@@ -1,9 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::launch::Resource;
-use acp_shared::protocol::{Graces, LeaseKind};
 
 const NOFILE: ResourceLimit = ResourceLimit { resource: Resource::OpenFiles, soft: 64, hard: 128 };
 
@@ -17,20 +15,11 @@ fn run_as(uid: u32) -> Option<RunAs> {
 }
 
 fn places(cwd: &str, roots: &[&str]) -> Places {
-    Places { cwd: cwd.into(), roots: roots.iter().map(|s| (*s).into()).collect() }
+    Places { cwd: Some(cwd.into()), roots: roots.iter().map(|s| (*s).into()).collect() }
 }
 
-fn spawn(env: &[&str]) -> Spawn {
-    Spawn {
-        lease_id: LeaseId::mint(),
-        session_key: SessionKey::parse("agent:a:acp:x").unwrap(),
-        kind: LeaseKind::Agent,
-        argv: vec!["x".into()],
-        env: env.iter().map(|name| ((*name).to_owned(), "v".to_owned())).collect(),
-        cwd: "/w".into(),
-        roots: vec![],
-        graces: Graces::default(),
-    }
+fn env(names: &[&str]) -> Vec<(String, String)> {
+    names.iter().map(|name| ((*name).to_owned(), "v".to_owned())).collect()
 }
 
 fn of(uid: u32) -> Tenant {
@@ -54,7 +43,7 @@ fn as_whom_it_runs() {
     ] {
         let asker = Asker { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
         let tenants: Vec<Tenant> = tenant.into_iter().collect();
-        let got = confine(&tenants, &asker, &spawn(&[]), &places("/w", &[]));
+        let got = confine(&tenants, &asker, &env(&[]), &places("/w", &[]));
         match want {
             Ok(want) => {
                 let confined = got.unwrap();
@@ -84,7 +73,7 @@ fn what_a_tenant_sets_is_set() {
         ..of(5)
     };
     let asker = Asker { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
-    let got = confine(&[tenant], &asker, &spawn(&["TMPDIR", "HOME", "A"]), &places("/w/a", &["/w/a", "/x"]));
+    let got = confine(&[tenant], &asker, &env(&["TMPDIR", "HOME", "A"]), &places("/w/a", &["/w/a", "/x"]));
     let write = ["/w/a", "/x", "/cache", "/t"].map(str::to_owned).to_vec();
     let want = Confine {
         run_as: run_as(900),
@@ -126,7 +115,7 @@ fn which_variables_pass() {
     ] {
         let asker = Asker { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
         let tenant = Tenant { env_allow, ..of(uid) };
-        let got = confine(&[tenant], &asker, &spawn(sent), &places("/w", &[])).unwrap().env;
+        let got = confine(&[tenant], &asker, &env(sent), &places("/w", &[])).unwrap().env;
         assert_eq!(got.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>(), want, "{name}");
     }
 }
@@ -144,8 +133,8 @@ fn where_sessions_work() {
         ("not absolute", places("srv/a", &[]), false),
     ] {
         let tenant = Tenant { roots: vec!["/srv/a".into(), "/home/x".into()], ..of(5) };
-        assert_eq!(confine(&[tenant], &asker, &spawn(&[]), &places).is_ok(), fits, "{name}");
-        assert!(confine(&[of(5)], &asker, &spawn(&[]), &places).is_ok(), "{name}: no roots, anywhere");
+        assert_eq!(confine(&[tenant], &asker, &env(&[]), &places).is_ok(), fits, "{name}");
+        assert!(confine(&[of(5)], &asker, &env(&[]), &places).is_ok(), "{name}: no roots, anywhere");
     }
 }
 

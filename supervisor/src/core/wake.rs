@@ -14,6 +14,8 @@ pub struct Deadlines {
     pub closing: Option<u64>,
     /// Something of an ended lease is kept no longer; reckoned from the wall clock.
     pub expiry: Option<u64>,
+    /// Event ids that gateways acknowledged are written.
+    pub progress: Option<u64>,
     /// Leases of earlier supervisors, or the store's file, are looked at again.
     pub sweep: Option<u64>,
     /// The service manager is told that the owner is alive.
@@ -26,7 +28,7 @@ pub struct Deadlines {
 #[must_use]
 pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
     let expiry = due.expiry.map(|at| at.min(now_ms.saturating_add(WALL_SLEEP_MS)));
-    let first = [due.detached, due.closing, expiry, due.sweep, due.watchdog, due.upgrade];
+    let first = [due.detached, due.closing, expiry, due.progress, due.sweep, due.watchdog, due.upgrade];
     let first = first.into_iter().flatten().min()?;
     Some(if first <= now_ms { now_ms.saturating_add(AGAIN_MS) } else { first })
 }
@@ -43,6 +45,7 @@ mod tests {
             detached: Some(5_000),
             closing: Some(4_000),
             expiry: Some(3_000),
+            progress: Some(7_000),
             sweep: Some(2_500),
             watchdog: Some(2_000),
             upgrade: Some(6_000),

@@ -2,9 +2,11 @@
 //! passes the work to the task of the lease or to a task of its own.
 
 mod close;
+mod files;
 mod list;
 pub(crate) mod reap;
 mod release;
+mod session_log;
 mod shutdown;
 pub(crate) mod spawn;
 mod status;
@@ -30,6 +32,12 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, t
         Request::Attach { lease_id, from_offset } => streams::attach(owner, who, lease_id, from_offset, to),
         Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, (seq, bytes), to),
         Request::Ack { lease_id, offset } => streams::ack(owner, who, lease_id, offset, to),
+        Request::AckSynced { lease_id, offset, event_id } => {
+            if let Who::Gateway(gateway) = who {
+                owner.record_event(gateway, event_id);
+            }
+            streams::ack(owner, who, lease_id, offset, to);
+        }
         Request::Tail { lease_id } => streams::tail(owner, who, lease_id, to),
         Request::CloseLease { lease_id, reason } => close::handle(owner, who, lease_id, &reason, to),
         Request::Release { lease_id } => release::handle(owner, who, lease_id, to),
@@ -38,6 +46,10 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, t
         Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
         Request::Status => status::handle(owner, who, to),
         Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
+        Request::Files(request) => files::handle(owner, who, peer, request, to),
+        Request::SessionLog { session_key, from, bytes_max } => {
+            session_log::handle(owner, who, session_key, (from, bytes_max), to);
+        }
         Request::Shutdown { state_dir } => shutdown::handle(owner, who, peer.uid, &state_dir, to),
     }
 }
@@ -50,15 +62,18 @@ const fn only_looks(body: &Request) -> bool {
         | Request::Verify { .. }
         | Request::Reap { dry_run: true }
         | Request::Status
+        | Request::SessionLog { .. }
         | Request::Shutdown { .. } => true,
         Request::Spawn(_)
         | Request::Attach { .. }
         | Request::Input { .. }
         | Request::Ack { .. }
+        | Request::AckSynced { .. }
         | Request::Tail { .. }
         | Request::CloseLease { .. }
         | Request::Release { .. }
         | Request::Upgrade { .. }
+        | Request::Files(_)
         | Request::Reap { dry_run: false } => false,
     }
 }

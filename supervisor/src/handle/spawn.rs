@@ -10,8 +10,8 @@ use crate::link::Responder;
 use crate::owner::{Owner, Who};
 use crate::spawn::Asked;
 use acp_shared::conn::Peer;
-use acp_shared::ids::GatewayInstanceId;
-use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::protocol::{Graces, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
 use acp_shared::wire;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
         return Err(refusal);
     }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
-    check_caps(owner, gateway, uid)?;
+    check_caps(owner, gateway, uid, &spec.kind)?;
     check_session(owner, gateway, &spec)?;
     let argv = wire::encode(&spec.argv, acp_shared::protocol::FRAME_BYTES_MAX)
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
@@ -104,7 +104,7 @@ fn new_lease(
         owner_uid: uid,
         session_key: spec.session_key.clone(),
         kind: spec.kind.clone(),
-        graces: spec.graces,
+        graces: graces(spec),
         wrapper_root: context.wrapper_root.path().to_string_lossy().into_owned(),
         wrapper_path: String::new(),
         supervisor: context.me,
@@ -127,8 +127,16 @@ fn new_lease(
     }
 }
 
+/// The graces of a lease. The standard input of a terminal is /dev/null, so there is no end of file to wait for.
+fn graces(spec: &Spawn) -> Graces {
+    match spec.kind {
+        LeaseKind::Agent => spec.graces,
+        LeaseKind::Terminal { .. } => Graces { eof_ms: 0, ..spec.graces },
+    }
+}
+
 /// Fail closed: a tree that could not be found again is not started.
-fn unheld() -> Refusal {
+pub(super) fn unheld() -> Refusal {
     let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
     Refusal::new(RefusalCode::RungUnavailable, why)
 }
@@ -168,7 +176,12 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
 /// How many leases may live, whose, under which key of the configuration, and which leases count.
 type Cap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
 
-fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32) -> Result<(), Refusal> {
+/// The part of a limit that terminals may use: a quarter of it is kept for agents.
+const fn for_terminals(max: u64) -> u64 {
+    max - max / 4
+}
+
+fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseKind) -> Result<(), Refusal> {
     let (config, tenants) = (&owner.context.config, &owner.context.tenants);
     let tenant = tenant_of(tenants, uid, gateway);
     let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
@@ -186,14 +199,37 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32) -> Result<(),
         ),
     ];
     let living = || owner.leases.values().map(|e| &e.lease).filter(|l| !l.state.is_ended());
-    let full = caps.into_iter().find(|(max, _, _, of)| living().filter(|l| of(l)).count() as u64 >= *max);
-    full.map_or(Ok(()), |(max, whose, key, _)| {
-        let what = format!(
-            "{max} leases live {whose}, which is the limit ({key}); close sessions that are not used, or raise it in \
-             the supervisor's configuration"
-        );
-        Err(Refusal::new(RefusalCode::QuotaExceeded, what).retry_after(QUOTA_RETRY_MS))
-    })
+    let is_terminal = |l: &Lease| l.parent().is_some();
+    for (max, whose, key, of) in caps {
+        let all = living().filter(|l| of(l)).count() as u64;
+        let terminals = || living().filter(|l| of(l) && is_terminal(l)).count() as u64;
+        let what = if all >= max {
+            format!("{max} leases live {whose}, which is the limit ({key}); close sessions that are not used")
+        } else if *kind != LeaseKind::Agent && terminals() >= for_terminals(max) {
+            let part = for_terminals(max);
+            format!(
+                "{part} terminals live {whose}, and the rest of {key} is kept for agents; end some terminals"
+            )
+        } else {
+            continue;
+        };
+        let what = format!("{what}, or raise it in the supervisor's configuration");
+        return Err(Refusal::new(RefusalCode::QuotaExceeded, what).retry_after(QUOTA_RETRY_MS));
+    }
+    Ok(())
+}
+
+/// Refuses a terminal beyond the limit of one agent.
+fn check_terminals(owner: &Owner, parent: LeaseId) -> Result<(), Refusal> {
+    let max = owner.context.config.terminals_per_agent_max;
+    if (owner.terminals(parent).count() as u64) < max {
+        return Ok(());
+    }
+    let why = format!(
+        "{max} terminals of this agent run, which is the limit (terminals_per_agent_max of the supervisor); end or \
+         release one first"
+    );
+    Err(Refusal::new(RefusalCode::QuotaExceeded, why))
 }
 
 fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refusal> {
@@ -241,7 +277,7 @@ fn check_session(owner: &Owner, gateway: GatewayInstanceId, spec: &Spawn) -> Res
                 Some(e) if e.is_ending() => {
                     Err(Refusal::new(RefusalCode::LeaseEnded, "the parent lease is ending"))
                 }
-                Some(_) => Ok(()),
+                Some(_) => check_terminals(owner, *parent_lease_id),
             }
         }
     }

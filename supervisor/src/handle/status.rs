@@ -64,6 +64,7 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .cloned()
             .chain(context.store.warnings())
             .chain(owner.overdue().filter(|_| who == Who::Admin))
+            .chain(owner.held_in_words().into_iter().filter(|_| who == Who::Admin))
             .chain(held(owner, who))
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),

@@ -187,6 +187,7 @@ impl Owner {
 
     /// Turns the supervisor into a value; `None` when that cannot be, and everything goes on.
     pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<Frozen> {
+        self.save_progress(None);
         let paused = match self.pause(events).await {
             Ok(paused) if !self.stopping => paused,
             Ok(_) => {
@@ -216,6 +217,7 @@ impl Owner {
             drop(door.await);
         }
         self.let_go(asker.link(), events).await;
+        std::mem::take(&mut self.files).stop().await;
         let mut tasks = HashMap::new();
         for (id, verdict) in paused {
             let (to, state) = oneshot::channel();
@@ -327,6 +329,7 @@ impl Owner {
             failed: None,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
+            kept_until_ms: self.pending.kept_until_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             crashes: self.backoff.crashes(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),
             wall_at_start_ms: Some(context.wall_at_start_ms),

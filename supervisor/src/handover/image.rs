@@ -114,6 +114,22 @@ pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
     Ok((file, Summary { leases, checksum: format!("{hash:x}") }))
 }
 
+/// A sealed image of this body, whatever it holds: the header and its checksum fit.
+///
+/// # Errors
+/// The system is out of memory or descriptors.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn seal(leases: u32, body: &[u8]) -> io::Result<File> {
+    let file = File::from(rustix::fs::memfd_create(
+        "acp-handover",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?);
+    (&file).write_all(&header(leases, body.len() as u64, &Sha256::digest(body)))?;
+    (&file).write_all(body)?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
 /// Reads from an offset of its own: a duplicate of the descriptor shares the file's.
 struct At<'a> {
     file: &'a File,

@@ -76,6 +76,9 @@ pub(crate) struct Head {
     pub(crate) installations: Vec<Installation>,
     /// Since when each gateway is away, on the supervisor's clock.
     pub(crate) detached_at_ms: Vec<(GatewayInstanceId, u64)>,
+    /// Until when agents of gateways whose database went back in time are kept, on the supervisor's clock.
+    #[serde(default)]
+    pub(crate) kept_until_ms: Vec<(GatewayInstanceId, u64)>,
     /// Agents that crashed lately.
     #[serde(default)]
     pub(crate) crashes: Vec<(Agent, Crashes)>,

@@ -94,6 +94,7 @@ impl Owner {
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
+        owner.pending.kept_until_ms = head.kept_until_ms.into_iter().collect();
         owner.backoff.recall(head.crashes);
         for entry in entries {
             let id = entry.lease.lease_id;
@@ -148,7 +149,10 @@ fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
 
 fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {
     match state {
-        RelayState::Agent(agent) => relay::agent::thaw(lease.lease_id, context.limits(lease.gateway), *agent),
+        RelayState::Agent(agent) => {
+            let log = context.logs.log(lease.gateway, &lease.session_key);
+            relay::agent::thaw(lease.lease_id, context.limits(lease.gateway), log, *agent)
+        }
         RelayState::Terminal(terminal) => {
             let on_exit = crate::spawn::news_of_exit(context.events.clone(), lease.gateway);
             relay::terminal::thaw(lease.lease_id, terminal, on_exit)

@@ -1,4 +1,4 @@
-//! The relay of an agent: stdout with offsets and back-pressure, numbered stdin, the tail of stderr.
+//! The relay of an agent: stdout with offsets and back-pressure, numbered stdin, stderr into the log of its session.
 
 use super::budget::Share;
 use super::frozen::{AgentState, RelayState};
@@ -12,6 +12,7 @@ use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{Offer, Stdin};
 use crate::link::{Link, Responder};
+use crate::session_logs::SessionLog;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, LeaseState, Notice, OUTPUT_BYTES_MAX, Refusal, RefusalCode, Reply};
@@ -56,10 +57,10 @@ enum Wake {
 
 /// Starts the relay of an agent that runs.
 #[must_use]
-pub fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes) -> Relay {
+pub(crate) fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes, said: Stderr) -> Relay {
     let (relay, queue) = Relay::new();
     let kept = Kept::Memory(Ring::new(limits.ring_bytes_max));
-    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept);
+    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
     agent.stdin = Some(pipes.stdin);
     agent.stdout = Some(pipes.stdout);
     agent.stderr = Some(pipes.stderr);
@@ -70,14 +71,14 @@ pub fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes) -> Relay {
 /// Starts the relay of an agent that has ended, possibly under an earlier supervisor: what is in its spool can
 /// still be read and acknowledged (H1). It looks for that itself: nobody else waits for the disk.
 #[must_use]
-pub fn archive(lease: &Lease, limits: Limits) -> Relay {
+pub fn archive(lease: &Lease, limits: Limits, log: SessionLog) -> Relay {
     let (relay, mut queue) = Relay::new();
     let (lease_id, totals, gauges) = (lease.lease_id, totals_of(lease), Arc::clone(&relay.gauges));
     let (state, exit) = (lease.state, lease.exit.or(Some(ExitStatus::Unknown)));
     gauges.set(totals);
     tokio::spawn(async move {
         let Some(kept) = found(lease_id, &limits, totals, &mut queue).await else { return };
-        let mut agent = Agent::new(lease_id, limits, gauges, kept);
+        let mut agent = Agent::new(lease_id, limits, gauges, kept, Stderr::ended(lease_id, log));
         // What was acknowledged stays so; the spool may be older than the row.
         let _ = agent.kept.ack(totals.stdout_base);
         agent.input.restore(totals.stdin_written);
@@ -114,17 +115,20 @@ async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Q
 
 /// Goes on where the relay of an agent was frozen. Its reader has to attach again.
 #[must_use]
-pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, frozen: AgentState) -> Relay {
+pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, log: SessionLog, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
     let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max, &limits.shelf);
-    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept);
+    let said = match frozen.ended {
+        true => Stderr::ended(lease_id, log),
+        false => Stderr::thaw(lease_id, log, frozen.said),
+    };
+    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
     agent.stdout = reopen(lease_id, frozen.stdout, pipe::Receiver::from_owned_fd);
     agent.stderr = reopen(lease_id, frozen.stderr, pipe::Receiver::from_owned_fd);
     agent.input = Stdin::thaw(frozen.input, agent.limits.stdin_bytes_max, agent.limits.stdin_hashes_max);
     agent.exit = frozen.exit;
-    agent.said = Stderr::thaw(lease_id, frozen.said, agent.limits.stderr_bytes_max);
     agent.ended = frozen.ended;
     agent.publish();
     tokio::spawn(agent.run(queue));
@@ -161,9 +165,8 @@ async fn gone(link: Option<&Link>) {
 }
 
 impl Agent {
-    fn new(lease_id: LeaseId, limits: Limits, gauges: Arc<Gauges>, kept: Kept) -> Self {
+    fn new(lease_id: LeaseId, limits: Limits, gauges: Arc<Gauges>, kept: Kept, said: Stderr) -> Self {
         let input = Stdin::new(limits.stdin_bytes_max, limits.stdin_hashes_max);
-        let said = Stderr::new(lease_id, limits.stderr_bytes_max);
         let share = Share::new(Arc::clone(&limits.budget));
         Self {
             lease_id,
@@ -285,7 +288,7 @@ impl Agent {
     }
 
     fn owes_exit(&self, reader: &Reader) -> Option<ExitStatus> {
-        // Its last words say why it ended: they are read first.
+        // A gateway that is told of the end finds all of stderr in the log.
         let read = self.stdout.is_none() && self.stderr.is_none();
         let complete = read && reader.sent == self.kept.end() && !reader.told_exit;
         self.exit.filter(|_| complete)
@@ -302,7 +305,8 @@ impl Agent {
                         status,
                         end_offset: self.kept.end(),
                         stdin_written: self.input.written(),
-                        stderr_tail: self.said.text(),
+                        // Stderr may hold secrets that are not configured; operators read it from the session log.
+                        stderr_tail: String::new(),
                     });
                 }
             }
@@ -353,7 +357,10 @@ impl Agent {
         match pipe.try_read(&mut self.buffer) {
             Ok(count) if count > 0 => self.said.push(self.buffer.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(_) | Err(_) => self.stderr = None,
+            Ok(_) | Err(_) => {
+                self.stderr = None;
+                self.said.end();
+            }
         }
     }
 
@@ -485,13 +492,15 @@ impl Agent {
         if let Some(pipe) = self.stderr.take()
             && let Ok(mut rest) = Rest::of(&pipe)
         {
-            // What cannot be read is not there: its tail is for people.
+            // A read error loses the last lines of the log, and nothing else.
             while let Ok(Some(piece)) = rest.next(&mut self.buffer) {
                 self.said.push(piece);
             }
         }
         self.close_stdin("the lease has ended");
-        self.exit = self.exit.or(Some(ExitStatus::Unknown));
+        let status = self.exit.unwrap_or(ExitStatus::Unknown);
+        self.exit = Some(status);
+        self.said.exited(status);
         self.ended = true;
         // Where the disk does not answer these are the totals of the lease.
         self.publish();
@@ -523,14 +532,19 @@ mod tests {
     use crate::link::LinkId;
     use crate::relay::budget::Budget;
     use crate::relay::spools::Spools;
-    use acp_shared::ids::GatewayInstanceId;
+    use crate::session_logs::SessionLogs;
+    use acp_shared::ids::{GatewayInstanceId, SessionKey};
 
     #[tokio::test]
     async fn connections_that_have_ended_wait_for_nothing() {
         let (config, budget) = (Config::default(), Arc::new(Budget::new(1 << 20)));
         let spools = Spools::new("/nonexistent".as_ref(), 1 << 20);
         let limits = Limits::new(&config, spools.shelf(GatewayInstanceId::mint()), budget);
-        let mut agent = Agent::new(LeaseId::mint(), limits, Arc::default(), Kept::Memory(Ring::new(8)));
+        let (gateway, session) = (GatewayInstanceId::mint(), SessionKey::parse("s").unwrap());
+        let log = SessionLogs::new("/nonexistent".as_ref(), 1 << 20).log(gateway, &session);
+        let lease_id = LeaseId::mint();
+        let said = Stderr::ended(lease_id, log);
+        let mut agent = Agent::new(lease_id, limits, Arc::default(), Kept::Memory(Ring::new(8)), said);
         let (_full, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}
         agent.stdin = Some(pipe::Sender::from_owned_fd(write).unwrap());

@@ -1,5 +1,6 @@
 //! The streams of a lease as values, to be handed to the next program image (H14).
 
+use crate::core::redact::Redactor;
 use crate::core::stdin::StdinState;
 use crate::handover::Passed;
 use acp_shared::launch::ExitStatus;
@@ -58,10 +59,15 @@ pub(crate) struct SpoolState {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StderrState {
+    /// True if `line` lacks bytes that were read.
     pub(super) truncated: bool,
     pub(super) line: Vec<u8>,
+    /// Empty. Images of earlier versions have the last bytes here.
     #[serde(skip)]
     pub(super) tail: Vec<u8>,
+    /// `None` in images of earlier versions.
+    #[serde(default)]
+    pub(super) redactor: Option<Redactor>,
 }
 
 /// The relay of a terminal as a value.

@@ -5,7 +5,7 @@ pub mod budget;
 mod frozen;
 mod kept;
 pub mod spools;
-mod stderr;
+pub(crate) mod stderr;
 pub mod terminal;
 
 pub(crate) use self::frozen::RelayState;
@@ -266,7 +266,6 @@ pub struct Limits {
     spool_bytes_max: u64,
     stdin_bytes_max: usize,
     stdin_hashes_max: usize,
-    stderr_bytes_max: usize,
     budget: Arc<Budget>,
     /// Where what an ending agent said goes.
     shelf: Shelf,
@@ -282,7 +281,6 @@ impl Limits {
             spool_bytes_max: config.spool_bytes_max,
             stdin_bytes_max: size(config.stdin_bytes_max),
             stdin_hashes_max: size(config.stdin_hashes_max),
-            stderr_bytes_max: size(config.stderr_bytes_max),
             budget,
             shelf,
         }

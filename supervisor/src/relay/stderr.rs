@@ -1,82 +1,284 @@
-//! Standard error of an agent: the last bytes are kept for people, lines go to the log at a bounded rate.
+//! Standard error of an agent: line by line, without secrets, into the log of its session, and at a low rate into the
+//! supervisor's own log. Nothing of it is sent to a gateway unless that asks for the log.
 
 use super::frozen::StderrState;
-use crate::core::tail::{Tail, head};
+use crate::core::redact::Redactor;
+use crate::core::tail::head;
+use crate::session_logs::{self, SessionLog};
 use acp_shared::ids::LeaseId;
+use acp_shared::launch::ExitStatus;
 use tokio::time::{Duration, Instant};
 
-/// Lines that are logged in one [`WINDOW`]; the rest is counted.
-const LINES_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(1);
-const LINE_BYTES_MAX: usize = 2_000;
+/// Lines in the supervisor's log in one [`WINDOW`]; the rest is counted.
+const LINES_MAX: u32 = 20;
+/// Bytes of a line in the supervisor's log.
+const LINE_SHOWN_MAX: usize = 2_000;
+/// Bytes of a line in the session's log; the rest of the line is left out.
+const LINE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes for the session's log in one [`WINDOW`]; the rest is counted.
+const LOGGED_BYTES_MAX: usize = 256 * 1024;
 
+/// Reader of one agent's standard error.
 #[derive(Debug)]
-pub(super) struct Stderr {
+pub(crate) struct Stderr {
     lease_id: LeaseId,
-    tail: Tail,
+    log: SessionLog,
+    /// `None` for an agent whose environment is not known here: nothing of it is recorded.
+    redactor: Option<Redactor>,
+    /// Beginning of the line that has not ended yet.
     line: Vec<u8>,
+    /// Number of further bytes of the line, which are dropped.
+    cut: u64,
     window: Instant,
     lines: u32,
     suppressed: u64,
+    logged: usize,
+    left_out: u64,
 }
 
 impl Stderr {
-    pub(super) fn new(lease_id: LeaseId, bytes_max: usize) -> Self {
+    /// Of an agent that was just started.
+    pub(crate) fn new(lease_id: LeaseId, log: SessionLog, redactor: Redactor) -> Self {
+        log.write(&session_logs::note(&format!("agent started, lease {lease_id}")));
+        Self::with(lease_id, log, Some(redactor))
+    }
+
+    /// Of an agent that has ended: nothing comes any more.
+    pub(super) fn ended(lease_id: LeaseId, log: SessionLog) -> Self {
+        Self::with(lease_id, log, None)
+    }
+
+    fn with(lease_id: LeaseId, log: SessionLog, redactor: Option<Redactor>) -> Self {
         Self {
             lease_id,
-            tail: Tail::new(bytes_max),
+            log,
+            redactor,
             line: Vec::new(),
+            cut: 0,
             window: Instant::now(),
             lines: 0,
             suppressed: 0,
+            logged: 0,
+            left_out: 0,
         }
     }
 
     /// Everything as a value.
     pub(super) fn freeze(self) -> StderrState {
-        StderrState { truncated: self.tail.truncated(), line: self.line, tail: self.tail.into_bytes() }
+        StderrState { truncated: self.cut > 0, line: self.line, tail: Vec::new(), redactor: self.redactor }
     }
 
-    /// Goes on where another one was frozen.
-    pub(super) fn thaw(lease_id: LeaseId, frozen: StderrState, bytes_max: usize) -> Self {
-        Self {
-            tail: Tail::with(frozen.tail, bytes_max, frozen.truncated),
-            line: frozen.line,
-            ..Self::new(lease_id, bytes_max)
+    /// Goes on where another one was frozen. An image of an earlier version does not say what is secret.
+    pub(super) fn thaw(lease_id: LeaseId, log: SessionLog, frozen: StderrState) -> Self {
+        let StderrState { truncated, line, redactor, .. } = frozen;
+        if redactor.is_none() {
+            let why = "standard error is not recorded until this agent is started again: an earlier version of the \
+                       supervisor started it";
+            log.write(&session_logs::note(why));
         }
+        Self { line, cut: u64::from(truncated), ..Self::with(lease_id, log, redactor) }
     }
 
+    /// Takes what was read.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.tail.push(bytes);
-        for byte in bytes {
-            if *byte == b'\n' {
-                self.end_line();
-            } else if self.line.len() < LINE_BYTES_MAX {
-                self.line.push(*byte);
+        let Some(redactor) = &self.redactor else { return };
+        // So much is needed to recognise a value that begins where the line is cut.
+        let most = LINE_BYTES_MAX + redactor.longest();
+        let mut out = String::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let end = memchr::memchr(b'\n', rest);
+            let (piece, after) = rest.split_at(end.map_or(rest.len(), |at| at + 1));
+            let piece = piece.strip_suffix(b"\n").unwrap_or(piece);
+            let room = piece.len().min(most.saturating_sub(self.line.len()));
+            self.line.extend_from_slice(piece.get(..room).unwrap_or_default());
+            self.cut += (piece.len() - room) as u64;
+            if end.is_some() {
+                self.end_line(false, &mut out);
             }
+            rest = after;
+        }
+        self.write(&out);
+    }
+
+    /// The stream has ended: a line without an end is a line.
+    pub(super) fn end(&mut self) {
+        let mut out = String::new();
+        if !self.line.is_empty() {
+            self.end_line(true, &mut out);
+        }
+        self.count_left_out(&mut out);
+        self.write(&out);
+    }
+
+    /// The agent has ended.
+    pub(super) fn exited(&mut self, status: ExitStatus) {
+        self.end();
+        self.log.write(&session_logs::note(&format!("agent ended: {status}")));
+    }
+
+    fn write(&self, text: &str) {
+        if !text.is_empty() {
+            self.log.write(text);
         }
     }
 
-    /// The last bytes as text.
-    pub(super) fn text(&self) -> String {
-        self.tail.text()
-    }
-
-    fn end_line(&mut self) {
-        let line = std::mem::take(&mut self.line);
-        let now = Instant::now();
-        if now.duration_since(self.window) >= WINDOW {
-            if self.suppressed > 0 {
-                tracing::info!(lease_id = %self.lease_id, lines = self.suppressed, "lines of stderr were not logged");
-            }
-            (self.window, self.lines, self.suppressed) = (now, 0, 0);
+    fn end_line(&mut self, ended: bool, out: &mut String) {
+        let (line, cut) = (std::mem::take(&mut self.line), std::mem::take(&mut self.cut));
+        if Instant::now().duration_since(self.window) >= WINDOW {
+            self.next_window(out);
         }
+        if self.logged >= LOGGED_BYTES_MAX {
+            self.left_out += 1;
+            return;
+        }
+        let Some(redactor) = &self.redactor else { return };
+        let cut = cut + (line.len().saturating_sub(LINE_BYTES_MAX)) as u64;
+        let line = redactor.line(&line, LINE_BYTES_MAX, ended && cut == 0);
+        let mut text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if cut > 0 {
+            text.push_str(" […]");
+        }
+        self.logged += text.len() + 1;
+        out.push_str(&session_logs::line(&text));
         if self.lines >= LINES_MAX {
             self.suppressed += 1;
             return;
         }
         self.lines += 1;
-        let text = String::from_utf8_lossy(&line);
-        tracing::info!(lease_id = %self.lease_id, stderr = head(text.trim_end(), LINE_BYTES_MAX), "agent");
+        tracing::info!(lease_id = %self.lease_id, stderr = head(&text, LINE_SHOWN_MAX), "agent");
+    }
+
+    fn next_window(&mut self, out: &mut String) {
+        if self.suppressed > 0 {
+            tracing::info!(lease_id = %self.lease_id, lines = self.suppressed, "lines of stderr were not logged");
+        }
+        self.count_left_out(out);
+        (self.window, self.lines, self.suppressed, self.logged) = (Instant::now(), 0, 0, 0);
+    }
+
+    fn count_left_out(&mut self, out: &mut String) {
+        let lines = std::mem::take(&mut self.left_out);
+        if lines > 0 {
+            out.push_str(&session_logs::note(&format!("{lines} lines were left out: too many in a second")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::session_logs::SessionLogs;
+    use acp_shared::ids::{GatewayInstanceId, SessionKey};
+    use acp_shared::protocol::LogFrom;
+
+    const KEY: &str = "sk-configured-0123456789";
+
+    struct Logged {
+        logs: SessionLogs,
+        gateway: GatewayInstanceId,
+        session: SessionKey,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Logged {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let logs = SessionLogs::new(&dir.path().join("logs"), 1 << 20);
+            Self {
+                logs,
+                gateway: GatewayInstanceId::mint(),
+                session: SessionKey::parse("s").unwrap(),
+                _dir: dir,
+            }
+        }
+
+        fn stderr(&self) -> Stderr {
+            let env = [("API_KEY".to_owned(), KEY.to_owned())];
+            Stderr::new(LeaseId::mint(), self.logs.log(self.gateway, &self.session), Redactor::of_env(&env))
+        }
+
+        /// The log without times.
+        async fn text(&self) -> String {
+            self.logs.disk().settle().await;
+            let (mut bytes, mut end) = (Vec::new(), 1);
+            while (bytes.len() as u64) < end {
+                let from = LogFrom::Offset(bytes.len() as u64);
+                let piece = self.logs.read(self.gateway, &self.session, from, u64::MAX).await.unwrap();
+                bytes.extend(piece.bytes);
+                end = piece.end;
+            }
+            let text = String::from_utf8(bytes).unwrap();
+            text.lines().map(|line| format!("{}\n", line.split_once(' ').unwrap().1)).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_value_is_recognised_wherever_it_is_cut() {
+        for cut in 0..=KEY.len() + 8 {
+            let logged = Logged::new();
+            let mut stderr = logged.stderr();
+            let all = format!("key is {KEY}\n");
+            let (one, two) = all.as_bytes().split_at(cut.min(all.len()));
+            stderr.push(one);
+            // In the middle of a line the supervisor may be upgraded.
+            let frozen = serde_json::to_vec(&stderr.freeze()).unwrap();
+            let frozen = serde_json::from_slice(&frozen).unwrap();
+            let mut stderr =
+                Stderr::thaw(LeaseId::mint(), logged.logs.log(logged.gateway, &logged.session), frozen);
+            stderr.push(two);
+            stderr.exited(ExitStatus::Exited(3));
+            let text = logged.text().await;
+            assert!(
+                text.contains("| key is [redacted:API_KEY]\n* agent ended: exit code 3\n"),
+                "{cut}: {text}"
+            );
+            assert!(!text.contains("sk-conf"), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn long_lines_and_floods_are_cut() {
+        let logged = Logged::new();
+        let mut stderr = logged.stderr();
+        // The value begins before the cut and ends behind it.
+        stderr.push("x".repeat(LINE_BYTES_MAX - 4).as_bytes());
+        stderr.push(KEY.as_bytes());
+        stderr.push(&[b'y'; 100_000]);
+        stderr.push(b"\nan unfinished sk-configured-01");
+        stderr.exited(ExitStatus::Signaled(9));
+        let text = logged.text().await;
+        assert!(text.contains("xxxx[redacted:API_KEY] […]\n"), "{}", head(&text, 400));
+        assert!(
+            text.contains("| an unfinished [redacted:API_KEY]\n")
+                && !text.contains("yyyy")
+                && !text.contains("sk-")
+        );
+
+        let logged = Logged::new();
+        let mut stderr = logged.stderr();
+        for _ in 0..2_000 {
+            stderr.push(format!("{}\n", "z".repeat(999)).as_bytes());
+        }
+        stderr.end();
+        let text = logged.text().await;
+        assert!(text.len() < 2 * LOGGED_BYTES_MAX && text.contains("lines were left out"), "{}", text.len());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_recorded_where_secrets_are_not_known() {
+        let logged = Logged::new();
+        let old = serde_json::json!({ "truncated": false, "line": b"half of " });
+        let log = logged.logs.log(logged.gateway, &logged.session);
+        let mut stderr = Stderr::thaw(LeaseId::mint(), log, serde_json::from_value(old).unwrap());
+        stderr.push(format!("{KEY}\n").as_bytes());
+        stderr.exited(ExitStatus::Exited(0));
+        let text = logged.text().await;
+        assert!(
+            !text.contains("sk-") && text.contains("not recorded") && text.contains("agent ended"),
+            "{text}"
+        );
     }
 }

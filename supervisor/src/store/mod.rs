@@ -236,6 +236,11 @@ impl Store {
         }
     }
 
+    /// Posts a gateway to the writer without waiting. Returns false if the writer had no room.
+    pub fn post_installation(&self, known: &Installation) -> bool {
+        self.post(Op::SaveInstallation(Box::new(known.clone())))
+    }
+
     /// Has the writer see whether its file is still in its place, without waiting for it.
     pub fn post_check(&self) {
         self.post(Op::DeleteLeases(Vec::new()));

@@ -15,6 +15,7 @@ use std::time::Duration;
 pub(super) const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0001_leases.sql")),
     M::up(include_str!("migrations/0002_time_namespace.sql")),
+    M::up(include_str!("migrations/0003_progress.sql")),
 ];
 /// How long another program that looks into the file is waited for.
 const BUSY_WAIT: Duration = Duration::from_secs(1);

@@ -3,9 +3,11 @@
 use super::StoreError;
 use crate::core::admit::Installation;
 use crate::core::lease::{Bound, Lease, NsInit, ProcessRecord, Scope};
-use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
+use crate::core::marks::Progress;
+use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, Home, LeaseKind, LeaseState};
+use rusqlite::types::Type;
 use rusqlite::{Connection, Row, named_params};
 
 const SAVE_LEASE: &str = "
@@ -120,8 +122,9 @@ pub(super) fn into_one_file(connection: &Connection) -> Result<(), StoreError> {
 pub(super) fn save_installation(connection: &Connection, known: &Installation) -> Result<(), StoreError> {
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO homes (gateway_instance_id, uid, machine_id, dev, ino, epoch_max)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT OR REPLACE INTO homes (gateway_instance_id, uid, machine_id, dev, ino, epoch_max,
+                                           start_id, event_id, loss_accepted_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?
         .execute((
             known.gateway.to_string(),
@@ -130,6 +133,9 @@ pub(super) fn save_installation(connection: &Connection, known: &Installation) -
             sql(known.home.dev),
             sql(known.home.ino),
             sql(known.epoch_max),
+            known.progress.start_id.map(|id| id.to_string()),
+            sql(known.progress.event_id),
+            known.progress.loss_accepted_ms.map(sql),
         ))?;
     Ok(())
 }
@@ -295,12 +301,24 @@ pub(super) fn leases(connection: &Connection) -> Result<(Vec<Lease>, Vec<String>
     Ok((all, warnings))
 }
 
+fn start_id(row: &Row<'_>) -> rusqlite::Result<Option<StartId>> {
+    let text: Option<String> = row.get("start_id")?;
+    text.map(|text| StartId::parse(&text))
+        .transpose()
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
+}
+
 fn installation(row: &Row<'_>, gateway: GatewayInstanceId) -> rusqlite::Result<Installation> {
     Ok(Installation {
         gateway,
         uid: row.get("uid")?,
         home: Home { machine_id: row.get("machine_id")?, dev: number(row, "dev")?, ino: number(row, "ino")? },
         epoch_max: number(row, "epoch_max")?,
+        progress: Progress {
+            start_id: start_id(row)?,
+            event_id: number(row, "event_id")?,
+            loss_accepted_ms: maybe_number(row, "loss_accepted_ms")?,
+        },
         damaged: None,
     })
 }
@@ -308,7 +326,8 @@ fn installation(row: &Row<'_>, gateway: GatewayInstanceId) -> rusqlite::Result<I
 /// What stands for a row that is not believed: it keeps its place, and nobody is let in by it.
 fn damaged(gateway: GatewayInstanceId, why: &str) -> Installation {
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
-    Installation { gateway, uid: NOBODY, home, epoch_max: 0, damaged: Some(why.to_owned()) }
+    let (progress, damaged) = (Progress::default(), Some(why.to_owned()));
+    Installation { gateway, uid: NOBODY, home, epoch_max: 0, progress, damaged }
 }
 
 /// No user has this id: for the kernel it means that there is none.

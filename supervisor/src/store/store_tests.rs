@@ -4,7 +4,8 @@
 
 use super::*;
 use crate::core::lease::{Bound, ProcessRecord, fixture};
-use acp_shared::ids::GatewayInstanceId;
+use crate::core::marks::Progress;
+use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Home, LeaseKind, LeaseState};
 
@@ -33,6 +34,7 @@ async fn what_is_saved_is_loaded() {
         uid: 5,
         home: Home { machine_id: String::new(), dev: u64::MAX, ino: 1 },
         epoch_max: 3,
+        progress: Progress { start_id: Some(StartId::mint()), event_id: u64::MAX, loss_accepted_ms: Some(7) },
         damaged: None,
     };
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
@@ -225,6 +227,7 @@ async fn a_damaged_home_is_not_believed_and_the_others_are() {
         uid,
         home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
         epoch_max: 3,
+        progress: Progress { start_id: Some(StartId::mint()), event_id: u64::MAX, loss_accepted_ms: Some(7) },
         damaged: None,
     };
     let (sound, spoilt) = (home(5), home(6));
@@ -237,7 +240,7 @@ async fn a_damaged_home_is_not_believed_and_the_others_are() {
     connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
     let change = "UPDATE homes SET uid = -1 WHERE gateway_instance_id = ?1";
     assert_eq!(connection.execute(change, [spoilt.gateway.to_string()]).unwrap(), 1);
-    connection.execute("INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1)", []).unwrap();
+    connection.execute("INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)", []).unwrap();
     drop(connection);
     let (_store, _, loaded) = Store::open(dir.path()).unwrap();
     assert!(!loaded.unreadable, "leases are another matter");

@@ -2,13 +2,14 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+pub(crate) use crate::probe::{can, say};
 use crate::rig_groups::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{
     Attached, Graces, Hello, Home, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply,
-    Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
+    Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -109,28 +110,6 @@ pub(crate) struct Host {
     child: Option<Child>,
 }
 
-/// Says what a probe saw, or a figure.
-#[expect(clippy::print_stdout, reason = "what a test saw is read in its output")]
-pub(crate) fn say(text: &str) {
-    println!("{text}");
-}
-
-/// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
-pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
-    let seen = Command::new(program).args(args).output();
-    match &seen {
-        Ok(output) if output.status.success() => return true,
-        Ok(output) => {
-            say(&format!(
-                "probe: cannot {what}: {program} {args:?}: {}",
-                String::from_utf8_lossy(&output.stderr)
-            ));
-        }
-        Err(error) => say(&format!("probe: cannot {what}: {program}: {error}")),
-    }
-    false
-}
-
 /// Agents of tests may crash as often as they like.
 const PATIENT: &str = "crash_backoff_ms = 0\ncrashes_max = 0\n";
 
@@ -180,8 +159,16 @@ impl Host {
             std::fs::create_dir_all(&path).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
+        std::fs::copy(env!("CARGO_BIN_EXE_acp-supervisor"), host.program()).unwrap();
+        std::fs::set_permissions(host.program(), std::fs::Permissions::from_mode(0o755)).unwrap();
         host.start();
         host
+    }
+
+    /// The supervisor's program: where other users reach the host, a copy that they can run.
+    pub(crate) fn program(&self) -> PathBuf {
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_acp-supervisor"));
+        if self.public { self.dir.path().join("pub/acp-supervisor") } else { built }
     }
 
     /// What it logged so far.
@@ -212,10 +199,10 @@ impl Host {
     pub(crate) fn command(&self) -> Command {
         let config = self.dir.path().join("supervisor.toml");
         std::fs::write(&config, &self.config).unwrap();
-        let program = env!("CARGO_BIN_EXE_acp-supervisor");
-        let mut command = Command::new(if self.before.is_some() { "unshare" } else { program });
+        let program = self.program();
+        let mut command = Command::new(if self.before.is_some() { Path::new("unshare") } else { &program });
         if let Some(before) = &self.before {
-            command.args(["-m", "sh", "-ec", &format!("{before}; exec \"$@\""), "sh", program]);
+            command.args(["-m", "sh", "-ec", &format!("{before}; exec \"$@\""), "sh"]).arg(&program);
         }
         command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
         command.arg("--socket").arg(self.socket());
@@ -341,10 +328,11 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// As a gateway of protocol 1, which every supervisor serves.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
+            version_max: VERSION_MIN,
             features: vec![],
             role: Role::Gateway { instance_id: self.id, epoch: self.epoch, home: self.home.clone() },
             secret: std::fs::read_to_string(&self.secret)
@@ -355,7 +343,7 @@ impl Identity {
 
     pub(crate) async fn try_connect(&self) -> Result<Client, ConnError> {
         let (conn, welcome) = conn::open(&self.socket, self.hello(), DEADLINE).await?;
-        Ok(Client { conn, welcome, next: 1, notices: VecDeque::new(), replies: VecDeque::new() })
+        Ok(Client::over(conn, welcome, None))
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -375,16 +363,26 @@ impl Identity {
 pub(crate) struct Client {
     pub(crate) conn: Conn<ToClient, ToSupervisor>,
     pub(crate) welcome: Welcome,
+    /// With protocol 2: what acts is sent with it.
+    pub(crate) epoch: Option<u64>,
     next: u64,
     pub(crate) notices: VecDeque<Notice>,
     replies: VecDeque<(u64, Result<Reply, Refusal>)>,
 }
 
 impl Client {
+    pub(crate) fn over(conn: Conn<ToClient, ToSupervisor>, welcome: Welcome, epoch: Option<u64>) -> Self {
+        Self { conn, welcome, epoch, next: 1, notices: VecDeque::new(), replies: VecDeque::new() }
+    }
+
     pub(crate) async fn send(&mut self, body: Request) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.conn.sender.send(&ToSupervisor::Request { id, body }).await.unwrap();
+        let message = match self.epoch {
+            Some(epoch) if body.acts() => ToSupervisor::Act { id, epoch, body },
+            Some(_) | None => ToSupervisor::Request { id, body },
+        };
+        self.conn.sender.send(&message).await.unwrap();
         id
     }
 
@@ -394,7 +392,9 @@ impl Client {
         match message.unwrap().expect("an open connection") {
             ToClient::Reply { id, result } => self.replies.push_back((id, result)),
             ToClient::Notice(notice) => self.notices.push_back(notice),
-            other @ (ToClient::Welcome(_) | ToClient::Refused(_)) => panic!("unexpected {other:?}"),
+            other @ (ToClient::Welcome(_) | ToClient::Refused(_) | ToClient::RolledBack(_)) => {
+                panic!("unexpected {other:?}")
+            }
         }
     }
 
@@ -437,7 +437,8 @@ impl Client {
         match message {
             Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
             Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
-            Ok(Some(ToClient::Welcome(_) | ToClient::Refused(_)) | None) | Err(_) => return None,
+            Ok(Some(ToClient::Welcome(_) | ToClient::Refused(_) | ToClient::RolledBack(_)) | None)
+            | Err(_) => return None,
         }
         Some(())
     }
@@ -530,12 +531,13 @@ impl Client {
     }
 
     /// Waits for the end of the adapter's output.
-    pub(crate) async fn exited(&mut self, lease: LeaseId) -> (ExitStatus, u64, String) {
+    pub(crate) async fn exited(&mut self, lease: LeaseId) -> (ExitStatus, u64) {
         loop {
             if let Notice::Exited { lease_id, status, end_offset, stderr_tail, .. } = self.notice().await
                 && lease_id == lease
             {
-                return (status, end_offset, stderr_tail);
+                assert_eq!(stderr_tail, "", "standard error is sent to nobody who does not ask");
+                return (status, end_offset);
             }
         }
     }

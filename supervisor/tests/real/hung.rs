@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, DEADLINE, Host, agent, can, eventually, marked, script};
+use crate::files::{helpers, request};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply, Request, Spawn};
 use std::io::{BufRead, BufReader};
@@ -164,4 +166,41 @@ async fn c59_r_a_hung_launch_directory_holds_up_nobody() {
     drop(hung);
     drop(tokio::time::timeout(DEADLINE, gateway.reply(asked)).await.unwrap());
     assert_eq!(host.stop(), Some(0));
+}
+
+/// A project whose file system hangs stalls the file requests of its own session, until their deadline.
+#[tokio::test]
+async fn a_project_that_hangs_stalls_its_own_file_requests_only() {
+    let Some(host) = host("files_request_ms = 3000") else { return };
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (stuck, other) = (agent(&["cat"]), agent(&["cat"]));
+    for spec in [&stuck, &other] {
+        gateway.spawn(spec).await;
+    }
+    let (hung_dir, dir) = (host.dir.path().join("hung"), host.dir.path().join("work"));
+    for dir in [&hung_dir, &dir] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    let hung = Hung::new(&host, &hung_dir);
+    let write = |dir: &Path| FilesOp::Write {
+        path: dir.join("a").to_str().unwrap().to_owned(),
+        content: b"x".to_vec(),
+    };
+    let first = gateway.send(request(FilesScope::Lease(stuck.lease_id), &hung_dir, write(&hung_dir))).await;
+    let second = gateway.send(request(FilesScope::Lease(stuck.lease_id), &hung_dir, write(&hung_dir))).await;
+    let written = gateway.call(request(FilesScope::Lease(other.lease_id), &dir, write(&dir)));
+    let written = soon("files of another session", written).await;
+    assert_eq!(written, Ok(Reply::Files(Ok(FilesReply::Written))));
+    for id in [first, second] {
+        match soon("an answer at the deadline", gateway.reply(id)).await {
+            Ok(Reply::Files(Err(FilesError::TimedOut { within_ms: 3000 } | FilesError::NoHelper { .. }))) => {
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    gateway.close(stuck.lease_id).await;
+    soon("the end of its lease", gateway.state(stuck.lease_id, LeaseState::Closed)).await;
+    drop(hung);
+    eventually("its helpers are gone", || helpers(identity.id).len() <= 1);
 }

@@ -78,7 +78,7 @@ async fn an_agent_that_takes_too_much_memory_is_killed_and_its_end_is_told() {
     let spec = script("exec awk 'BEGIN { s = \"x\"; while (1) s = s s }'");
     let info = host.gateway.spawn(&spec).await;
     host.gateway.attach(spec.lease_id, 0).await;
-    let (status, end, _) = host.gateway.exited(spec.lease_id).await;
+    let (status, end) = host.gateway.exited(spec.lease_id).await;
     assert_eq!((status, end), (ExitStatus::Signaled(Signal::KILL.as_raw()), 0));
     eventually("its tree is gone", || !runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()));
     host.others_are_well().await;

@@ -362,7 +362,7 @@ async fn c70_r_the_adapter_is_killed_before_the_hello_and_before_go() {
         let began = match spawned {
             Ok(_) => {
                 gateway.attach(spec.lease_id, 0).await;
-                let (status, end, _) = gateway.exited(spec.lease_id).await;
+                let (status, end) = gateway.exited(spec.lease_id).await;
                 assert_eq!((status, end), (ExitStatus::Signaled(Signal::KILL.as_raw()), 0), "{at:?}");
                 true
             }

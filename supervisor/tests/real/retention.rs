@@ -104,7 +104,7 @@ async fn a_damaged_home_is_kept_named_and_not_believed() {
     // Homes are written behind the handshake.
     assert_eq!(host.stop(), Some(0));
     change(&host, &format!("UPDATE homes SET uid = -5 WHERE gateway_instance_id = '{}'", damaged.id));
-    change(&host, "INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1)");
+    change(&host, "INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)");
     host.start();
     let told = warnings(&host);
     assert!(told.contains(&damaged.id.to_string()) && told.contains("no id"), "{told}");

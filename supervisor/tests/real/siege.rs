@@ -60,9 +60,23 @@ impl Honest {
     }
 }
 
+/// Connects as a gateway does: again, when it is cut off.
+async fn connect_at_last(identity: &Identity) -> crate::common::Client {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match identity.try_connect().await {
+            Ok(client) => return client,
+            Err(ConnError::Closed | ConnError::Io(_)) if Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Returns how long the slowest round took.
 async fn work(identity: &Identity, rounds: &AtomicU64, stop: &AtomicBool) -> Duration {
-    let mut client = identity.connect().await;
+    let mut client = connect_at_last(identity).await;
     let mut slowest = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
@@ -149,7 +163,7 @@ fn a_thousand_connections_at_once() {
     honest.goes_on();
     if root {
         Honest::begin(host.gateway()).end("one that came later");
-        assert!(host.log().contains("too many connections of this user"), "{}", host.log());
+        assert!(host.log().contains("too many connections in the handshake"), "{}", host.log());
     }
     // The silent ones have the time of the handshake.
     eventually("all of them are cut off", || streams.iter_mut().all(is_cut_off));
@@ -228,6 +242,55 @@ async fn gateways_that_hear_nothing_hold_up_nobody() {
         deaf.push(client);
     }
     honest.end("deaf gateways");
+}
+
+/// A process that keeps 400 connections open without a word, and opens anew those that are closed.
+fn holder(host: &Host) -> (std::path::PathBuf, [String; 2]) {
+    let program = crate::common::program("acp-testkit", "hold-connections");
+    (program, [host.socket().display().to_string(), "400".to_owned()])
+}
+
+/// While something holds connections: an admin is answered, gateways come, go on and come back.
+async fn assert_open_to_others(host: &Host, mut identity: Identity, what: &str) {
+    let honest = Honest::begin(host.gateway());
+    for _ in 0..5 {
+        assert!(host.cli(&["status"]).status.success());
+        identity.epoch += 1;
+        let mut client = connect_at_last(&identity).await;
+        assert!(matches!(client.call(Request::Status).await, Ok(Reply::Status(_))));
+    }
+    honest.end(what);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_a_supervised_tree_take_no_place() {
+    let host = Host::new();
+    let identity = host.gateway();
+    let mut client = identity.connect().await;
+    let (program, args) = holder(&host);
+    // A child of the agent holds them.
+    let spec = script(&format!("{} {}; true", program.display(), args.join(" ")));
+    client.spawn(&spec).await;
+    client.attach(spec.lease_id, 0).await;
+    assert_eq!(client.read(spec.lease_id, 0, 5).await, b"held\n");
+    drop(client);
+    assert_open_to_others(&host, identity, "connections of a supervised tree").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_without_hello_keep_nobody_out() {
+    let host = Host::new();
+    let identity = host.gateway();
+    drop(identity.connect().await);
+    let (program, args) = holder(&host);
+    let mut command = std::process::Command::new(program);
+    command.args(args).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut holder = command.spawn().unwrap();
+    let mut line = [0; 5];
+    holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    assert_open_to_others(&host, identity, "connections without Hello").await;
+    holder.kill().unwrap();
+    holder.wait().unwrap();
 }
 
 fn refusal(error: ConnError) -> RefusalCode {

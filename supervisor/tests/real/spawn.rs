@@ -104,7 +104,7 @@ async fn the_environment_is_what_was_asked_for_and_the_markers() {
     let spec = Spawn { env: vec![("A".into(), "1 2".into()), forged], ..agent(&["/usr/bin/env"]) };
     gateway.spawn(&spec).await;
     gateway.attach(spec.lease_id, 0).await;
-    let (_, end, _) = {
+    let (_, end) = {
         let all = gateway.output(spec.lease_id).await.1;
         let mut lines: Vec<String> = String::from_utf8(all).unwrap().lines().map(str::to_owned).collect();
         lines.sort();
@@ -250,7 +250,7 @@ async fn c70_r_an_adapter_that_ends_at_once_has_ended_in_order() {
         let spec = script(&format!("exit {code}"));
         gateway.spawn(&spec).await;
         gateway.attach(spec.lease_id, 0).await;
-        let (status, end, _) = gateway.exited(spec.lease_id).await;
+        let (status, end) = gateway.exited(spec.lease_id).await;
         assert_eq!((status, end), (acp_shared::launch::ExitStatus::Exited(code), 0));
         eventually("the lease is closed", || host.row(spec.lease_id).0 == "closed");
         assert!(marked(spec.lease_id).is_empty());

@@ -25,7 +25,7 @@ async fn on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
     gateway.close(spec.lease_id).await;
     gateway.close(spec.lease_id).await;
-    let (status, end, _) = gateway.exited(spec.lease_id).await;
+    let (status, end) = gateway.exited(spec.lease_id).await;
     assert_eq!((status, end), (ExitStatus::Signaled(9), 3));
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     assert!(marked(spec.lease_id).is_empty());

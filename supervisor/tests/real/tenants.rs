@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
+use crate::files::{helpers, request};
 use acp_shared::conn::ConnError;
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request, Spawn};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -136,7 +138,7 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
             "{refused:?}"
         );
     }
-    let mut cli = Command::new(program(&host));
+    let mut cli = Command::new(host.program());
     let output =
         cli.args(["status", "--json", "--socket"]).arg(host.socket()).uid(A).gid(A).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT_AUTHORISED"), "{output:?}");
@@ -166,16 +168,6 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
         "{log}"
     );
     assert!(count("only the admin CLI may do this") >= 2, "{log}");
-}
-
-/// A copy of the supervisor's program that every user can run.
-fn program(host: &Host) -> PathBuf {
-    let path = host.dir.path().join("pub/acp-supervisor");
-    if !path.exists() {
-        std::fs::copy(env!("CARGO_BIN_EXE_acp-supervisor"), &path).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    path
 }
 
 fn home_of(base: &Path, name: &str, uid: u32) -> PathBuf {
@@ -246,7 +238,7 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
         &format!("try kill_supervisor kill -0 {}", host.pid()),
         &format!("try kill_other kill -0 {victim_pid}"),
         "try kill_wrapper kill -0 $PPID",
-        &format!("try socket {} status --socket {}", program(&host).display(), host.socket().display()),
+        &format!("try socket {} status --socket {}", host.program().display(), host.socket().display()),
         "echo \"uid $(id -u) gid $(id -g) groups $(id -G)\"",
         "echo \"umask $(umask) files $(ulimit -Sn) $(ulimit -Hn)\"",
         "echo \"shown $SHOWN hidden $HIDDEN tmp $TMPDIR\"",
@@ -298,6 +290,61 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
     let reason = "test".to_owned();
     assert!(b.call(Request::CloseLease { lease_id: victim.lease_id, reason }).is_ok());
     eventually("the agent of another user is ended", || !runs(victim_pid));
+}
+
+/// Files of a session are touched as the user that its agents run as, and within its confinement.
+#[test]
+fn files_are_written_as_the_tenants_user() {
+    if !as_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (work, other) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "b", RUNS_B));
+    std::fs::write(other.join("private"), "of b").unwrap();
+    std::fs::set_permissions(other.join("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let confined = landlock();
+    let host = Host::public(&format!(
+        "[[tenant]]\nuid = {A}\nrun_as_user = {RUNS_A}\nrun_as_group = {RUNS_A}\nroots = [\"{}\"]\n\
+         temp_dir = \"{}\"\nlandlock = \"{}\"\numask = 0o077\n[[tenant]]\nuid = {B}\nrun_as_user = {RUNS_B}\n\
+         run_as_group = {RUNS_B}\n",
+        work.display(),
+        work.display(),
+        if confined { "on" } else { "off" },
+    ));
+    let (identity, of_b) = (host.gateway(), host.gateway());
+    let (mut a, mut b) = (Tenant::connect(&identity, A), Tenant::connect(&of_b, B));
+    let dir = work.to_str().unwrap().to_owned();
+    let spec = Spawn { cwd: dir.clone(), roots: vec![dir], ..agent(&["cat"]) };
+    a.spawn(&spec);
+    let scope = FilesScope::Lease(spec.lease_id);
+    let mut ask = |scope, root: &Path, op| match a.call(request(scope, root, op)) {
+        Ok(Reply::Files(answer)) => answer,
+        other => panic!("{other:?}"),
+    };
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let write = |path: &Path| FilesOp::Write { path: text(path), content: b"x".to_vec() };
+    let written = work.join("new/file");
+    assert_eq!(ask(scope, &work, write(&written)), Ok(FilesReply::Written));
+    let meta = std::fs::metadata(&written).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (RUNS_A, RUNS_A, 0o600));
+    assert_eq!(std::fs::metadata(work.join("new")).unwrap().uid(), RUNS_A);
+    let [helper] = helpers(identity.id)[..] else { panic!("one helper") };
+    assert_eq!(status(helper, "Uid:"), vec![RUNS_A.to_string(); 4]);
+    assert_eq!(status(helper, "NoNewPrivs:"), ["1"]);
+    // Neither another tenant's directory nor a root outside of its own roots.
+    let refused = ask(scope, &other, write(&other.join("x")));
+    assert!(matches!(refused, Err(FilesError::NoHelper { .. })), "{refused:?}");
+    // Without roots of its own a tenant is still only its user.
+    let private = text(&other.join("private"));
+    let read = |path: String| FilesOp::Read { path, line: None, limit: None, bytes_max: 9 };
+    let of_others = b.call(request(FilesScope::Tenant, &work, read(text(&written))));
+    assert_eq!(of_others, Ok(Reply::Files(Err(FilesError::Denied))));
+    let own = b.call(request(FilesScope::Tenant, &other, read(private)));
+    assert_eq!(own, Ok(Reply::Files(Err(FilesError::Denied))), "the file is root's");
+    let own = b.call(request(FilesScope::Tenant, &other, write(&other.join("mine"))));
+    assert_eq!(own, Ok(Reply::Files(Ok(FilesReply::Written))));
+    assert_eq!(std::fs::metadata(other.join("mine")).unwrap().uid(), RUNS_B);
 }
 
 /// The state of a supervisor is for its user alone, whatever the umask was.

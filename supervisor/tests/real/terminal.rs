@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, agent, marked, terminal};
+use crate::common::{Client, Host, agent, marked, say, terminal};
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Tail};
+use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};
+use std::time::Instant;
 
 async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail {
     match gateway.call(Request::Tail { lease_id }).await.unwrap() {
@@ -21,7 +22,7 @@ async fn the_last_bytes_of_both_streams_are_kept() {
     gateway.spawn(&parent).await;
     let spec = terminal(&parent, "seq 1 100000; echo err >&2; echo out; cat; exit 4", 8);
     gateway.spawn(&spec).await;
-    let (status, end, _) = gateway.exited(spec.lease_id).await;
+    let (status, end) = gateway.exited(spec.lease_id).await;
     assert_eq!(status, ExitStatus::Exited(4));
     let want = Tail { bytes: b"err\nout\n".to_vec(), truncated: true, exit: Some(status) };
     assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
@@ -52,6 +53,63 @@ async fn a_terminal_ends_with_its_agent_and_before_it() {
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     gateway.state(parent.lease_id, LeaseState::Closed).await;
     assert!(marked(spec.lease_id).is_empty() && marked(parent.lease_id).is_empty());
+}
+
+/// Terminals have no standard input, so no time is spent on closing it, and they end side by side.
+#[tokio::test]
+async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let parent = agent(&["cat"]);
+    gateway.spawn(&parent).await;
+    for _ in 0..16 {
+        let spec = terminal(&parent, "sleep 300", 100);
+        gateway.spawn(&Spawn { graces: Graces { eof_ms: 60_000, ..spec.graces }, ..spec }).await;
+    }
+    let began = Instant::now();
+    gateway.close(parent.lease_id).await;
+    gateway.state(parent.lease_id, LeaseState::Closed).await;
+    say(&format!("an agent with 16 terminals was closed in {:?}", began.elapsed()));
+    assert!(gateway.leases().await.iter().all(|lease| lease.state == LeaseState::Closed));
+}
+
+#[tokio::test]
+async fn terminals_are_bounded_for_each_agent() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let (parent, other) = (agent(&["cat"]), agent(&["cat", "-"]));
+    gateway.spawn(&parent).await;
+    gateway.spawn(&other).await;
+    let mut last = None;
+    for _ in 0..16 {
+        let spec = terminal(&parent, "sleep 300", 100);
+        gateway.spawn(&spec).await;
+        last = Some(spec.lease_id);
+    }
+    let over = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
+    assert_eq!((over.code, over.retry_after_ms), (RefusalCode::QuotaExceeded, None));
+    assert!(over.message.contains("terminals_per_agent_max"), "{over}");
+    gateway.spawn(&terminal(&other, "true", 9)).await;
+    // One that has ended counts no more, although its output is kept.
+    let lease_id = last.unwrap();
+    gateway.close(lease_id).await;
+    gateway.state(lease_id, LeaseState::Closed).await;
+    gateway.spawn(&terminal(&parent, "sleep 300", 9)).await;
+}
+
+#[tokio::test]
+async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
+    let host = Host::with_config("leases_per_gateway_max = 8\nterminals_per_agent_max = 100");
+    let mut gateway = host.gateway().connect().await;
+    let parent = agent(&["cat"]);
+    gateway.spawn(&parent).await;
+    for _ in 0..6 {
+        gateway.spawn(&terminal(&parent, "sleep 300", 100)).await;
+    }
+    let over = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
+    assert_eq!(over.code, RefusalCode::QuotaExceeded);
+    assert!(over.message.contains("kept for agents"), "{over}");
+    gateway.spawn(&agent(&["cat", "-"])).await;
 }
 
 #[tokio::test]

@@ -19,9 +19,9 @@ use acp_supervisor::launchdir::WrapperRoot;
 use acp_supervisor::lease_task::{self, LeaseCmd, Pause};
 use acp_supervisor::owner::Event;
 use acp_supervisor::reaper::{self, Watch};
-use acp_supervisor::refusals::Refusals;
 use acp_supervisor::relay::Relay;
 use acp_supervisor::relay::spools::Spools;
+use acp_supervisor::session_logs::SessionLogs;
 use acp_supervisor::spawn::Asked;
 use acp_supervisor::store::{STORE_FILE, Store};
 use acp_supervisor::sys::{OpenProcess, Signal, Sys};
@@ -130,9 +130,10 @@ impl Stage {
             roots: Mutex::default(),
             budgets: Mutex::default(),
             spools: Spools::new(&dir.path().join("spool"), 1 << 20),
+            logs: SessionLogs::new(&dir.path().join("logs"), 1 << 20),
             children: Mutex::default(),
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
-            refusals: Refusals::default(),
+            refusals: acp_shared::log_limit::RefusalLog::default(),
             events,
             looks: Semaphore::new(2),
             started: Instant::now(),

@@ -5,7 +5,7 @@ use acp_shared::conn::{self, Conn};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{
     Graces, Hello, Home, LeaseInfo, LeaseKind, Notice, Reply, Request, Role, Spawn, ToClient, ToSupervisor,
-    VERSION_MAX, VERSION_MIN,
+    VERSION_MIN,
 };
 use acp_supervisor::secret::SECRET_FILE;
 use acp_tests::service::Service;
@@ -40,7 +40,7 @@ impl Leases {
         let home = Home { machine_id: String::new(), dev: 1, ino: 1 };
         let hello = Hello {
             version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
+            version_max: VERSION_MIN,
             features: Vec::new(),
             role: Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home },
             secret: Some(acp_shared::redact::Secret::new(secret.trim().to_owned())),

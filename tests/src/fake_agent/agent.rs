@@ -33,6 +33,8 @@ pub(crate) struct Agent {
     pub(crate) requests: Requests,
     pub(crate) initialized: bool,
     pub(crate) authenticated: bool,
+    /// Set for clients that know boolean config options.
+    pub(crate) knows_booleans: bool,
     /// Ids of the client's requests, as text.
     pub(crate) client_ids: BTreeSet<String>,
     /// Prompts that wait.
@@ -58,6 +60,7 @@ impl Agent {
             requests: Requests::new(flags.string_ids),
             initialized: false,
             authenticated: false,
+            knows_booleans: false,
             client_ids: BTreeSet::new(),
             queue: VecDeque::new(),
             turn: None,

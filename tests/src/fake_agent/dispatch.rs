@@ -4,7 +4,7 @@ use super::agent::{Agent, Halt, Prompt};
 use super::messages::{self, AUTH_METHOD};
 use super::outlet;
 use super::requests::Answer;
-use super::session::{MODES, Said, Session};
+use super::session::{MODELS, MODES, Said, Session};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -133,6 +133,7 @@ impl Agent {
             "session/close" => self.close(params),
             "session/delete" if self.flags.delete => self.delete(params),
             "session/set_mode" if self.flags.modes => return self.set_mode(id, params),
+            "session/set_config_option" if self.flags.options => self.set_option(params),
             "_session/steering" if self.flags.steer => self.steer(params),
             "session/prompt" => match self.prompt(id, params) {
                 Ok(()) => return Ok(()),
@@ -164,6 +165,8 @@ impl Agent {
         }
         std::thread::sleep(std::time::Duration::from_millis(self.flags.slow_init_ms));
         self.initialized = true;
+        let known = params.pointer("/clientCapabilities/session/configOptions/boolean");
+        self.knows_booleans = known.is_some_and(Value::is_object);
         Ok(messages::initialized(&self.flags))
     }
 
@@ -187,7 +190,7 @@ impl Agent {
         mcp_servers("session/new", params)?;
         self.may_open()?;
         let session = self.sessions.create(cwd, self.flags.modes)?.clone();
-        Ok(messages::opened(&self.flags, &session, true))
+        Ok(messages::opened(&self.flags, &session, self.knows_booleans, true))
     }
 
     fn load(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
@@ -202,14 +205,14 @@ impl Agent {
                     let text = format!("replay {number}");
                     self.update(&session.id, messages::chunk("agent_message_chunk", &text))?;
                 }
-                self.answer(id, Ok(messages::opened(&self.flags, &session, false)))
+                self.answer(id, Ok(messages::opened(&self.flags, &session, self.knows_booleans, false)))
             }
         }
     }
 
     fn resume(&mut self, params: &Value) -> Result<Value, Refused> {
         let session = self.take_up("session/resume", params)?;
-        Ok(messages::opened(&self.flags, &session, false))
+        Ok(messages::opened(&self.flags, &session, self.knows_booleans, false))
     }
 
     fn take_up(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {
@@ -269,7 +272,7 @@ impl Agent {
             _ if self.sessions.get(&session).is_none() => {
                 Err(Refused::violation(NOT_FOUND, "session/set_mode of an unknown session"))
             }
-            None => Err(Refused::violation(INVALID_PARAMS, "session/set_mode to an unknown mode")),
+            None => Err(Refused::plain(INVALID_PARAMS, "session/set_mode to an unknown mode")),
             Some(mode) => self
                 .sessions
                 .change(&session, |session| session.mode.clone_from(&mode))
@@ -283,6 +286,29 @@ impl Agent {
                 self.update(&session, json!({"sessionUpdate": "current_mode_update", "currentModeId": mode}))
             }
         }
+    }
+
+    fn set_option(&mut self, params: &Value) -> Result<Value, Refused> {
+        let session = session_id("session/set_config_option", params)?.to_owned();
+        if self.sessions.get(&session).is_none() {
+            return Err(Refused::violation(NOT_FOUND, "session/set_config_option of an unknown session"));
+        }
+        let (id, value) = (params["configId"].as_str().unwrap_or_default(), &params["value"]);
+        match (id, value.as_str(), value.as_bool()) {
+            ("model", Some(model), _) if MODELS.contains(&model) => {
+                self.sessions.change(&session, |session| model.clone_into(&mut session.model))?;
+            }
+            ("web", _, Some(web)) if self.knows_booleans && params["type"] == "boolean" => {
+                self.sessions.change(&session, |session| session.web = web)?;
+            }
+            ("web", ..) => {
+                return Err(Refused::violation(INVALID_PARAMS, "a boolean option without a boolean"));
+            }
+            _ => return Err(Refused::plain(INVALID_PARAMS, format!("{id} has no value {value}"))),
+        }
+        let session = self.sessions.get(&session).cloned();
+        let session = session.ok_or_else(|| Refused::plain(INTERNAL, "the session went away"))?;
+        Ok(json!({"configOptions": messages::config_options(&session, self.knows_booleans)}))
     }
 
     /// Words for a turn that runs; without one they are given back.

@@ -1,8 +1,9 @@
 //! The messages of the agent, as JSON.
 
 use super::flags::Flags;
-use super::session::{MODES, Session};
+use super::session::{MODELS, MODES, Session};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// The one way to authenticate.
 pub(crate) const AUTH_METHOD: &str = "fake-key";
@@ -46,6 +47,9 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
     if flags.delete {
         sessions["delete"] = json!({});
     }
+    if flags.directories {
+        sessions["additionalDirectories"] = json!({});
+    }
     let methods = if flags.auth_required {
         json!([{"id": AUTH_METHOD, "name": "Key", "description": "Any key will do"}])
     } else {
@@ -67,7 +71,7 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
 }
 
 /// What `session/new`, `session/load` and `session/resume` say about a session.
-pub(crate) fn opened(flags: &Flags, session: &Session, with_id: bool) -> Value {
+pub(crate) fn opened(flags: &Flags, session: &Session, knows_booleans: bool, with_id: bool) -> Value {
     let mut result = json!({});
     if with_id {
         result["sessionId"] = json!(session.id);
@@ -76,14 +80,32 @@ pub(crate) fn opened(flags: &Flags, session: &Session, with_id: bool) -> Value {
         let modes: Vec<Value> = MODES.iter().map(|id| json!({"id": id, "name": id})).collect();
         result["modes"] = json!({"currentModeId": session.mode, "availableModes": modes});
     }
+    if flags.options {
+        result["configOptions"] = config_options(session, knows_booleans);
+    }
     result
 }
 
-pub(crate) fn permission(session: &str, call: &str, title: &str, announced: bool) -> Value {
-    let options: Vec<Value> = OPTIONS
-        .iter()
-        .map(|kind| json!({"optionId": kind, "name": kind.replace('_', " "), "kind": kind}))
-        .collect();
+/// The complete list of config options.
+pub(crate) fn config_options(session: &Session, knows_booleans: bool) -> Value {
+    let models: Vec<Value> = MODELS.iter().map(|id| json!({"value": id, "name": id})).collect();
+    let model = json!({"id": "model", "name": "Model", "category": "model", "type": "select",
+        "currentValue": session.model, "options": models});
+    let web = json!({"id": "web", "name": "Web", "type": "boolean", "currentValue": session.web});
+    if knows_booleans { json!([model, web]) } else { json!([model]) }
+}
+
+/// A request for a permission; `names` are names of options other than their kinds.
+pub(crate) fn permission(
+    session: &str,
+    call: &str,
+    title: &str,
+    announced: bool,
+    names: &BTreeMap<String, String>,
+) -> Value {
+    let name = |kind: &str| names.get(kind).cloned().unwrap_or_else(|| kind.replace('_', " "));
+    let options: Vec<Value> =
+        OPTIONS.iter().map(|kind| json!({"optionId": kind, "name": name(kind), "kind": kind})).collect();
     let mut call = json!({"toolCallId": call, "title": title});
     if announced {
         call["kind"] = json!("execute");

@@ -5,7 +5,8 @@
 //! The script travels in the prompt: the text blocks of `session/prompt`, joined by newlines, one directive a line.
 //! Empty lines are skipped. A prompt whose first word is no directive is plain text and is answered with
 //! `echo: TEXT`. In a script every line must be a directive: one that is not fails the prompt with -32602, before any
-//! of it ran. `TEXT` is the rest of the line, with `\n`, `\t` and `\\` as escapes. A relative `PATH` belongs to the
+//! of it ran. `TEXT` is the rest of the line, with `\n`, `\t`, `\\` and `\uXXXX` as
+//! escapes; a lone half of a UTF-16 pair goes out as that escape. A relative `PATH` belongs to the
 //! session's `cwd`. *Says* means: in an `agent_message_chunk`. A turn that comes to its end is answered with `end_turn`.
 //!
 //! | directive | effect |
@@ -19,6 +20,8 @@
 //! | `tool write PATH TEXT` | a tool call that writes the file itself, with a diff |
 //! | `tool read PATH` | a tool call that reads the file itself |
 //! | `tool run CMD…` | a tool call that runs `sh -c CMD` itself; a cancel kills its process group |
+//! | `tool ask_write PATH TEXT` | a tool call, `session/request_permission` with its diff, and when allowed `fs/write_text_file`; says the outcome of both |
+//! | `tool ask_run CMD…` | a tool call that holds the command, `session/request_permission` with nothing but the title `Bash`, and when allowed the same as `terminal CMD…`; says the outcome of both |
 //! | `permission [TITLE]` | a tool call, `session/request_permission`, the outcome: says `permission: selected ID`, `permission: cancelled`, `permission: error CODE` or, in mode `auto`, `permission: auto` |
 //! | `missing_tool_call [TITLE]` | the same without a `tool_call` before: only a `tool_call_update` after it |
 //! | `fs_read PATH` | `fs/read_text_file`; says `fs_read: CONTENT` or `fs_read: error CODE` |
@@ -28,6 +31,8 @@
 //! | `ext_request NAME` | a request of that name, prefixed or not; says `ext_request NAME: RESULT` or `… error CODE` |
 //! | `ext_notify NAME` | a notification of that name |
 //! | `long_line BYTES` | one `available_commands_update` whose line has exactly that many bytes, at least 400 |
+//! | `endless_line BYTES` | that many bytes without the end of a line |
+//! | `titles COUNT BYTES` | that many tool calls, each with a title of that many bytes |
 //! | `unknown_update` | a `session/update` of a kind that nobody knows |
 //! | `bad_json` | a line that is no JSON |
 //! | `orphan_reply` | an error -32700 with id null |
@@ -39,6 +44,10 @@
 //! | `refuse` | ends the turn with `refusal` |
 //! | `stop REASON` | ends the turn with this stop reason |
 //! | `error CODE TEXT` | answers the prompt with this error |
+//! | `error_data CODE JSON` | answers the prompt with the error `Internal error` and this data |
+//! | `option_name KIND TEXT` | the option of that kind has this name in later permissions of the turn |
+//! | `bad_utf8` | says `cut ` and three of the four bytes of an emoji |
+//! | `raw JSON` | a `session/update` with this update, as it stands here |
 //! | `exit CODE` | exits at once |
 //! | `crash` | kills itself with SIGKILL |
 //! | `ignore_term` | SIGTERM has no effect from now on |
@@ -60,8 +69,10 @@
 //! | `--load-replays N` | `session/load` replays N chunks `replay K` after what was really said |
 //! | `--auth-required` | sessions are refused with -32000 until `authenticate` with `fake-key` |
 //! | `--delete` | `session/delete` is offered |
+//! | `--directories` | `session/new` and its kind take `additionalDirectories` |
 //! | `--steer` | `_session/steering` is offered: words are taken into a turn that runs, and given back without one |
 //! | `--modes` | sessions have the modes `ask` and `auto`, and start in `auto` |
+//! | `--options` | sessions have the config options `model` (`small`, `big`) and, for clients that know booleans, `web` |
 //! | `--cancel-request` | a permission that is open at a cancel is taken back with `$/cancel_request` |
 //! | `--protocol-version N` | answers `initialize` with this version |
 //! | `--slow-init MS` | answers `initialize` late |

@@ -1,7 +1,7 @@
 //! Stdin, stdout and stderr: lines.
 
 use serde_json::Value;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read as _, Write};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// How many lines of the client may wait to be handled.
@@ -44,9 +44,49 @@ pub(crate) fn stdout_line(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Writes one message to stdout.
+/// Writes bytes to stdout that end no line.
+pub(crate) fn endless_line(bytes: u64) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    std::io::copy(&mut std::io::repeat(b'x').take(bytes), &mut out)?;
+    out.flush()
+}
+
+/// Writes bytes as one line to stdout at once.
+pub(crate) fn stdout_bytes(line: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(&[line, b"\n"].concat())?;
+    out.flush()
+}
+
+/// Writes one message to stdout. Halves of UTF-16 pairs go out as escapes, as from a JavaScript string that was cut.
 pub(crate) fn message(message: &Value) -> std::io::Result<()> {
-    stdout_line(&message.to_string())
+    let text = message.to_string();
+    if !text.contains(|c| half_of(c).is_some()) {
+        return stdout_line(&text);
+    }
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match half_of(c) {
+            Some(unit) => line.push_str(&format!("\\u{unit:04x}")),
+            None => line.push(c),
+        }
+    }
+    stdout_line(&line)
+}
+
+/// First of the 2,048 characters that stand for halves of UTF-16 pairs, in their order.
+const HALVES: u32 = 0x10_f800;
+/// First half in UTF-16.
+const FIRST_HALF: u32 = 0xd800;
+
+/// The character that stands for this UTF-16 unit in texts of the agent: itself, unless it is a half of a pair.
+pub(crate) fn char_of_unit(unit: u32) -> Option<char> {
+    let is_half = (FIRST_HALF..0xe000).contains(&unit);
+    char::from_u32(if is_half { unit - FIRST_HALF + HALVES } else { unit })
+}
+
+fn half_of(c: char) -> Option<u32> {
+    u32::from(c).checked_sub(HALVES).map(|nth| FIRST_HALF + nth)
 }
 
 /// Writes one line to stderr. Nobody can be told when that fails.

@@ -1,5 +1,8 @@
 //! From the text of a prompt to directives.
 
+use super::messages::OPTIONS;
+use super::outlet::char_of_unit;
+use serde_json::Value;
 use std::fmt;
 
 /// What a prompt asks for.
@@ -23,6 +26,8 @@ pub(crate) enum Directive {
     ToolWrite { path: String, text: String },
     ToolRead { path: String },
     ToolRun { command: String },
+    AskWrite { path: String, text: String },
+    AskRun { command: String },
     Permission { title: String, announced: bool },
     FsRead { path: String },
     FsWrite { path: String, text: String },
@@ -30,6 +35,8 @@ pub(crate) enum Directive {
     ExtRequest(String),
     ExtNotify(String),
     LongLine { bytes: usize },
+    EndlessLine { bytes: u64 },
+    Titles { count: u64, bytes: usize },
     UnknownUpdate,
     BadJson,
     OrphanReply,
@@ -39,7 +46,11 @@ pub(crate) enum Directive {
     WaitCancel,
     NoReply,
     Stop(String),
+    OptionName { kind: String, name: String },
+    BadUtf8,
+    Raw(String),
     Error { code: i64, message: String },
+    ErrorData { code: i64, data: Value },
     Exit(u8),
     Crash,
     IgnoreTerm,
@@ -52,7 +63,7 @@ pub(crate) enum Directive {
 pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
 /// The first word of every directive.
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 40] = [
     "say",
     "chunks",
     "stamps",
@@ -69,6 +80,8 @@ const NAMES: [&str; 34] = [
     "ext_request",
     "ext_notify",
     "long_line",
+    "endless_line",
+    "titles",
     "unknown_update",
     "bad_json",
     "orphan_reply",
@@ -80,6 +93,10 @@ const NAMES: [&str; 34] = [
     "refuse",
     "stop",
     "error",
+    "error_data",
+    "option_name",
+    "bad_utf8",
+    "raw",
     "exit",
     "crash",
     "ignore_term",
@@ -146,6 +163,11 @@ fn directive(line: &str) -> Result<Directive, String> {
             bytes if bytes >= LONG_LINE_BYTES_MIN => Ok(Directive::LongLine { bytes }),
             bytes => Err(format!("{bytes} bytes are fewer than {LONG_LINE_BYTES_MIN}")),
         },
+        "endless_line" => Ok(Directive::EndlessLine { bytes: number(rest)? }),
+        "titles" => {
+            let (count, bytes) = word(rest);
+            Ok(Directive::Titles { count: number(count)?, bytes: number(bytes)? })
+        }
         "unknown_update" => bare(Directive::UnknownUpdate),
         "bad_json" => bare(Directive::BadJson),
         "orphan_reply" => bare(Directive::OrphanReply),
@@ -160,6 +182,20 @@ fn directive(line: &str) -> Result<Directive, String> {
             let (code, message) = word(rest);
             Ok(Directive::Error { code: number(code)?, message: unescape(message) })
         }
+        "error_data" => {
+            let (code, data) = word(rest);
+            let data = serde_json::from_str(data).map_err(|e| format!("no JSON: {e}"))?;
+            Ok(Directive::ErrorData { code: number(code)?, data })
+        }
+        "option_name" => {
+            let (kind, name) = word(rest);
+            if !OPTIONS.contains(&kind) {
+                return Err(format!("{kind} is no option of a permission"));
+            }
+            Ok(Directive::OptionName { kind: kind.to_owned(), name: unescape(name) })
+        }
+        "bad_utf8" => bare(Directive::BadUtf8),
+        "raw" => Ok(Directive::Raw(required(name, rest)?)),
         "exit" => Ok(Directive::Exit(number(rest)?)),
         "crash" => bare(Directive::Crash),
         "ignore_term" => bare(Directive::IgnoreTerm),
@@ -192,7 +228,11 @@ fn tool(rest: &str) -> Result<Directive, String> {
         "write" => path_and_text("tool write", rest).map(|(path, text)| Directive::ToolWrite { path, text }),
         "read" => Ok(Directive::ToolRead { path: required("tool read", rest)? }),
         "run" => Ok(Directive::ToolRun { command: required("tool run", rest)? }),
-        other => Err(format!("{other} is no tool: write, read, run")),
+        "ask_write" => {
+            path_and_text("tool ask_write", rest).map(|(path, text)| Directive::AskWrite { path, text })
+        }
+        "ask_run" => Ok(Directive::AskRun { command: required("tool ask_run", rest)? }),
+        other => Err(format!("{other} is no tool: write, read, run, ask_write, ask_run")),
     }
 }
 
@@ -233,6 +273,17 @@ fn unescape(text: &str) -> String {
             Some('n') => out.push('\n'),
             Some('t') => out.push('\t'),
             Some('\\') => out.push('\\'),
+            Some('u') => {
+                let digits = chars.as_str().get(..4);
+                let unit = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                match unit.and_then(char_of_unit) {
+                    Some(c) => {
+                        out.push(c);
+                        chars = chars.as_str().get(4..).unwrap_or_default().chars();
+                    }
+                    None => out.push_str("\\u"),
+                }
+            }
             Some(other) => out.extend(['\\', other]),
             None => out.push('\\'),
         }
@@ -261,6 +312,8 @@ mod tests {
             ("tool write a.txt x y", D::ToolWrite { path: text("a.txt"), text: text("x y") }),
             ("tool read a.txt", D::ToolRead { path: text("a.txt") }),
             ("tool run ls -l", D::ToolRun { command: text("ls -l") }),
+            ("tool ask_write a.txt x y", D::AskWrite { path: text("a.txt"), text: text("x y") }),
+            ("tool ask_run ls -l", D::AskRun { command: text("ls -l") }),
             ("permission", D::Permission { title: text("Do something"), announced: true }),
             ("permission rm -rf", D::Permission { title: text("rm -rf"), announced: true }),
             ("missing_tool_call", D::Permission { title: text("Do something"), announced: false }),
@@ -271,6 +324,8 @@ mod tests {
             ("ext_request craft/x", D::ExtRequest(text("craft/x"))),
             ("ext_notify _x", D::ExtNotify(text("_x"))),
             ("long_line 573440", D::LongLine { bytes: 573_440 }),
+            ("endless_line 99", D::EndlessLine { bytes: 99 }),
+            ("titles 3 4000000", D::Titles { count: 3, bytes: 4_000_000 }),
             ("unknown_update", D::UnknownUpdate),
             ("bad_json", D::BadJson),
             ("orphan_reply", D::OrphanReply),
@@ -282,6 +337,17 @@ mod tests {
             ("refuse", D::Stop(text("refusal"))),
             ("stop max_tokens", D::Stop(text("max_tokens"))),
             ("error -32603 it broke", D::Error { code: -32603, message: text("it broke") }),
+            (
+                "error_data -32603 {\"a\":[1]}",
+                D::ErrorData { code: -32603, data: serde_json::json!({"a": [1]}) },
+            ),
+            (
+                "option_name allow_once Yes\\n2. No",
+                D::OptionName { kind: text("allow_once"), name: text("Yes\n2. No") },
+            ),
+            ("bad_utf8", D::BadUtf8),
+            ("raw {}", D::Raw(text("{}"))),
+            ("say \\u001b[2J\\ud83d\\u00e9\\ux", D::Say(text("\u{1b}[2J\u{10f83d}é\\ux"))),
             ("exit 3", D::Exit(3)),
             ("crash", D::Crash),
             ("ignore_term", D::IgnoreTerm),
@@ -323,6 +389,8 @@ mod tests {
             ("long_line 10", 1),
             ("exit 300", 1),
             ("error x y", 1),
+            ("error_data -1 {", 1),
+            ("option_name maybe x", 1),
             ("crash now", 1),
             ("sleep", 1),
         ] {

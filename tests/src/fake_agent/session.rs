@@ -8,12 +8,21 @@ use std::path::{Path, PathBuf};
 /// The modes of a session, the first of which asks.
 pub(crate) const MODES: [&str; 2] = ["ask", "auto"];
 
+/// The models of a session, the first of which is the default.
+pub(crate) const MODELS: [&str; 2] = ["small", "big"];
+
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub(crate) id: String,
     pub(crate) cwd: PathBuf,
     pub(crate) mode: String,
+    /// The config option of that name.
+    #[serde(default)]
+    pub(crate) model: String,
+    /// The config option of that name.
+    #[serde(default)]
+    pub(crate) web: bool,
     /// What was said, oldest first.
     pub(crate) history: Vec<Said>,
 }
@@ -46,7 +55,8 @@ impl Sessions {
         let [ask, auto] = MODES;
         let id = format!("fake-{}", uuid::Uuid::now_v7());
         let mode = if modes { auto } else { ask }.to_owned();
-        let session = Session { id: id.clone(), cwd, mode, history: Vec::new() };
+        let model = MODELS[0].to_owned();
+        let session = Session { id: id.clone(), cwd, mode, model, web: true, history: Vec::new() };
         self.store(&session)?;
         Ok(self.open.entry(id).or_insert(session))
     }

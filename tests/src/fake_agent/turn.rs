@@ -7,6 +7,7 @@ use super::script::{self, Directive, Script};
 use super::session::{MODES, Said};
 use super::{chunk_text, now_ns, outlet, process};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,13 +15,15 @@ use std::time::{Duration, Instant};
 
 /// How often a tool that runs is looked at.
 const TOOL_POLL_MS: u64 = 5;
+/// The update with a piece of the answer.
+const MESSAGE: &str = "agent_message_chunk";
 /// The most bytes that a terminal keeps.
 const TERMINAL_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How a turn ends.
 enum End {
     Stop(String),
-    Error(i64, String),
+    Error(i64, String, Option<Value>),
     /// The prompt is never answered.
     Silence,
 }
@@ -37,6 +40,8 @@ struct Turn {
     cwd: PathBuf,
     said: String,
     late_update: bool,
+    /// Names of permission options in this turn, by kind.
+    option_names: BTreeMap<String, String>,
 }
 
 impl Agent {
@@ -51,6 +56,7 @@ impl Agent {
             cwd: session.cwd.clone(),
             said: String::new(),
             late_update: false,
+            option_names: BTreeMap::new(),
         };
         self.turn = Some((prompt.session.clone(), prompt.cancelled));
         let script = if self.flags.echo {
@@ -59,7 +65,7 @@ impl Agent {
             script::parse(&prompt.text)
         };
         let end = match script {
-            Err(e) => End::Error(-32602, e.to_string()),
+            Err(e) => End::Error(-32602, e.to_string(), None),
             Ok(Script::Plain(text)) => {
                 self.say(&mut turn, &format!("echo: {text}"))?;
                 End::Stop("end_turn".to_owned())
@@ -75,7 +81,7 @@ impl Agent {
         let outcome = match &end {
             End::Stop(_) if cancelled => "cancelled".to_owned(),
             End::Stop(reason) => reason.clone(),
-            End::Error(code, _) => format!("error {code}"),
+            End::Error(code, ..) => format!("error {code}"),
             End::Silence => "silence".to_owned(),
         };
         self.log.event("turn_end", json!({"session": turn.session, "outcome": outcome}));
@@ -83,7 +89,13 @@ impl Agent {
             // The session stays busy: it never says that the turn is over.
             End::Silence => return self.stay_silent(),
             End::Stop(_) => self.send(&messages::result(&prompt.id, json!({"stopReason": outcome})))?,
-            End::Error(code, what) => self.send(&messages::error(&prompt.id, code, &what))?,
+            End::Error(code, what, data) => {
+                let mut error = messages::error(&prompt.id, code, &what);
+                if let Some(data) = data {
+                    error["error"]["data"] = data;
+                }
+                self.send(&error)?;
+            }
         }
         if turn.late_update {
             self.update(&turn.session, usage())?;
@@ -128,6 +140,8 @@ impl Agent {
             Directive::ToolWrite { path, text } => self.tool_write(turn, path, text)?,
             Directive::ToolRead { path } => self.tool_read(turn, path)?,
             Directive::ToolRun { command } => self.tool_run(turn, command)?,
+            Directive::AskWrite { path, text } => self.ask_write(turn, path, text)?,
+            Directive::AskRun { command } => self.ask_run(turn, command)?,
             Directive::Permission { title, announced } => self.permission(turn, title, *announced)?,
             Directive::FsRead { path } => {
                 let params = json!({"sessionId": turn.session, "path": turn.cwd.join(path)});
@@ -149,6 +163,14 @@ impl Agent {
                 self.send(&messages::notification(name, json!({"sessionId": turn.session})))?;
             }
             Directive::LongLine { bytes } => self.send(&messages::long_line(&turn.session, *bytes))?,
+            Directive::EndlessLine { bytes } => outlet::endless_line(*bytes).map_err(|_| Halt(1))?,
+            Directive::Titles { count, bytes } => {
+                for n in 0..*count {
+                    let call = json!({"sessionUpdate": "tool_call", "toolCallId": format!("title-{n}"),
+                        "title": "x".repeat(*bytes), "kind": "other", "status": "pending"});
+                    self.update(&turn.session, call)?;
+                }
+            }
             Directive::UnknownUpdate => {
                 let update = json!({"sessionUpdate": "fancy_new_thing", "fancy": {"deep": [1, 2.50, null]}});
                 self.update(&turn.session, update)?;
@@ -166,7 +188,24 @@ impl Agent {
             Directive::NoReply => return Ok(Next::End(End::Silence)),
             Directive::Stop(reason) => return Ok(Next::End(End::Stop(reason.clone()))),
             Directive::Error { code, message } => {
-                return Ok(Next::End(End::Error(*code, message.clone())));
+                return Ok(Next::End(End::Error(*code, message.clone(), None)));
+            }
+            Directive::ErrorData { code, data } => {
+                let message = "Internal error".to_owned();
+                return Ok(Next::End(End::Error(*code, message, Some(data.clone()))));
+            }
+            Directive::OptionName { kind, name } => {
+                turn.option_names.insert(kind.clone(), name.clone());
+            }
+            Directive::BadUtf8 => {
+                let line = messages::update(&turn.session, messages::chunk(MESSAGE, "cut @")).to_string();
+                let (before, after) = line.split_once('@').unwrap_or_default();
+                let line = [before.as_bytes(), b"\xf0\x9f\x98", after.as_bytes()].concat();
+                outlet::stdout_bytes(&line).map_err(|_| Halt(1))?;
+            }
+            Directive::Raw(update) => {
+                let line = messages::update(&turn.session, json!("@")).to_string().replace("\"@\"", update);
+                outlet::stdout_line(&line).map_err(|_| Halt(1))?;
             }
             Directive::Exit(code) => return Err(Halt(*code)),
             Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.be_odd(step),
@@ -190,7 +229,7 @@ impl Agent {
 
     fn say(&mut self, turn: &mut Turn, text: &str) -> Result<(), Halt> {
         turn.said.push_str(text);
-        self.update(&turn.session, messages::chunk("agent_message_chunk", text))
+        self.update(&turn.session, messages::chunk(MESSAGE, text))
     }
 
     fn say_pid(&mut self, turn: &mut Turn, label: &str, pid: std::io::Result<u32>) -> Result<(), Halt> {
@@ -292,6 +331,50 @@ impl Agent {
         self.progress(turn, &call, status, Some(messages::text_content(&text)))
     }
 
+    /// As Qwen Code writes: a question with the change, then the client's file system.
+    fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), Halt> {
+        let target = turn.cwd.join(path);
+        let title = format!("Write {}", target.display());
+        let call = self.announce(turn, "edit", &title, json!({}))?;
+        let diff = json!([{"type": "diff", "path": target, "oldText": null, "newText": text}]);
+        let asked = json!({"toolCallId": call, "title": title, "kind": "edit", "content": diff});
+        if self.is_allowed(turn, &call, asked)? {
+            let params = json!({"sessionId": turn.session, "path": target, "content": text});
+            self.ask_and_say(turn, "fs_write", "fs/write_text_file", params, |_| Some("ok".to_owned()))?;
+            self.progress(turn, &call, "completed", None)?;
+        }
+        Ok(())
+    }
+
+    /// As Kimi Code runs a command: a question that is called Bash and says nothing else, then a terminal.
+    fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), Halt> {
+        let call = self.announce(turn, "execute", "Bash", json!({"command": command}))?;
+        let asked = json!({"toolCallId": call, "title": "Bash"});
+        if self.is_allowed(turn, &call, asked)? {
+            self.terminal(turn, command, false)?;
+            self.progress(turn, &call, "completed", None)?;
+        }
+        Ok(())
+    }
+
+    /// Asks about a tool call and says the outcome.
+    fn is_allowed(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, Halt> {
+        let mut params = messages::permission(&turn.session, call, "", false, &turn.option_names);
+        params["toolCall"] = asked;
+        let (status, said) = match self.ask(&turn.session, "session/request_permission", params)? {
+            None => ("failed", None),
+            Some(Answer::Error(code)) => ("failed", Some(format!("error {code}"))),
+            Some(Answer::Result(result)) => self.outcome(&result),
+        };
+        if let Some(said) = said {
+            self.say(turn, &format!("permission: {said}"))?;
+        }
+        if status == "failed" {
+            self.progress(turn, call, status, None)?;
+        }
+        Ok(status == "completed")
+    }
+
     fn tool_run(&mut self, turn: &Turn, command: &str) -> Result<(), Halt> {
         let call = self.announce(turn, "execute", command, json!({"command": command}))?;
         self.progress(turn, &call, "in_progress", None)?;
@@ -348,7 +431,7 @@ impl Agent {
         }
         let call =
             if announced { self.announce(turn, "execute", title, json!({}))? } else { self.next_call() };
-        let params = messages::permission(&turn.session, &call, title, announced);
+        let params = messages::permission(&turn.session, &call, title, announced, &turn.option_names);
         let answer = self.ask(&turn.session, "session/request_permission", params)?;
         let (status, said) = match &answer {
             None => ("failed", None),

@@ -3,11 +3,10 @@
 //! Everything blocks, and panics when the fake does not answer as it must: a test that goes on without it proves
 //! nothing.
 
-use super::core::faults::{EventFate, EventFault, RestFate, RestFault, When};
 use super::core::gateway::intent;
 use super::core::model::{Channel, Command, Id, Interaction, Message, Ms, Webhook};
 use super::core::settings::{Rule, Settings};
-use super::core::stage::{Order, PersonFile, SocketAct};
+use super::core::stage::{Order, PersonFile};
 use super::core::tally::Tally;
 use super::core::underway::Underway;
 use super::http::{HttpAnswer, http};
@@ -148,7 +147,7 @@ impl FakeDiscord {
         serde_json::from_value(given).unwrap_or_else(|e| panic!("{order:?}: {e}"))
     }
 
-    fn tell(&self, order: &Order) {
+    pub(super) fn tell(&self, order: &Order) {
         let _: Value = self.order(order);
     }
 
@@ -445,49 +444,6 @@ impl FakeDiscord {
     /// A webhook has another token from now on.
     pub fn rotate_webhook(&self, webhook: Id) {
         self.tell(&Order::RotateWebhook { webhook });
-    }
-}
-
-/// What goes wrong.
-impl FakeDiscord {
-    /// A fault of requests to a route, as `POST /channels/{}/messages`, or to one with what stands there; `*` for all.
-    pub fn rest_fault(&self, route: &str, when: When, fate: RestFate) {
-        self.tell(&Order::RestFault { fault: RestFault { route: route.to_owned(), when, fate } });
-    }
-
-    /// A fault of events, as `MESSAGE_CREATE`; `*` for all.
-    pub fn event_fault(&self, event: &str, when: When, fate: EventFate) {
-        self.tell(&Order::EventFault { fault: EventFault { event: event.to_owned(), when, fate } });
-    }
-
-    /// The answer to the next message that a bot makes is held back until its maker is gone; or no answer is held.
-    pub fn hold_answer(&self, on: bool) {
-        self.tell(&Order::HoldAnswer { on });
-    }
-
-    /// No more faults.
-    pub fn clear_faults(&self) {
-        self.tell(&Order::ClearFaults);
-    }
-
-    /// Heartbeats are acknowledged no more, or again.
-    pub fn withhold_acks(&self, on: bool) {
-        self.tell(&Order::WithholdAcks { on });
-    }
-
-    /// The whole service is away, or back.
-    pub fn away(&self, on: bool) {
-        self.tell(&Order::Away { on });
-    }
-
-    /// Does something to the connections of a bot, or all; says to how many.
-    pub fn sockets(&self, bot: Option<Id>, act: SocketAct) -> u64 {
-        self.order(&Order::Sockets { bot, act })
-    }
-
-    /// The next IDENTIFYs and RESUMEs are answered with "invalid session".
-    pub fn invalid_sessions(&self, count: u64) {
-        self.tell(&Order::InvalidSessions { count });
     }
 }
 

@@ -33,6 +33,7 @@
 mod app;
 pub mod client;
 pub mod core;
+mod failing;
 pub mod http;
 pub mod multipart;
 pub mod server;

@@ -23,7 +23,7 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
 /// Create, wait, output, release: what the command says and how it ends.
 #[test]
 fn commands_run_and_are_read() {
-    let house = House::new(&[]);
+    let house = House::approving(&[]);
     let key = house.spawn();
     let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
                   terminal i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done\nterminal cat";
@@ -59,7 +59,7 @@ fn commands_run_and_are_read() {
 /// Its lease says what it is and whose, and it dies with the session, whatever it started.
 #[test]
 fn a_terminal_is_a_lease_and_dies_with_the_session() {
-    let house = House::new(&[]);
+    let house = House::approving(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
     assert_eq!(agent.text("kind"), "agent");
@@ -86,7 +86,7 @@ fn a_terminal_is_a_lease_and_dies_with_the_session() {
 /// It also dies with its agent's process, by whatever it died.
 #[test]
 fn a_terminal_dies_with_its_agent() {
-    let house = House::new(&[]);
+    let house = House::approving(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "terminal trap '' TERM; sleep 3600; true"]);
@@ -101,7 +101,7 @@ fn a_terminal_dies_with_its_agent() {
 /// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
 #[test]
 fn a_terminal_is_killed_and_released() {
-    let house = House::new(&[]);
+    let house = House::approving(&[]);
     let key = house.spawn();
     let begun = std::time::Instant::now();
     let said = said(&house, &key, "terminal_kill sleep 3600");
@@ -124,7 +124,7 @@ fn a_terminal_is_killed_and_released() {
 /// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
 #[test]
 fn h3_a_wait_in_flight_is_answered_after_a_restart() {
-    let mut house = House::new(&[]);
+    let mut house = House::approving(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
     for ends_while_dead in [false, true] {
@@ -157,7 +157,7 @@ fn h3_a_wait_in_flight_is_answered_after_a_restart() {
 #[test]
 fn heavy_h3_a_command_is_started_once() {
     let mut seed = acp_tests::seed::Seed::new();
-    let mut house = House::new(&[]);
+    let mut house = House::approving(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     let rounds = 12;

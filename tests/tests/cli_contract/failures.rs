@@ -41,9 +41,9 @@ fn an_interrupted_start_leaves_nothing_alive() {
     }
 }
 
-/// An agent's last words on standard error are in what the person reads.
+/// The failure names the command that shows standard error, and quotes nothing of standard error itself.
 #[test]
-fn an_agent_that_ends_at_hello_has_its_last_words_heard() {
+fn an_agent_that_ends_at_hello_has_its_log_named() {
     let world = World::new();
     let mute = Agent {
         command: ["/bin/sh", "-c", "read hello; echo 'set MUTE_API_KEY first' >&2; exit 3"]
@@ -54,13 +54,18 @@ fn an_agent_that_ends_at_hello_has_its_last_words_heard() {
     world.configure(GATEWAY, "", &BTreeMap::from([("mute", mute)]));
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
-    // More than once: the words and the end come over different pipes, in any order.
+    // More than once: standard error and the end come over different pipes, in any order.
     for n in 0..5 {
         let key = world.spawn(GATEWAY, "mute", &format!("work/{n}"));
         let output = world.cli(GATEWAY, &["prompt", &key, "hello"]);
         assert_eq!((output.code, output.error_code().as_str()), (Some(1), "ACP_SESSION_INIT_FAILED"));
         let message = output.error()["message"].as_str().unwrap().to_owned();
-        assert!(message.contains("exit code 3; set MUTE_API_KEY first"), "{message}");
+        assert!(message.contains("(exit code 3)") && !message.contains("MUTE_API_KEY"), "{message}");
+        assert!(message.contains(&format!("`acp-gateway logs {key}`")), "{message}");
+        until(LONG, "the log has it", || {
+            let lines = world.cli(GATEWAY, &["logs", &key]).ok().lines();
+            lines.iter().any(|line| line["from"] == "agent" && line["text"] == "set MUTE_API_KEY first")
+        });
     }
     assert_eq!(gateway.terminate(LONG), Some(0));
     assert_eq!(supervisor.terminate(LONG), Some(0));

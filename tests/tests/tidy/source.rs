@@ -91,12 +91,13 @@ fn read(path: &Path) -> Source {
 }
 
 impl Source {
-    /// Whether a line is compiled for tests only: by the file's name (`by_hand.rs` is a port as the simulation holds it)
+    /// Whether a line is compiled for tests only: by the file's name (`by_hand.rs` is a port as the simulation holds it, `fuzzing.rs` an entry point of fuzz targets)
     /// or package, or inside of a test module.
     pub(crate) fn is_test(&self, line: usize) -> bool {
         let by_name = self.path.contains("tests/")
             || self.path.ends_with("tests.rs")
-            || self.path.ends_with("/by_hand.rs");
+            || self.path.ends_with("/by_hand.rs")
+            || self.path.ends_with("/fuzzing.rs");
         by_name || self.test_lines().iter().any(|range| range.contains(&line))
     }
 

@@ -1,6 +1,7 @@
 //! What a button carries: the command that a click stands for, so that buttons mean the same after any restart.
 //!
 //! `acp1:` and the text of the command. The number is the version of this form.
+#![deny(clippy::indexing_slicing)]
 
 use std::fmt;
 

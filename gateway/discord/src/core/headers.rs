@@ -1,4 +1,5 @@
 //! What the headers and the body of an answer say about budgets and errors.
+#![deny(clippy::indexing_slicing)]
 
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -5,6 +5,8 @@
 /// What was heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
+    /// A connection of this shard is being made, new or for a RESUME.
+    Connecting(u32),
     /// A session is asked for (IDENTIFY).
     Identify,
     /// The service closed the connection with this code.
@@ -56,7 +58,13 @@ pub fn heard(line: &str) -> Option<Heard> {
         return Some(Heard::Broke);
     }
     // `[ShardInfo { … }] said`, `[Shard Queuer] said`.
-    let said = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")).map_or(line, |(_, said)| said);
+    let (shard, said) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")).unwrap_or(("", line));
+    if said == "Attempting to resume" {
+        return number(shard.split_once("ShardId(")?.1).map(Heard::Connecting);
+    }
+    if let Some(rest) = said.strip_prefix("Checked start for shard ") {
+        return number(rest).map(Heard::Connecting);
+    }
     if let Some(rest) = said.strip_prefix("Unknown unclean close ") {
         return rest.split(':').next()?.parse().ok().map(Heard::Closed);
     }
@@ -66,6 +74,11 @@ pub fn heard(line: &str) -> Option<Heard> {
         return Some(Heard::Skipped(them.saturating_sub(us).saturating_sub(1)));
     }
     LINES.iter().find(|(start, _)| said.starts_with(start)).map(|(_, heard)| heard.clone())
+}
+
+/// The number that a text begins with.
+fn number(text: &str) -> Option<u32> {
+    text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -86,6 +99,7 @@ mod tests {
             ("Last heartbeat not acknowledged", Some(Heard::Silent)),
             ("Received session invalidation", Some(Heard::Invalidated)),
             ("Resumed", None),
+            ("Attempting to resume", Some(Heard::Connecting(0))),
             ("Received a Hello; interval: 41250", None),
         ] {
             assert_eq!(heard(&format!("{SHARD} {said}")), expected, "{said}");
@@ -96,6 +110,10 @@ mod tests {
             ("[Shard Queuer] Err starting shard 0: Io", Some(Heard::NotConnected)),
             ("Failed to resume: x", Some(Heard::NotConnected)),
             ("Attempting to auto-reconnect", Some(Heard::Broke)),
+            ("[Shard Queuer] Checked start for shard 12 out of 16", Some(Heard::Connecting(12))),
+            ("[ShardInfo { id: ShardId(3), total: 16 }] Attempting to resume", Some(Heard::Connecting(3))),
+            ("[x] Attempting to resume", None),
+            ("[Shard Queuer] Checked start for shard x", None),
             ("Failing bytes: [1]", None),
             ("", None),
             ("[", None),

@@ -4,6 +4,7 @@
 //! what the library understood and what it did not alike, so that a field that disappears one day costs nothing as
 //! long as nobody here needs it. The rest of the package reads messages with it too, so that a message that was
 //! missed and read again is the same message.
+#![deny(clippy::indexing_slicing)]
 
 use super::event::{
     Attachment, Click, Command, Edit, Event, Given, Interaction, Member, Message, ModalSubmit, Ready, Thread,

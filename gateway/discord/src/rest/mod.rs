@@ -2,6 +2,7 @@
 //!
 //! A request waits for its turn (`queue`), is made (`wire`) and, where a repetition does no harm, made again.
 //! Whatever is decided on the way is decided in [`crate::core`].
+#![deny(clippy::indexing_slicing)]
 
 mod application;
 mod channels;

@@ -10,6 +10,7 @@ use serenity::model::event::Event as Told;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// So many kinds are counted by name; what a service invents beyond that is counted together.
 const KINDS_MAX: usize = 64;
@@ -78,11 +79,19 @@ pub(super) struct Intake {
     counts: std::sync::Arc<Counts>,
     ready: AtomicBool,
     closed: AtomicBool,
+    /// By shard: since when its connection has neither READY nor RESUMED.
+    unanswered: Mutex<BTreeMap<u32, Instant>>,
 }
 
 impl Intake {
     pub(super) fn new(sink: Sink, counts: std::sync::Arc<Counts>) -> Self {
-        Self { sink, counts, ready: AtomicBool::new(false), closed: AtomicBool::new(false) }
+        Self {
+            sink,
+            counts,
+            ready: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            unanswered: Mutex::default(),
+        }
     }
 
     /// Takes nothing in any more: what an old life still says is not heard after the next one has begun.
@@ -95,9 +104,22 @@ impl Intake {
         self.ready.load(Relaxed)
     }
 
+    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<u32, Instant>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shard whose connection has had neither READY nor RESUMED for longer than `limit`, if there is one.
+    pub(super) fn overdue(&self, limit: Duration) -> Option<u32> {
+        self.unanswered().iter().find(|(_, since)| since.elapsed() > limit).map(|(shard, _)| *shard)
+    }
+
     /// Takes in what the library said in its log.
     pub(super) fn heard(&self, heard: &Heard) {
         match heard {
+            // The first of several attempts counts: attempts that fail do not extend the deadline.
+            Heard::Connecting(shard) => {
+                self.unanswered().entry(*shard).or_insert_with(Instant::now);
+            }
             Heard::Identify => {
                 self.counts.identifies.fetch_add(1, Relaxed);
             }
@@ -122,7 +144,7 @@ impl Intake {
     }
 
     /// Takes in an event.
-    pub(super) fn told(&self, event: Told) {
+    pub(super) fn told(&self, shard: u32, event: Told) {
         let (kind, data, understood) = match event {
             Told::Unknown(unknown) => (unknown.kind, unknown.value, false),
             event => match data(&event) {
@@ -138,7 +160,7 @@ impl Intake {
                         "Discord: the library does not understand an event, which is read without it"
                     );
                 }
-                events.into_iter().for_each(|event| self.count(event));
+                events.into_iter().for_each(|event| self.count(shard, event));
             }
             Ok(Read::Ignored) => {}
             Ok(Read::Unknown) => {
@@ -163,7 +185,10 @@ impl Intake {
         }
     }
 
-    fn count(&self, event: Event) {
+    fn count(&self, shard: u32, event: Event) {
+        if matches!(event, Event::Ready(_) | Event::Resumed) {
+            self.unanswered().remove(&shard);
+        }
         match event {
             Event::Ready(_) => {
                 self.ready.store(true, Relaxed);

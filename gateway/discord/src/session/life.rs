@@ -227,8 +227,8 @@ struct Handler(Arc<Intake>);
 
 #[serenity::async_trait]
 impl RawEventHandler for Handler {
-    async fn raw_event(&self, _: Context, event: Told) {
-        self.0.told(event);
+    async fn raw_event(&self, context: Context, event: Told) {
+        self.0.told(context.shard_id.0, event);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The websocket: one session of the gateway for each shard, its events in order, and what is done when it breaks.
 //!
-//! serenity keeps the connection: HELLO, heartbeats, IDENTIFY, RESUME, decompression, its models. Four things about
+//! serenity keeps the connection: HELLO, heartbeats, IDENTIFY, RESUME, decompression, its models. Five things about
 //! it are worked around here, each found in its source (0.12.5) and held by a test against a faked service:
 //!
 //! - Its handlers run in a task for each event, in no order. Here it runs on a thread of its own with a scheduler
@@ -10,10 +10,12 @@
 //! - Where it cannot ask for the gateway's address it goes to Discord's own. Here the address is asked for by
 //!   `ask`, judged by [`Base::gateway`](crate::core::base::Base::gateway), and handed to it; serenity itself makes
 //!   no request at all.
+//! - It waits without end for READY and RESUMED as long as heartbeats are acknowledged. Here every connection has
+//!   [`ANSWER_WITHIN`] for either; then it is ended, and a new session is identified.
 //! - It spins without a pause on a connection that has ended in certain ways, for up to one interval of heartbeats
 //!   or for ever. Its thread is watched from here, and is woken up by something to send, which fails.
 //!
-//! It never resumes on the address that the service gives for that, and begins a new session after a missed
+//! It sends RESUME before HELLO, which Discord accepts. It never resumes on the address that the service gives for that, and begins a new session after a missed
 //! heartbeat where it could resume. Both cost a gap, which [`Event::Ready`] tells of, and nothing else.
 //!
 //! Shards: as many as the service asks for, all in this process; serenity's shard manager begins them one after the
@@ -45,6 +47,9 @@ use tokio_util::sync::CancellationToken;
 /// How often the thread is looked after.
 const WATCH: Duration = Duration::from_millis(500);
 
+/// Time from the beginning of a connection to READY or RESUMED.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
 /// What a session is begun with.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -56,6 +61,8 @@ pub struct Settings {
     pub direct_messages: bool,
     /// How many shards; `None` asks the service.
     pub shards: Option<u32>,
+    /// Time from the beginning of a connection to READY or RESUMED: [`ANSWER_WITHIN`], or less in a test.
+    pub answer_within: Duration,
     /// Where it is counted.
     pub counts: Arc<Counts>,
 }
@@ -167,6 +174,12 @@ impl Keeper {
                     if intake.is_ready() {
                         self.pace.succeeded();
                     }
+                    if let Some(shard) = intake.overdue(self.settings.answer_within) {
+                        return Ended::Lost(format!(
+                            "shard {shard} got neither READY nor RESUMED within {} s of connecting",
+                            self.settings.answer_within.as_secs()
+                        ));
+                    }
                     starved = if life.has_moved() { 0 } else { starved + 1 };
                     if starved >= life::STARVED_AFTER {
                         return Ended::Lost("the connection ended in a way that the library does not notice".to_owned());
@@ -214,7 +227,9 @@ impl Keeper {
             }
             // What it does then may spin; asked for anew it is as fast and says why.
             Heard::NotConnected => lost("no connection could be made"),
-            Heard::Invalidated | Heard::Silent | Heard::Skipped(_) | Heard::Unread => None,
+            Heard::Invalidated | Heard::Silent | Heard::Skipped(_) | Heard::Unread | Heard::Connecting(_) => {
+                None
+            }
         }
     }
 

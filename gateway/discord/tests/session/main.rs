@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// Seconds to READY or RESUMED here.
+const ANSWER_SECONDS: u64 = 5;
 /// How long anything may take on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,7 @@ fn bot(server: &Server, room: usize) -> Bot {
         base: Base::parse(&server.url()).expect("base"),
         direct_messages: false,
         shards: None,
+        answer_within: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
     let (sink, events) = pipe(room);
@@ -172,6 +175,49 @@ async fn fatal_codes_end_it_with_words() {
         assert_eq!(bot.end().await, Err(failure));
         eventually("its thread is gone", || threads() == 0).await;
     }
+}
+
+/// Acknowledges heartbeats, and answers nothing else, whatever is asked for.
+async fn say_nothing(mut conn: Conn) -> u64 {
+    let op = conn.greet(1_000).await;
+    conn.keep().await;
+    op
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unanswered_resume_ends_in_a_new_session() {
+    let (asked, mut ops) = tokio::sync::mpsc::channel(10);
+    let server = Server::start(move |number, mut conn: Conn| {
+        let asked = asked.clone();
+        async move {
+            match number {
+                0 => {
+                    conn.begin().await;
+                    conn.text(json!({ "op": 9, "d": true, "s": null, "t": null }).to_string()).await;
+                    conn.keep().await;
+                }
+                // RESUME, and then an IDENTIFY: neither is answered.
+                1 | 2 => drop(asked.send(say_nothing(conn).await).await),
+                _ => {
+                    conn.begin().await;
+                    conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
+                    conn.keep().await;
+                }
+            }
+        }
+    })
+    .await;
+    let mut bot = bot(&server, 10);
+    bot.ready().await;
+    let why = bot.until(|event| match event {
+        Event::Disconnected { why } if why.contains("READY") => Some(why.clone()),
+        _ => None,
+    });
+    assert_eq!(why.await, "shard 0 got neither READY nor RESUMED within 5 s of connecting");
+    bot.ready().await;
+    assert!(matches!(bot.next().await, Event::Message(_)));
+    assert_eq!((ops.recv().await, ops.recv().await), (Some(6), Some(2)));
+    bot.end().await.expect("stopped");
 }
 
 /// The library then reads a connection that has ended, without a pause, until a heartbeat is due: here for an hour.

@@ -40,6 +40,7 @@ impl Line {
             base: inner.base.clone(),
             direct_messages: false,
             shards: None,
+            answer_within: session::ANSWER_WITHIN,
             counts: Arc::clone(&inner.counts),
         };
         tokio::spawn(session::run(settings, stop.clone(), sink));

@@ -3,6 +3,7 @@
 use crate::channel::{
     Action, ActionStyle, EditOutcome, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
 };
+use crate::core::sanitize;
 use acp_discord::core::component::{Button, Press, Row, Style};
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::Meaning;
@@ -85,7 +86,7 @@ fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
 /// out: it would take none of the others either.
 pub(super) fn choices(found: Vec<Suggestion>) -> Vec<(String, String)> {
     let choice = |it: Suggestion| {
-        let name = fit(&it.label, Limit::ChoiceName.bounds().1);
+        let name = fit(&sanitize::line(&it.label, usize::MAX), Limit::ChoiceName.bounds().1);
         let is_taken = Limit::ChoiceName.text(&name).is_ok() && Limit::ChoiceValue.text(&it.value).is_ok();
         is_taken.then_some((name, it.value))
     };
@@ -190,8 +191,7 @@ fn millis(time: std::time::Duration) -> u64 {
 pub(super) fn thread_name(starter: &str) -> String {
     let line = starter.lines().next().unwrap_or_default();
     let head = line.split(" works here").next().unwrap_or(line);
-    let shown: String = head.chars().filter(|c| !c.is_control()).collect();
-    let name = fit(&shown, NAME_UNITS_MAX);
+    let name = fit(&sanitize::line(head, usize::MAX), NAME_UNITS_MAX);
     if name.is_empty() { "A session".to_owned() } else { name }
 }
 

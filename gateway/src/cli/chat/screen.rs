@@ -1,7 +1,10 @@
 //! What `chat` shows: a stream for scripts, and for a person lines above the one that is being typed.
 
 use crate::cli::chat::input::Printer;
-use crate::cli::output::{Out, Outcome};
+use crate::cli::output::{Out, Outcome, name};
+use crate::core::permission::kind_note;
+use crate::core::project::excerpt;
+use crate::core::sanitize;
 use serde_json::Value;
 
 /// A line is shown at the latest when it is this long, cut after a word.
@@ -62,7 +65,7 @@ impl<'a> Screen<'a> {
             self.out.text(text)?;
             return self.out.flush();
         }
-        for line in self.wrap.push(text) {
+        for line in self.wrap.push(&sanitize::text(text)) {
             self.print(line)?;
         }
         Ok(())
@@ -93,6 +96,8 @@ impl<'a> Screen<'a> {
     fn print(&mut self, line: String) -> Outcome {
         match &mut self.printer {
             Some(printer) => {
+                // The line editor's printer does not sanitize.
+                let line = sanitize::text(&line).into_owned();
                 printer.print(line + "\n").map_err(|error| crate::cli::inside("the terminal", &error).into())
             }
             None => self.out.line(&line),
@@ -105,7 +110,8 @@ impl<'a> Screen<'a> {
             self.out.line(line)?;
             return self.out.flush();
         }
-        let text = |name: &str| event[name].as_str().unwrap_or_default();
+        let text = |key: &str| event[key].as_str().unwrap_or_default();
+        let word = |key: &str| name(text(key));
         match text("type") {
             "text_delta" if text("stream") == "output" => self.text(text("text")),
             "tool_call" => self.line(&tool_line(event)),
@@ -115,18 +121,19 @@ impl<'a> Screen<'a> {
             "plan" => self.plan(event),
             "permission" => self.permission(event),
             "permission_settled" => {
-                let choice = if text("option_id").is_empty() { text("outcome") } else { text("option_id") };
-                let by = if text("by").is_empty() { text("without") } else { text("by") };
+                let choice = if word("option_id").is_empty() { word("outcome") } else { word("option_id") };
+                let by = if word("by").is_empty() { word("without") } else { word("by") };
                 self.line(&format!("[permission: {choice} ({by})]"))
             }
+            "host_request" => self.host_request(event),
             "status" => self.line(&format!("[{}]", text("text"))),
             "gap" => self.line(&format!("[output is missing here: {}]", text("text"))),
             "done" => match text("stop_reason") {
                 "end_turn" => self.end_text(),
-                reason => self.line(&format!("[ended: {reason}]")),
+                reason => self.line(&format!("[ended: {}]", name(reason))),
             },
             "error" => self.line(&format!("[failed: {} ({})]", text("message"), text("code"))),
-            "closed" => self.line(&format!("[session closed: {}]", text("reason"))),
+            "closed" => self.line(&format!("[session closed: {}]", word("reason"))),
             _ => Ok(()),
         }
     }
@@ -139,28 +146,41 @@ impl<'a> Screen<'a> {
                 Some("in_progress") => "~",
                 _ => " ",
             };
-            self.line(&format!("  [{mark}] {}", entry["content"].as_str().unwrap_or_default()))?;
+            self.line(&format!("  [{mark}] {}", name(entry["content"].as_str().unwrap_or_default())))?;
         }
         Ok(())
     }
 
+    fn host_request(&mut self, event: &Value) -> Outcome {
+        let word = |key: &str| name(event[key].as_str().unwrap_or_default());
+        let subject = if word("path").is_empty() { word("command") } else { word("path") };
+        self.line(&format!("[host: {} {subject}: {}]", word("effect"), word("outcome")))
+    }
+
     fn permission(&mut self, event: &Value) -> Outcome {
-        self.line(&format!("[the agent asks: {}]", event["title"].as_str().unwrap_or_default()))?;
+        let title = event["title"].as_str().filter(|title| !title.trim().is_empty());
+        self.line(&format!("[the agent asks: {}]", name(title.unwrap_or("a tool call"))))?;
+        if let Some(excerpt) = excerpt(&event["tool_call"]) {
+            for line in excerpt.lines() {
+                self.line(line)?;
+            }
+        }
         let options = event["options"].as_array().map(Vec::as_slice).unwrap_or_default();
         for (number, option) in (1..).zip(options) {
-            let name = option["name"].as_str().or_else(|| option["option_id"].as_str()).unwrap_or_default();
-            self.line(&format!("  {number}. {name}"))?;
+            let called = option["name"].as_str().or_else(|| option["option_id"].as_str()).unwrap_or_default();
+            let note = kind_note(called, option["kind"].as_str().unwrap_or_default());
+            self.line(&format!("  {number}. {}{note}", name(called)))?;
         }
         self.line("  Answer with a number.")
     }
 }
 
 fn tool_line(event: &Value) -> String {
-    let text = |name: &str| event[name].as_str().filter(|text| !text.is_empty());
+    let text = |key: &str| event[key].as_str().filter(|text| !text.is_empty());
     let what = text("title").or_else(|| text("name")).or_else(|| text("tool_call_id")).unwrap_or("tool");
     match text("status") {
-        Some(status) => format!("[tool: {what} ({status})]"),
-        None => format!("[tool: {what}]"),
+        Some(status) => format!("[tool: {} ({})]", name(what), name(status)),
+        None => format!("[tool: {}]", name(what)),
     }
 }
 

@@ -20,7 +20,12 @@ pub(super) fn look(
         served.unwrap_or_default().iter().any(|view| view.channel == "discord" && view.account == *id)
     };
     let accounts = config.map(|config| &config.channels.discord.accounts).into_iter().flatten();
-    for (id, account) in accounts.filter(|(id, _)| !is_served(id)) {
+    for (id, account) in accounts {
+        let oddities = oddities(id, account, env).into_iter();
+        checks.extend(oddities.map(|(verdict, text)| check("discord", verdict, format!("{id}: {text}"))));
+        if is_served(id) {
+            continue;
+        }
         let (verdict, text) = match (readable(id, account, env), served.is_some()) {
             (Err(why), _) => (Verdict::Failed, why),
             (Ok(text), false) => (Verdict::Ok, format!("{text}; not connected, since no gateway runs")),
@@ -67,6 +72,71 @@ fn readable(
     Ok(format!("token readable, at {}{who}", settings.base.text()))
 }
 
+/// Lists settings that Discord rejects (form of token and ids), and a token file that other users can read.
+#[cfg(feature = "discord")]
+fn oddities(
+    id: &str,
+    account: &crate::config::DiscordAccount,
+    env: &BTreeMap<String, String>,
+) -> Vec<(Verdict, String)> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut found = Vec::new();
+    if let Some((file, meta)) =
+        account.token_file.as_ref().and_then(|f| Some((f, std::fs::metadata(f).ok()?)))
+    {
+        let mode = meta.permissions().mode() & 0o777;
+        let verdict = if mode & 0o007 == 0 { Verdict::Note } else { Verdict::Failed };
+        if mode & 0o077 != 0 {
+            found.push((
+                verdict,
+                format!("token_file {file} has mode {mode:04o}: others can read it; chmod 600 it"),
+            ));
+        }
+    }
+    let is_discords = account.base_url.is_none();
+    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned());
+    if is_discords && settings.is_ok_and(|settings| !is_token(settings.token.expose())) {
+        let text = "the token has not the form of a bot's (three parts with dots between them): copy it from the \
+                    Developer Portal, Bot, Reset Token";
+        found.push((Verdict::Failed, text.to_owned()));
+    }
+    let lists = [
+        ("guilds", &account.guilds),
+        ("allowed_users", &account.allowed_users),
+        ("allowed_roles", &account.allowed_roles),
+        ("approver_users", &account.approver_users),
+        ("approver_roles", &account.approver_roles),
+    ];
+    for (name, ids) in lists {
+        let is_id = |text: &str| (17..=20).contains(&text.len()) && text.parse::<u64>().is_ok();
+        for wrong in ids.iter().filter(|text| is_discords && !is_id(text)) {
+            let text = format!("{name}: {wrong:?} is no id of Discord's, which have 17 to 20 digits");
+            found.push((Verdict::Failed, text));
+        }
+    }
+    found
+}
+
+/// True for three parts of base64url, the form of a bot's token.
+#[cfg(feature = "discord")]
+fn is_token(text: &str) -> bool {
+    let is_part = |part: &str| {
+        part.len() >= 5
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let parts: Vec<&str> = text.split('.').collect();
+    parts.len() == 3 && parts.into_iter().all(is_part)
+}
+
+#[cfg(not(feature = "discord"))]
+fn oddities(
+    _id: &str,
+    _account: &crate::config::DiscordAccount,
+    _env: &BTreeMap<String, String>,
+) -> Vec<(Verdict, String)> {
+    Vec::new()
+}
+
 #[cfg(not(feature = "discord"))]
 fn readable(
     _id: &str,
@@ -109,10 +179,10 @@ mod tests {
     #[test]
     fn each_account_has_a_line_and_no_line_has_a_token() {
         use Verdict::{Failed, Ok};
-        let env = BTreeMap::from([("T".to_owned(), "hunter2".to_owned())]);
+        let env = BTreeMap::from([("T".to_owned(), "hunter2hunter2.hunter2.hunter2-hunter2".to_owned())]);
         let with =
             |name: &str| DiscordAccount { token_env: Some(name.to_owned()), ..DiscordAccount::default() };
-        let open = DiscordAccount { allowed_users: vec!["7".to_owned()], ..with("T") };
+        let open = DiscordAccount { allowed_users: vec!["184467440737095516".to_owned()], ..with("T") };
         let elsewhere = DiscordAccount { base_url: Some("http://127.0.0.1:1".to_owned()), ..open.clone() };
         let view = |ok: bool| AccountView {
             channel: "discord".to_owned(),
@@ -136,5 +206,46 @@ mod tests {
             assert!(!check.detail.contains("hunter2"), "{check:?}");
         }
         assert!(look(None, None, &env).is_empty());
+    }
+
+    /// Tokens and ids of a wrong form, and token files with a wrong mode, are listed.
+    #[test]
+    fn tokens_and_ids_of_the_wrong_form_are_named() {
+        use Verdict::{Failed, Note};
+        use std::os::unix::fs::PermissionsExt as _;
+        let good = "hunter2hunter2.hunter2.hunter2-hunter2";
+        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let file = dir.path().join("token");
+        let write = |text: &str, mode: u32| {
+            std::fs::write(&file, text)?;
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))
+        };
+        let none: &[(Verdict, &str)] = &[];
+        let elsewhere = Some("http://127.0.0.1:1");
+        for (text, mode, base_url, ids, want) in [
+            (good, 0o600, None, &["184467440737095516"][..], none),
+            (good, 0o400, None, &[], none),
+            ("hunter2", 0o600, elsewhere, &["7"], none),
+            ("hunter2", 0o600, None, &[], &[(Failed, "form of a bot's")][..]),
+            ("Bot.hunter2", 0o600, None, &[], &[(Failed, "form of a bot's")]),
+            (good, 0o640, None, &[], &[(Note, "mode 0640")]),
+            (good, 0o644, None, &[], &[(Failed, "mode 0644")]),
+            ("hunter2", 0o644, None, &[], &[(Failed, "mode 0644"), (Failed, "form of a bot's")]),
+            (good, 0o600, None, &["7"], &[(Failed, "allowed_users: \"7\"")]),
+            (good, 0o600, None, &["ann", "12345678901234567x"], &[(Failed, "\"ann\""), (Failed, "7x\"")]),
+        ] {
+            write(text, mode).unwrap_or_else(|error| panic!("{error}"));
+            let account = DiscordAccount {
+                token_file: Some(file.display().to_string()),
+                base_url: base_url.map(str::to_owned),
+                allowed_users: ids.iter().map(|&id| id.to_owned()).collect(),
+                ..DiscordAccount::default()
+            };
+            let found = oddities("main", &account, &BTreeMap::new());
+            let is_as_wanted = found.len() == want.len()
+                && found.iter().zip(want).all(|(found, want)| found.0 == want.0 && found.1.contains(want.1));
+            assert!(is_as_wanted, "{found:?} {want:?}");
+            assert!(!format!("{found:?}").contains("hunter2"), "{found:?}");
+        }
     }
 }

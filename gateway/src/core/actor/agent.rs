@@ -33,6 +33,10 @@ impl Actor {
             LinkStep::Ready { agent_session_id, resumable, agent_info } => {
                 self.on_ready(agent_session_id, resumable, agent_info, out);
             }
+            LinkStep::OptionAnswered { option, is_own, is_taken, text } => {
+                self.on_option_answered(&option, (is_own, is_taken), text, out);
+            }
+            LinkStep::Reported(report) => self.session.options.agent.apply(report),
             LinkStep::Failed(failure) => {
                 self.fault(&failure, out);
                 self.close_lease("the agent cannot be used", out);
@@ -52,9 +56,11 @@ impl Actor {
             LinkStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
             LinkStep::Ask(ask) => self.on_ask(ask, out),
             LinkStep::Unask { at } => self.on_unask(at, out),
+            LinkStep::Asking(asking) => self.on_asking(asking, out),
             LinkStep::Alive => self.timers.alive_ms = None,
             LinkStep::Farewell => {}
             LinkStep::Note(text) => out.acts.push(Act::Note(text)),
+            LinkStep::LineFault(what) => out.acts.push(Act::LineFault(what)),
         }
     }
 
@@ -64,14 +70,18 @@ impl Actor {
             LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
             LinkStep::Farewell => self.on_farewell(out),
             LinkStep::Note(text) => out.acts.push(Act::Note(text)),
+            LinkStep::LineFault(what) => out.acts.push(Act::LineFault(what)),
             LinkStep::TurnDone { .. }
             | LinkStep::TurnFailed { .. }
             | LinkStep::Event(_)
             | LinkStep::Ready { .. }
+            | LinkStep::OptionAnswered { .. }
+            | LinkStep::Reported(_)
             | LinkStep::Failed(_)
             | LinkStep::Steered { .. }
             | LinkStep::Ask(_)
             | LinkStep::Unask { .. }
+            | LinkStep::Asking(_)
             | LinkStep::Alive => {}
         }
     }
@@ -157,11 +167,6 @@ impl Actor {
             out.event(&mut self.session, run, EventKind::Status, payload);
             self.timers.silent_ms = Some(now_ms + self.limits.silent_ms);
         }
-        if due(&mut self.timers.tail_ms)
-            && let Some(end) = self.lease.as_mut().and_then(|lease| lease.ended.as_mut())
-        {
-            end.last_words_come = false;
-        }
         if due(&mut self.timers.turn_ms) {
             self.time_out(out);
         }
@@ -175,6 +180,7 @@ impl Actor {
             self.tell_away(out);
         }
         self.probe(out);
+        self.expire_options(out);
         self.expire_permissions(out);
     }
 

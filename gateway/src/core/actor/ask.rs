@@ -4,18 +4,15 @@ use super::input::{Answered, Keyed};
 use super::{Act, Actor, Batch};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::jsonrpc::INTERNAL_ERROR;
+use crate::core::jsonrpc::{INTERNAL_ERROR, REFUSED};
 use crate::core::link::{Answer, Ask, PermissionOption, RpcError, Wanted};
 use crate::core::permission::{self, Decision, NOT_PENDING};
-use crate::core::rows::{
-    AgentRequestRow, NonInteractive, PermissionRow, PermissionState, RequestState, Settler, Without,
-};
+use crate::core::rows::{NonInteractive, PermissionRow, PermissionState, RequestState, Settler, Without};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 /// The longest text in a message to an agent, so that the message fits into a frame to the supervisor: a frame
 /// that cannot be sent would break the connection, again and again.
@@ -23,34 +20,23 @@ pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MA
 
 impl Actor {
     pub(super) fn on_ask(&mut self, ask: Ask, out: &mut Batch) {
-        let Some(lease) = &self.lease else { return };
-        let lease_id = lease.row.lease_id;
         if let Wanted::Permission { tool_kind, options, .. } = &ask.what {
             let (tool_kind, options) = (tool_kind.clone(), options.clone());
             self.on_permission_asked(ask, tool_kind.as_deref(), &options, out);
             return;
         }
-        let intent = match &ask.what {
-            Wanted::FsWrite { content, .. } => Some(hex(&Sha256::digest(content.as_bytes()))),
-            Wanted::TerminalCreate { .. } => Some(out.mint_lease().to_string()),
-            _ => None,
-        };
-        let state = if intent.is_some() { RequestState::Started } else { RequestState::Received };
-        let session_key = self.session.session_key.clone();
-        let row = AgentRequestRow { lease_id, session_key, ask, state, intent };
-        out.writes.push(Write::Request(Box::new(row.clone())));
-        self.requests.insert(row.ask.at, row.clone());
-        out.acts.push(Act::Perform { row: Box::new(row), again: false });
-    }
-
-    /// After a restart: what was not answered is served again, in the way that its state allows.
-    pub(super) fn perform_again(&mut self, out: &mut Batch) {
-        for row in self.requests.values() {
-            out.acts.push(Act::Perform { row: Box::new(row.clone()), again: true });
-        }
+        self.on_host_asked(ask, out);
     }
 
     pub(super) fn on_request_done(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
+        if let Err(error) = &outcome {
+            self.journal_failure(at, error, out);
+        }
+        self.finish_request(at, outcome, out);
+    }
+
+    /// Answers a request: its row and the answer are one transaction.
+    pub(super) fn finish_request(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
         let Some(mut row) = self.requests.remove(&at) else { return };
         row.state = RequestState::Answered;
         out.writes.push(Write::Request(Box::new(row)));
@@ -62,11 +48,12 @@ impl Actor {
                 format!("The answer is longer than {MESSAGE_BYTES_MAX} bytes; ask for a part of it.");
             Err(RpcError { code: INTERNAL_ERROR, message })
         });
-        self.answer(at, outcome, out);
+        let is_rejection = matches!(&outcome, Err(error) if error.code == REFUSED);
+        self.answer(Answer { at, outcome, is_rejection }, out);
     }
 
-    fn answer(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
-        let steps = self.link.answer(&Answer { at, outcome });
+    fn answer(&mut self, answer: Answer, out: &mut Batch) {
+        let steps = self.link.answer(&answer);
         self.mark_link();
         self.on_steps(steps, out);
     }
@@ -78,7 +65,6 @@ impl Actor {
         options: &[PermissionOption],
         out: &mut Batch,
     ) {
-        let Some(lease) = &self.lease else { return };
         let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
         let interactive = run.is_some_and(|run| run.interactive);
         let settings = &self.session.options;
@@ -89,23 +75,7 @@ impl Actor {
             options,
             tool_kind,
         );
-        let deadline = (self.limits.permission_ms > 0).then_some(out.now_ms + self.limits.permission_ms);
-        let row = PermissionRow {
-            lease_id: lease.row.lease_id,
-            session_key: self.session.session_key.clone(),
-            ask,
-            state: PermissionState::Pending,
-            option_id: None,
-            settled_by: None,
-            created_at_ms: out.now_ms,
-            deadline_at_ms: deadline,
-        };
-        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
-        let mut payload = json!({ "permission_id": row.permission_id(), "params": params });
-        if let Some(at_ms) = deadline {
-            payload["deadline_at_ms"] = json!(at_ms);
-        }
-        self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
+        let Some(row) = self.new_permission(ask, out) else { return };
         let run_id = row.ask.run_id;
         // Whatever the mode: what was told to stop gets no approval for another step, and nobody is asked for one.
         if self.session.state == SessionState::Cancelling {
@@ -128,8 +98,31 @@ impl Actor {
         }
     }
 
+    /// A question to a person, and its event.
+    pub(super) fn new_permission(&mut self, ask: Ask, out: &mut Batch) -> Option<PermissionRow> {
+        let lease_id = self.lease.as_ref()?.row.lease_id;
+        let deadline = (self.limits.permission_ms > 0).then_some(out.now_ms + self.limits.permission_ms);
+        let row = PermissionRow {
+            lease_id,
+            session_key: self.session.session_key.clone(),
+            ask,
+            state: PermissionState::Pending,
+            option_id: None,
+            settled_by: None,
+            created_at_ms: out.now_ms,
+            deadline_at_ms: deadline,
+        };
+        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
+        let mut payload = json!({ "permission_id": row.permission_id(), "params": params });
+        if let Some(at_ms) = deadline {
+            payload["deadline_at_ms"] = json!(at_ms);
+        }
+        self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
+        Some(row)
+    }
+
     /// The run will fail for want of somebody to ask.
-    fn fail_for_nobody(&mut self, run_id: Option<RunId>, out: &mut Batch) {
+    pub(super) fn fail_for_nobody(&mut self, run_id: Option<RunId>, out: &mut Batch) {
         if let Some(run_id) = run_id {
             self.doom(run_id, Failure::of(Code::PermissionPromptUnavailable).origin("gateway"), out);
         }
@@ -195,14 +188,25 @@ impl Actor {
             Settler::Person(name) => payload["by"] = json!(name),
             Settler::Without(without) => payload["without"] = json!(without.as_str()),
         }
+        let mut option_kind = None;
         if let Wanted::Permission { options, .. } = &row.ask.what
             && let Some(option) = options.iter().find(|option| Some(&option.id) == option_id.as_ref())
         {
             payload["option_name"] = json!(option.name);
+            option_kind = Some(option.kind.clone());
+        }
+        let is_hosts = self.requests.contains_key(&at);
+        if let (Settler::Person(_), Some(kind), false) = (by, &option_kind, is_hosts) {
+            self.grant_answered(&row, kind);
         }
         out.writes.push(Write::Permission(Box::new(row)));
         self.run_event(run_id, EventKind::PermissionSettled, payload, out);
-        self.answer(at, Ok(result), out);
+        if is_hosts {
+            self.on_host_answer(at, option_kind.as_deref(), by, out);
+        } else {
+            let is_rejection = !option_kind.is_some_and(|kind| kind.starts_with("allow"));
+            self.answer(Answer { at, outcome: Ok(result), is_rejection }, out);
+        }
     }
 
     /// Settles what a turn (or the whole lease) still waits for: nobody wants an answer any more.
@@ -263,7 +267,7 @@ impl Actor {
         }
     }
 
-    fn run_event(
+    pub(super) fn run_event(
         &mut self,
         run_id: Option<RunId>,
         kind: EventKind,
@@ -273,8 +277,4 @@ impl Actor {
         let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
         out.event(&mut self.session, run, kind, payload.to_string());
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

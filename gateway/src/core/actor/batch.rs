@@ -3,6 +3,7 @@
 use super::input::{Answered, Ctx, Keyed, Ticket};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
+use crate::core::link::LineFault;
 use crate::core::moves::Move;
 use crate::core::rows::{AgentRequestRow, RunRow, SessionRow};
 use crate::core::run::{RunEvent, RunState};
@@ -57,6 +58,12 @@ pub(crate) enum Act {
         /// Whether an earlier gateway may have begun it (H3).
         again: bool,
     },
+    /// Inspect the target of a write before it is decided; the result comes as [`super::Input::Inspected`]. Has no
+    /// effect, so it is repeated after a restart.
+    Inspect {
+        /// The request.
+        row: Box<AgentRequestRow>,
+    },
     /// Nobody wants the answer to this request any more.
     Forget {
         /// Offset that names it.
@@ -71,6 +78,8 @@ pub(crate) enum Act {
     },
     /// A line for the log.
     Note(String),
+    /// Count a defective line of the agent in the metrics.
+    LineFault(LineFault),
 }
 
 /// What one step wants.

@@ -163,6 +163,7 @@ impl Actor {
             session_key: self.session.session_key.clone(),
             state: self.session.state,
             discarded: None,
+            setting: None,
         }
     }
 }

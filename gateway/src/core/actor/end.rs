@@ -19,14 +19,14 @@ use serde_json::json;
 const REQUEUES_MAX: u32 = 2;
 
 impl Actor {
-    /// The lease was taken away from under its runs, by `adopt`: what became of them nobody can say.
+    /// Ends the runs of a lease that was taken away by `adopt`, or whose agent is ahead of the database, as uncertain.
     pub(super) fn end_runs_without_lease(&mut self, out: &mut Batch) {
         if let Some(run_id) = self.current_id() {
-            self.end_turn_without_agent(run_id, Fate::Uncertain, "", out);
+            self.end_turn_without_agent(run_id, Fate::Uncertain, ExitStatus::Unknown, out);
         }
         let steers = self.runs.iter().filter(|run| run.mode == RunMode::Steer);
         for run_id in steers.map(|run| run.run_id).collect::<Vec<_>>() {
-            self.end_steer_without_agent(run_id, Fate::Uncertain, "", out);
+            self.end_steer_without_agent(run_id, Fate::Uncertain, ExitStatus::Unknown, out);
         }
     }
 
@@ -34,15 +34,12 @@ impl Actor {
     pub(super) fn on_unknown(&mut self) {
         let Some(lease) = &mut self.lease else { return };
         if let Some(end) = &mut lease.ended {
-            end.last_words_come = false;
             end.end_offset = end.end_offset.min(lease.lines.next_offset());
         } else {
             lease.ended = Some(LeaseEnd {
                 status: ExitStatus::Unknown,
                 end_offset: lease.lines.next_offset(),
                 stdin_written: None,
-                stderr_tail: "nobody saw how".to_owned(),
-                last_words_come: false,
             });
         }
     }
@@ -51,11 +48,13 @@ impl Actor {
     pub(super) fn end_lease_if_drained(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = lease.ended.clone() else { return };
-        if end.last_words_come || (!lease.row.broken && lease.lines.next_offset() < end.end_offset) {
+        if !lease.row.broken && lease.lines.next_offset() < end.end_offset {
             return;
         }
-        let was_asked = lease.closing;
-        let opening = lease.row.usage != LeaseUse::Ready;
+        let (was_asked, opening) = (lease.closing, lease.row.usage != LeaseUse::Ready);
+        let held = self.link.ended();
+        self.mark_link();
+        self.on_steps(held, out);
         let is_closed = self.session.state == SessionState::Closed;
         let fate = |run_id, meaning| (run_id, self.fate_of(meaning, &end));
         let prompt = self.current_id().map(|run_id| fate(run_id, Meaning::Prompt { run_id }));
@@ -67,25 +66,31 @@ impl Actor {
             .collect();
         self.write_progress(out);
         self.forget_lease(out);
-        let text = end_text(&end);
+        let (status, log) = (end.status, self.log_hint());
         match prompt {
-            Some((run_id, fate)) => self.end_turn_without_agent(run_id, fate, &text, out),
+            Some((run_id, fate)) => self.end_turn_without_agent(run_id, fate, status, out),
             None if is_closed || was_asked => {}
             None if opening => {
-                let text = format!("The agent ended before it opened a session ({text}).");
+                let text = format!("The agent ended before it opened a session ({status}). {log}");
                 let failure =
                     Failure::new(Code::SessionInitFailed, text).detail("AGENT_EXITED").origin("agent");
                 self.fault(&failure, out);
             }
             None => {
-                let payload =
-                    json!({ "status": "agent_exited", "text": format!("The agent ended ({text}).") });
+                let text = format!("The agent ended ({status}). {log}");
+                let payload = json!({ "status": "agent_exited", "text": text });
                 out.event(&mut self.session, None, EventKind::Status, payload.to_string());
             }
         }
         for (run_id, fate) in steers {
-            self.end_steer_without_agent(run_id, fate, &text, out);
+            self.end_steer_without_agent(run_id, fate, status, out);
         }
+    }
+
+    /// The command that shows standard error to an operator. Standard error may hold secrets, so a conversation gets no
+    /// line of it.
+    fn log_hint(&self) -> String {
+        format!("Its standard error: `acp-gateway logs {}`.", self.session.session_key)
     }
 
     fn fate_of(&self, meaning: Meaning, end: &LeaseEnd) -> Fate {
@@ -100,7 +105,7 @@ impl Actor {
         }
     }
 
-    fn end_turn_without_agent(&mut self, run_id: RunId, fate: Fate, text: &str, out: &mut Batch) {
+    fn end_turn_without_agent(&mut self, run_id: RunId, fate: Fate, status: ExitStatus, out: &mut Batch) {
         if self.session.state == SessionState::Cancelling {
             self.end_stopped(run_id, out);
             return;
@@ -112,8 +117,9 @@ impl Actor {
             }
             Fate::NeverArrived | Fate::Arrived => {
                 let text = format!(
-                    "The agent ended in the middle of the turn ({text}). The turn was not tried again: look at what \
-                     it did before you send it again."
+                    "The agent ended in the middle of the turn ({status}). The turn was not tried again: look at \
+                     what it did before you send it again. {}",
+                    self.log_hint()
                 );
                 Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
             }
@@ -124,14 +130,14 @@ impl Actor {
     }
 
     /// A word into a turn whose agent ended before it said what became of it (H6, H11).
-    fn end_steer_without_agent(&mut self, run_id: RunId, fate: Fate, text: &str, out: &mut Batch) {
+    fn end_steer_without_agent(&mut self, run_id: RunId, fate: Fate, status: ExitStatus, out: &mut Batch) {
         let failure = match fate {
             Fate::NeverArrived => {
                 self.on_steered(run_id, false, out);
                 return;
             }
             Fate::Arrived => {
-                let text = format!("The agent ended before it said whether it took this ({text}).");
+                let text = format!("The agent ended before it said whether it took this ({status}).");
                 Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
             }
             Fate::Uncertain => Failure::of(Code::Uncertain).detail("UNCERTAIN"),
@@ -154,6 +160,7 @@ impl Actor {
 
     pub(super) fn forget_lease(&mut self, out: &mut Batch) {
         self.settle_asks(None, Without::LeaseEnded, out);
+        self.fail_options(out);
         let Some(lease) = self.lease.take() else { return };
         let lease_id = lease.row.lease_id;
         out.writes.push(Write::LeaseUse { lease_id, usage: LeaseUse::Ended });
@@ -162,7 +169,6 @@ impl Actor {
         self.timers.init_ms = None;
         self.timers.close_ms = None;
         self.timers.pump_ms = None;
-        self.timers.tail_ms = None;
     }
 
     /// The agent is of no use until something is done about it: everything that runs or waits fails.
@@ -195,10 +201,4 @@ enum Fate {
     Arrived,
     /// Nobody can say.
     Uncertain,
-}
-
-fn end_text(end: &LeaseEnd) -> String {
-    let last = end.stderr_tail.trim().lines().last().unwrap_or_default();
-    let said: String = last.chars().take(300).collect();
-    if said.is_empty() { end.status.to_string() } else { format!("{}; {said}", end.status) }
 }

@@ -1,6 +1,8 @@
 //! What an actor is told, and what it is given to decide with.
 
+use crate::config::{ClientFs, McpServer};
 use crate::core::effect::Caps;
+use crate::core::host::Inspection;
 use crate::core::link::RpcError;
 use crate::core::options::Setting;
 use crate::core::request::{
@@ -58,6 +60,13 @@ pub(crate) enum Input {
         at: u64,
         /// Result as JSON text, or the error.
         outcome: Result<String, RpcError>,
+    },
+    /// Result of [`super::Act::Inspect`].
+    Inspected {
+        /// Offset that names the request.
+        at: u64,
+        /// The target, or the error for the agent.
+        found: Result<Inspection, RpcError>,
     },
     /// The connection to the supervisor is gone; leases go on without us.
     Disconnected,
@@ -180,8 +189,6 @@ pub(crate) enum LeaseNews {
         end_offset: u64,
         /// Highest number written.
         stdin_written: u64,
-        /// Last words on stderr.
-        stderr_tail: String,
     },
     /// Its state changed to one of the ended ones.
     Changed,
@@ -200,10 +207,16 @@ pub(crate) struct Profile {
     pub(crate) init_ms: u64,
     /// The mode to set, so that it asks; a session's own setting goes before.
     pub(crate) mode: Option<String>,
+    /// True for an agent that asks without an asking mode.
+    pub(crate) asks: bool,
     /// Config options to set; a session's own go on top.
     pub(crate) options: Vec<(String, String)>,
-    /// Whether `fs/*` is offered.
-    pub(crate) offer_fs: bool,
+    /// MCP servers; a session's own go before those of the same name.
+    pub(crate) mcp_servers: Vec<McpServer>,
+    /// Additional absolute directories; a session's own follow.
+    pub(crate) additional_directories: Vec<String>,
+    /// File requests that are offered.
+    pub(crate) client_fs: ClientFs,
     /// Whether `terminal/*` is offered.
     pub(crate) offer_terminal: bool,
     /// Permission mode of new sessions.
@@ -224,8 +237,11 @@ impl Profile {
             graces: spawn.map(|spawn| spawn.graces).unwrap_or_default(),
             init_ms: 60_000,
             mode: None,
+            asks: false,
             options: Vec::new(),
-            offer_fs: false,
+            mcp_servers: Vec::new(),
+            additional_directories: Vec::new(),
+            client_fs: ClientFs::None,
             offer_terminal: false,
             permission: PermissionMode::DenyAll,
             non_interactive: NonInteractive::Deny,

@@ -6,6 +6,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::lines::{LineError, Lines};
 use crate::core::link::{EnsureSession, Meaning};
+use crate::core::mcp;
 use crate::core::rows::{LeaseRow, LeaseUse, OutboxRow};
 use crate::core::session::SessionState;
 use crate::error::Failure;
@@ -21,8 +22,6 @@ const INPUT_WINDOW: u64 = 32;
 const INPUT_RETRY_MS: u64 = 100;
 /// An unfinished line longer than this is committed in pieces, so that it can be acknowledged (H2).
 const TAIL_BYTES: usize = 64 * 1024;
-/// How long the news of an exit is waited for when an attach says that the agent has ended already, in milliseconds.
-const LAST_WORDS_MS: u64 = 1_000;
 /// Messages that may wait for an agent that asks and does not read.
 const OUTBOX_ROWS_MAX: usize = 4_096;
 
@@ -30,6 +29,12 @@ impl Actor {
     /// Commits a new lease together with the first messages to its agent, then asks for the process (H5).
     pub(super) fn start_lease(&mut self, out: &mut Batch) {
         let lease_id = out.mint_lease();
+        let own = &self.session.options;
+        let directories = mcp::directories(
+            &self.session.cwd,
+            [self.profile.additional_directories.as_slice(), own.additional_directories.as_slice()],
+        );
+        let mcp_servers = mcp::merged([self.profile.mcp_servers.as_slice(), own.mcp_servers.as_slice()]);
         let spawn = Spawn {
             lease_id,
             session_key: self.session.session_key.clone(),
@@ -37,7 +42,7 @@ impl Actor {
             argv: self.profile.argv.clone(),
             env: self.profile.env.clone(),
             cwd: self.session.cwd.clone(),
-            roots: vec![self.session.cwd.clone()],
+            roots: std::iter::once(&self.session.cwd).chain(&directories).cloned().collect(),
             graces: self.profile.graces,
         };
         let row = LeaseRow {
@@ -73,8 +78,12 @@ impl Actor {
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),
             mode: self.session.options.mode_id.clone().or_else(|| self.profile.mode.clone()),
+            asking_mode: self.profile.mode.clone(),
+            asks: self.profile.asks,
             options,
-            offer_fs: self.profile.offer_fs,
+            mcp_servers,
+            additional_directories: directories,
+            client_fs: self.profile.client_fs,
             offer_terminal: self.profile.offer_terminal,
         });
         self.on_steps(steps, out);
@@ -95,12 +104,10 @@ impl Actor {
             LeaseNews::Output { offset, bytes } => self.on_output(offset, &bytes, out),
             LeaseNews::Written { seq } => self.on_written(seq),
             LeaseNews::InputRefused { seq, code } => self.on_input_refused(seq, code, out),
-            LeaseNews::Exited { status, end_offset, stdin_written, stderr_tail } => {
+            LeaseNews::Exited { status, end_offset, stdin_written } => {
                 self.on_written(stdin_written);
                 if let Some(lease) = &mut self.lease {
-                    let (stdin_written, last_words_come) = (Some(stdin_written), false);
-                    lease.ended =
-                        Some(LeaseEnd { status, end_offset, stdin_written, stderr_tail, last_words_come });
+                    lease.ended = Some(LeaseEnd { status, end_offset, stdin_written: Some(stdin_written) });
                 }
             }
             LeaseNews::Changed => self.on_changed(out),
@@ -200,11 +207,7 @@ impl Actor {
                 status: attached.exit.unwrap_or(ExitStatus::Unknown),
                 end_offset: attached.stdout_end.max(attached.stdout_base),
                 stdin_written: attached.exit.map(|_| attached.stdin_written),
-                stderr_tail: String::new(),
-                // What it said on stderr comes with the news of its exit, after its output.
-                last_words_come: attached.exit.is_some(),
             });
-            self.timers.tail_ms = attached.exit.map(|_| out.now_ms + LAST_WORDS_MS);
         }
         self.on_written(attached.stdin_written);
         if behind {
@@ -250,6 +253,7 @@ impl Actor {
         }
         let text = "The control plane is older than the running agent (restored from a backup?). \
                     Output or input is missing here; the agent was stopped.";
+        self.end_runs_without_lease(out);
         self.leave_agent(text, "the gateway's state is behind the lease", out);
     }
 

@@ -7,6 +7,7 @@ mod ask;
 mod batch;
 mod close;
 mod end;
+mod host;
 mod input;
 mod lease;
 mod queued;
@@ -63,9 +64,6 @@ struct LeaseEnd {
     status: ExitStatus,
     end_offset: u64,
     stdin_written: Option<u64>,
-    stderr_tail: String,
-    /// Whether the news of the exit, with the tail, is still waited for.
-    last_words_come: bool,
 }
 
 /// Points in time at which something must happen if nothing else does.
@@ -76,8 +74,6 @@ struct Timers {
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
     pump_ms: Option<u64>,
-    /// Until when the last words of an agent that has ended are waited for.
-    tail_ms: Option<u64>,
     /// When the running turn has had its time.
     turn_ms: Option<u64>,
     /// When a running turn is given up whose agent was not found again.
@@ -110,6 +106,8 @@ pub(crate) struct Actor {
     link_lost: bool,
     /// Whether those who wait were told that the agent is out of reach.
     told_away: bool,
+    /// Changes of options that the agent has not answered, the oldest first.
+    pending_options: VecDeque<settings::PendingOption>,
 }
 
 impl std::fmt::Debug for Actor {
@@ -164,6 +162,7 @@ impl Actor {
             requeues: 0,
             link_lost: false,
             told_away: false,
+            pending_options: VecDeque::new(),
         }
     }
 
@@ -184,6 +183,7 @@ impl Actor {
             Input::Command { ticket, command, keyed } => self.on_command(ticket, command, keyed, &mut out),
             Input::News(news) => self.on_news(news, &mut out),
             Input::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
+            Input::Inspected { at, found } => self.on_inspected(at, found, &mut out),
             Input::Disconnected => self.on_disconnected(&out),
             Input::Tick => self.on_tick(&mut out),
         }
@@ -201,7 +201,6 @@ impl Actor {
             timers.close_ms,
             timers.silent_ms,
             timers.pump_ms,
-            timers.tail_ms,
             timers.turn_ms,
             timers.reconcile_ms,
             timers.idle_ms,
@@ -212,6 +211,7 @@ impl Actor {
         .into_iter()
         .flatten()
         .chain(permissions)
+        .chain(self.pending_options.front().map(|pending| pending.until_ms))
         .min()
     }
 
@@ -238,6 +238,12 @@ impl Actor {
     /// The environment that the agent was started with.
     pub(crate) fn agent_env(&self) -> Vec<(String, String)> {
         self.lease.as_ref().map(|lease| lease.row.spawn.env.clone()).unwrap_or_default()
+    }
+
+    /// Directories that the agent was started with; the working directory is the first.
+    pub(crate) fn agent_roots(&self) -> Vec<String> {
+        let roots = self.lease.as_ref().map(|lease| lease.row.spawn.roots.clone());
+        roots.filter(|roots| !roots.is_empty()).unwrap_or_else(|| vec![self.session.cwd.clone()])
     }
 
     /// The running run, if any.

@@ -1,26 +1,83 @@
-//! What a person changes of a session: kept, told to a running agent, and applied again to the next one.
+//! Changes of a session's settings. The agent's own settings (mode, model, config options) are asked of a running
+//! agent, answered once the agent has answered, and kept only if the agent took them; without an agent they are kept
+//! for its next start and dropped there if refused.
 
-use super::input::{Answered, Keyed};
+use super::input::{Answered, Keyed, Ticket};
 use super::{Actor, Batch};
+use crate::core::event::EventKind;
+use crate::core::link::{Asking, SetOption};
 use crate::core::options::Setting;
+use crate::core::request::{SessionNow, SettingResult};
+use crate::core::rows::PermissionMode;
 use crate::core::session::SessionState;
+use crate::core::ttl::span;
 use crate::error::Failure;
 use acp_shared::codes::Code;
+use serde_json::json;
+
+/// Maximum wait for an agent's answer to a change, in milliseconds.
+pub(super) const ANSWER_MS: u64 = 10_000;
+
+/// A requested change without an answer of the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PendingOption {
+    ticket: Ticket,
+    keyed: Option<Keyed>,
+    option: SetOption,
+    /// Deadline of the answer.
+    pub(super) until_ms: u64,
+}
 
 impl Actor {
     pub(super) fn on_setting(
         &mut self,
+        ticket: Ticket,
         setting: &Setting,
         keyed: Option<Keyed>,
         out: &mut Batch,
-    ) -> Result<Answered, Failure> {
+    ) {
+        if let Err(refusal) = self.check_setting(setting) {
+            out.reply(ticket, Err(refusal));
+            return;
+        }
+        let is_there = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
+        match setting.for_agent() {
+            Some(option) if is_there => {
+                let until_ms = out.now_ms.saturating_add(ANSWER_MS);
+                let pending = PendingOption { ticket, keyed, option: option.clone(), until_ms };
+                self.pending_options.push_back(pending);
+                let steps = self.link.set_option(&option);
+                self.mark_link();
+                self.on_steps(steps, out);
+            }
+            Some(option) => {
+                self.session.options.keep(&option);
+                let text = format!(
+                    "No agent runs now. Its next start asks for the {option}, and drops it if refused."
+                );
+                self.answer_setting(ticket, keyed, Some(SettingResult { is_applied: false, text }), out);
+            }
+            None => {
+                self.change_own(setting, out);
+                self.answer_setting(ticket, keyed, None, out);
+            }
+        }
+    }
+
+    fn check_setting(&self, setting: &Setting) -> Result<(), Failure> {
         if self.session.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));
         }
-        setting.check(&self.session.options)?;
-        if setting.restarts() {
-            self.may_restart()?;
+        let options = &self.session.options;
+        setting.check(options)?;
+        if let Some(text) = setting.for_agent().and_then(|option| options.agent.refusal(&option)) {
+            return Err(refused(text));
         }
+        if setting.restarts() { self.may_restart() } else { Ok(()) }
+    }
+
+    /// Changes a setting of the gateway's own.
+    fn change_own(&mut self, setting: &Setting, out: &mut Batch) {
         self.session.options.take(setting, (self.profile.permission, self.profile.non_interactive));
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
@@ -31,17 +88,96 @@ impl Actor {
         }
         if setting.restarts() {
             self.close_lease("started again with other settings", out);
-        } else if let Some(option) = setting.for_agent()
-            // An agent that is being started takes it with what it is to be opened with.
-            && self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none())
-        {
-            let steps = self.link.set_option(&option);
-            self.mark_link();
-            self.on_steps(steps, out);
         }
-        let now = self.now();
+        if matches!(setting, Setting::Permission(_)) {
+            self.report_asking(out);
+        }
+    }
+
+    fn answer_setting(
+        &self,
+        ticket: Ticket,
+        keyed: Option<Keyed>,
+        setting: Option<SettingResult>,
+        out: &mut Batch,
+    ) {
+        let now = SessionNow { setting, ..self.now() };
         out.remember(keyed, &now);
-        Ok(Answered::Now(now))
+        out.reply(ticket, Ok(Answered::Now(now)));
+    }
+
+    /// Takes over the agent's answer to a change, and replies to the first caller that waits for it.
+    pub(super) fn on_option_answered(
+        &mut self,
+        option: &SetOption,
+        (is_own, is_taken): (bool, bool),
+        text: String,
+        out: &mut Batch,
+    ) {
+        if !is_taken {
+            self.session.options.drop_refused(option);
+        } else if is_own {
+            self.session.options.keep(option);
+        }
+        let asked = self.pending_options.iter().position(|pending| pending.option == *option);
+        let Some(pending) = asked.and_then(|at| self.pending_options.remove(at)) else { return };
+        if is_taken {
+            let setting = Some(SettingResult { is_applied: true, text });
+            self.answer_setting(pending.ticket, pending.keyed, setting, out);
+        } else {
+            out.reply(pending.ticket, Err(refused(text)));
+        }
+    }
+
+    /// Replies to callers whose deadline has passed.
+    pub(super) fn expire_options(&mut self, out: &mut Batch) {
+        while let Some(pending) = self.pending_options.pop_front_if(|it| it.until_ms <= out.now_ms) {
+            let text = format!(
+                "The agent was asked for the {} and has not answered within {}. If it still takes it, the session \
+                 keeps it.",
+                pending.option,
+                span(ANSWER_MS)
+            );
+            let failure = Failure::new(Code::Timeout, text).detail("OPTION_UNANSWERED").origin("agent");
+            out.reply(pending.ticket, Err(failure));
+        }
+    }
+
+    /// Replies to callers whose agent has ended.
+    pub(super) fn fail_options(&mut self, out: &mut Batch) {
+        for pending in std::mem::take(&mut self.pending_options) {
+            let text =
+                format!("The agent ended before it answered; it was asked for the {}.", pending.option);
+            let failure = Failure::new(Code::SessionInitFailed, text).detail("AGENT_EXITED").origin("agent");
+            out.reply(pending.ticket, Err(failure.retryable()));
+        }
+    }
+
+    /// Records the certainty of the agent's questions, and reports its loss.
+    pub(super) fn on_asking(&mut self, asking: Asking, out: &mut Batch) {
+        let before = self.session.options.asking.replace(asking);
+        // A mode that approves by itself is reported by the backend.
+        if asking == Asking::Unknown && before != Some(asking) {
+            self.report_asking(out);
+        }
+    }
+
+    /// Reports a permission mode whose promise of questions nothing ensures.
+    fn report_asking(&mut self, out: &mut Batch) {
+        let promises =
+            matches!(self.session.options.permission, PermissionMode::Ask | PermissionMode::ApproveReads);
+        let text = match self.session.options.asking {
+            Some(Asking::Unknown) if promises => {
+                "This agent may act without asking: no mode in which it asks is known, or none could be set. Files \
+                 and commands that it asks the gateway for are asked about."
+            }
+            Some(Asking::Never) if promises => {
+                "This agent is in a mode in which it approves by itself, and may act without asking."
+            }
+            _ => return,
+        };
+        let payload = json!({ "status": "asking_not_ensured", "text": text }).to_string();
+        out.event(&mut self.session, None, EventKind::Status, payload);
     }
 
     /// Whether the agent can be ended and started again without a loss.
@@ -57,4 +193,8 @@ impl Actor {
         }
         Ok(())
     }
+}
+
+fn refused(text: String) -> Failure {
+    Failure::new(Code::Usage, text).detail("OPTION_REFUSED").origin("agent")
 }

@@ -3,14 +3,17 @@
 //! was said once, in order, and every prompt arrived once.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
+mod asking;
 mod attacks;
 mod cases;
+mod host;
 mod letters;
 mod lives;
 mod machines;
 mod permissions;
 mod phases;
 mod queued;
+mod settings;
 mod world;
 
 use super::*;

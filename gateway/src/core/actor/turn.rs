@@ -4,7 +4,7 @@ use super::ask::MESSAGE_BYTES_MAX;
 use super::input::{Answered, Command, Keyed, Ticket};
 use super::{Actor, Batch};
 use crate::core::effect::{Caps, Write};
-use crate::core::event::EventKind;
+use crate::core::event::{self, EventKind};
 use crate::core::files;
 use crate::core::link::Submit;
 use crate::core::moves::Move;
@@ -34,7 +34,10 @@ impl Actor {
             Command::Close(request) => Ok(self.on_close(&request, keyed, out)),
             Command::Expire { expiry, seen_ms, closes } => Ok(self.on_expire(&expiry, seen_ms, closes, out)),
             Command::NewConversation => self.on_new_conversation(keyed, out),
-            Command::Set(setting) => self.on_setting(&setting, keyed, out),
+            Command::Set(setting) => {
+                self.on_setting(ticket, &setting, keyed, out);
+                return;
+            }
             Command::AnswerPermission { permission_id, option_id, by } => {
                 self.on_answer_permission(&permission_id, (&option_id, &by), keyed, out)
             }
@@ -57,7 +60,8 @@ impl Actor {
         let after_seq = self.session.last_session_seq;
         let steers = request.mode == RunMode::Steer && self.current().is_some() && self.link.can_steer();
         let mode = if steers { RunMode::Steer } else { RunMode::Prompt };
-        let payload = json!({ "text": request.text, "mode": mode, "author": request.author }).to_string();
+        let payload =
+            event::prompt_payload(&request.text, mode, &request.author, request.asked_in.as_deref());
         let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
         out.run(&run);
         out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
@@ -207,6 +211,7 @@ impl Actor {
             self.runs.insert(at, run);
             return;
         };
+        self.session.options.grants.end_run(run_id);
         run.ended_at_ms = Some(out.now_ms);
         let (kind, payload) = match end {
             RunEnd::Stopped { stop_reason, usage, result } => {

@@ -1,4 +1,5 @@
 //! The grammar of each command: what follows it, read into a value. Errors are sentences for people.
+#![deny(clippy::indexing_slicing)]
 
 use super::words::{Flag, Given, plain, shown};
 use super::{Act, AnswerArgs, Command, Place, SpawnArgs, Verdict, Window, window};

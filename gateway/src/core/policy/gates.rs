@@ -135,8 +135,11 @@ impl Policy {
 
     /// The backend of new sessions is not there.
     pub(crate) fn without_backend(&self, failure: Failure) -> Failure {
-        let install = self.install_command.value.as_ref();
-        let how = install.map(|command| format!(" Install it: {command}")).unwrap_or_default();
+        let how = match &self.install_command.value {
+            _ if failure.code != Code::BackendMissing => String::new(),
+            Some(command) => format!(" Install it: {command}"),
+            None => format!(" {} = direct is the backend that is built in.", self.backend.key),
+        };
         let message = format!("{} It is asked for by {}.{how}", failure.message, self.backend.said());
         Failure { message, ..failure }
     }

@@ -4,6 +4,7 @@
 //! often. What it is about is kept beside the message, so that it loses its buttons once that is over.
 
 use crate::core::link::{PermissionOption, Wanted};
+use crate::core::permission::kind_note;
 use crate::core::project::question::{options_of, outcome, without_waiting};
 use crate::core::project::short;
 use crate::core::rows::{PermissionRow, PermissionState, RunMode, Settler};
@@ -61,9 +62,11 @@ pub(crate) struct Asks {
     pub(crate) actions: Vec<Action>,
 }
 
-fn action(command: String, label: &str, style: ActionStyle) -> Option<Action> {
-    let label: String = short(label).trim().chars().take(LABEL_CHARS_MAX).collect();
-    (command.len() <= COMMAND_BYTES_MAX && !label.is_empty()).then_some(Action { command, label, style })
+fn action(command: String, label: &str, note: &str, style: ActionStyle) -> Option<Action> {
+    let room = LABEL_CHARS_MAX.saturating_sub(note.chars().count());
+    let label: String = short(label).trim().chars().take(room).collect();
+    let is_usable = command.len() <= COMMAND_BYTES_MAX && !label.is_empty();
+    is_usable.then_some(Action { command, label: format!("{label}{note}"), style })
 }
 
 /// What a question, or what became of one, is about; `None` where it has no name.
@@ -82,13 +85,14 @@ pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<Asks>
         .zip(options_of(payload))
         .filter_map(|(number, option)| {
             let name = option["name"].as_str().or_else(|| option["optionId"].as_str())?;
-            let style = match option["kind"].as_str().unwrap_or_default() {
+            let kind = option["kind"].as_str().unwrap_or_default();
+            let style = match kind {
                 "allow_once" => ActionStyle::Success,
                 "allow_always" => ActionStyle::Primary,
                 kind if kind.starts_with("reject") => ActionStyle::Danger,
                 _ => ActionStyle::Secondary,
             };
-            action(format!("/acp answer {id} {number}"), name, style)
+            action(format!("/acp answer {id} {number}"), name, &kind_note(name, kind), style)
         })
         .take(buttons_max)
         .collect();
@@ -97,13 +101,13 @@ pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<Asks>
 
 /// The button that stops the turn of a card, and no other one.
 pub(crate) fn of_card(run_id: RunId) -> Vec<Action> {
-    action(format!("/acp cancel --run {run_id}"), "Stop", ActionStyle::Danger).into_iter().collect()
+    action(format!("/acp cancel --run {run_id}"), "Stop", "", ActionStyle::Danger).into_iter().collect()
 }
 
 /// The buttons of what is said about a message that waits. `may_steer`: it was not meant for the running turn already.
 pub(crate) fn of_queued(run_id: RunId, may_steer: bool) -> Asks {
-    let steer = action(format!("/acp steer --run {run_id}"), "Steer now", ActionStyle::Primary);
-    let drop = action(format!("/acp drop {run_id}"), "Drop", ActionStyle::Secondary);
+    let steer = action(format!("/acp steer --run {run_id}"), "Steer now", "", ActionStyle::Primary);
+    let drop = action(format!("/acp drop {run_id}"), "Drop", "", ActionStyle::Secondary);
     Asks {
         about: About::Queued(run_id),
         actions: steer.filter(|_| may_steer).into_iter().chain(drop).collect(),

@@ -36,8 +36,8 @@ fn a_permission_has_the_agents_options_as_buttons() {
         [
             action_of(&command(1), "Allow", ActionStyle::Success),
             action_of(&command(2), "Always allow", ActionStyle::Primary),
-            action_of(&command(3), "c", ActionStyle::Danger),
-            action_of(&command(4), "Never", ActionStyle::Danger),
+            action_of(&command(3), "c (reject once)", ActionStyle::Danger),
+            action_of(&command(4), "Never (reject always)", ActionStyle::Danger),
             action_of(&command(5), "Ask later", ActionStyle::Secondary),
             action_of(&command(8), "Last", ActionStyle::Secondary),
         ]

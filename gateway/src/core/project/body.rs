@@ -2,9 +2,10 @@
 
 use crate::config::Separator;
 use crate::core::event::EventKind;
-use crate::core::project::lines::{Lines, content_text, one_line};
+use crate::core::project::lines::{Lines, content_text};
 use crate::core::project::style::{MESSAGE, Style};
-use crate::core::project::{DIGESTED, parse};
+use crate::core::project::{DIGESTED, UNREADABLE, parse};
+use crate::core::sanitize::{self, line as one_line};
 use crate::core::split::{head, resumed_from};
 use serde_json::Value;
 
@@ -60,19 +61,21 @@ impl Body {
         if !DIGESTED.contains(&kind) {
             return None;
         }
-        if kind == EventKind::AgentThought {
+        if kind == EventKind::AgentThought && !update.is_null() {
             self.add_thought(&content_text(&update["content"]));
             return None;
         }
         let thought = self.end_thought();
         let line = match kind {
+            _ if update.is_null() => Some(UNREADABLE.to_owned()),
             EventKind::AgentMessage => {
-                self.add_text(&content_text(&update["content"]));
+                self.add_text(&sanitize::text(&content_text(&update["content"])));
                 None
             }
             EventKind::ToolCall => self.add_tool("tool_call", update),
             EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
             EventKind::Plan => self.lines.other(&self.style, "plan", update),
+            EventKind::HostRequest => Lines::host_request(&self.style, update),
             _ => {
                 let tag = update["sessionUpdate"].as_str().unwrap_or("update");
                 self.lines.other(&self.style, tag, update)

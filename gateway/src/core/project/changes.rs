@@ -5,7 +5,7 @@
 //! edits are told as one only where they follow on a file that was written whole; all others stay beside each other, in
 //! their order.
 
-use crate::core::project::lines::one_line;
+use crate::core::sanitize::line as one_line;
 use serde_json::Value;
 use similar::{DiffableStr as _, TextDiff};
 use std::collections::BTreeMap;

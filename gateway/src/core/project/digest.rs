@@ -4,8 +4,9 @@ use crate::core::event::EventKind;
 use crate::core::project::changes::Changes;
 use crate::core::project::files::AsFiles;
 use crate::core::project::footer::Footer;
+use crate::core::project::names::quoted;
 use crate::core::project::{Body, Style, parse};
-use crate::core::rows::RunMode;
+use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::head;
 
 /// An ended run, as its final message needs it.
@@ -16,6 +17,8 @@ pub(crate) struct RunDigest {
     has_footer: bool,
     output_chars_max: usize,
     files: Option<AsFiles>,
+    /// Author of the prompt in another conversation.
+    asked_by: Option<String>,
     footer: Footer,
     body: Body,
     changes: Changes,
@@ -31,12 +34,33 @@ impl RunDigest {
             files.as_ref().filter(|files| files.long_final_parts > 0).map_or(0, |files| files.bytes_max);
         let body = Body::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
         let (footer, changes) = (Footer::default(), Changes::default());
-        Self { mode, started, has_footer, output_chars_max, files, footer, body, changes }
+        Self { mode, started, has_footer, output_chars_max, files, asked_by: None, footer, body, changes }
     }
 
     /// The same, with who ran it and when its turn began, milliseconds since the Unix epoch.
     pub(crate) fn by(self, agent: String, started_at_ms: Option<u64>) -> Self {
         Self { footer: Footer::of(agent, started_at_ms), ..self }
+    }
+
+    /// The same as one conversation is told it: `prompt` is the payload of the run's first row.
+    pub(crate) fn told_in(self, at: &ConversationRef, prompt: &str) -> Self {
+        let prompt = parse(prompt);
+        let asked_in = &prompt["asked_in"];
+        let here = [&at.channel, &at.account_id, &at.conversation_id];
+        let names = ["channel", "account_id", "conversation_id"];
+        let is_here = names.iter().zip(here).all(|(name, here)| asked_in[name] == here.as_str());
+        let author = prompt["author"].as_str().unwrap_or_default();
+        let asked_by = (asked_in.is_object() && !is_here).then(|| author.to_owned());
+        Self { asked_by, ..self }
+    }
+
+    /// The line above an answer to a prompt of another conversation.
+    pub(super) fn heading(&self, is_markdown: bool) -> Option<String> {
+        let author = self.asked_by.as_ref()?;
+        Some(match author.is_empty() {
+            true => "Asked in another conversation:".to_owned(),
+            false => format!("Asked by {} in another conversation:", quoted(author, is_markdown)),
+        })
     }
 
     /// Takes the next row of the run, in order; [`DIGESTED`](super::DIGESTED) are enough.

@@ -5,9 +5,11 @@
 //! anybody, or hides: characters that have no look of their own, or that turn the direction of what follows, are shown as
 //! what they are.
 
+use crate::core::host::shell_words;
 use crate::core::project::changes::Changes;
-use crate::core::project::lines::{content_text, one_line};
-use crate::core::split::{Limit, head_within};
+use crate::core::project::lines::content_text;
+use crate::core::sanitize::{is_hidden, line as one_line};
+use crate::core::split::{Limit, Unit, head_within};
 use serde_json::{Value, json};
 
 /// The most lines of an excerpt.
@@ -100,10 +102,32 @@ impl Deed {
     }
 }
 
+/// Subject of a tool call in one line of plain text: command, changed files or input.
+pub(crate) fn subject(call: &Value) -> Option<String> {
+    let changed = call["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let changed: Vec<&str> = changed
+        .iter()
+        .filter(|block| block["type"] == "diff")
+        .take(PLACES_MAX)
+        .filter_map(|block| block["path"].as_str())
+        .collect();
+    let text = match Deed::of(call)? {
+        Deed::Diff(_) if !changed.is_empty() => changed.join(", "),
+        Deed::Given(_) => call["rawInput"].to_string(),
+        deed => deed.text().trim().to_owned(),
+    };
+    Some(words_of(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
+}
+
+/// A few lines of plain text about a tool call, each indented by four spaces.
+pub(crate) fn excerpt(call: &Value) -> Option<String> {
+    Deed::of(call)?.shown(Limit::new(Unit::Bytes, 2 * UNITS_MAX), false)
+}
+
 /// The title of something, a name or a kind, in a line of our words: so many characters at most, hiding nothing, and where
 /// Markdown is read without any of its marks.
 pub(super) fn words_of(text: &str, chars_max: usize, is_markdown: bool) -> String {
-    let line = plain(&one_line(text.trim(), chars_max), false);
+    let line = one_line(text.trim(), chars_max);
     let (mut out, mut room) = (String::with_capacity(line.len()), chars_max);
     for c in line.chars() {
         let is_mark = is_markdown
@@ -129,26 +153,13 @@ fn plain(line: &str, is_framed: bool) -> String {
             out.push(APART);
             ticks = 1;
         }
-        if hides(c) {
+        if is_hidden(c) {
             out.extend(c.escape_unicode());
         } else {
             out.push(c);
         }
     }
     out
-}
-
-/// Whether a character has no look of its own or turns the direction of others. Those that join letters of a script are
-/// let be: without them words of it are spelt wrong.
-fn hides(c: char) -> bool {
-    (c.is_control() && c != '\t') || is_invisible(c)
-}
-
-/// Directions, separators and spaces without width, and tags.
-const fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 fn diff(call: &Value) -> Option<String> {
@@ -165,20 +176,12 @@ fn command(given: &Value) -> Option<String> {
     let text = match found {
         Value::String(line) => line.clone(),
         Value::Array(words) => {
-            let words: Option<Vec<String>> = words.iter().map(|word| word.as_str().map(quoted)).collect();
-            words?.join(" ")
+            let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
+            shell_words(words?.into_iter())
         }
         _ => return None,
     };
     (!text.trim().is_empty()).then_some(text)
-}
-
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn words(call: &Value) -> Option<String> {

@@ -137,7 +137,7 @@ proptest! {
         let Some(shown) = Deed::of(&call).and_then(|deed| deed.shown(limit, is_markdown)) else { return Ok(()) };
         prop_assert!(limit.fits(&shown), "{:?}", shown);
         prop_assert!(shown.lines().count() <= LINES_MAX + 3);
-        let is_seen = |c: char| c == '\n' || c == APART || !hides(c);
+        let is_seen = |c: char| c == '\n' || c == APART || !is_hidden(c);
         prop_assert!(shown.chars().all(is_seen), "{:?}", shown);
         prop_assert_eq!(split(&shown, limit), vec![shown.trim_end().to_owned()]);
         if is_markdown {
@@ -156,7 +156,7 @@ proptest! {
     #[test]
     fn words_are_one_line_without_a_mark(text in harmful()) {
         let shown = words_of(&text, 300, true);
-        prop_assert!(!shown.contains('\n') && shown.chars().all(|c| !hides(c)));
+        prop_assert!(!shown.contains('\n') && shown.chars().all(|c| !is_hidden(c)));
         prop_assert!(shown.chars().count() <= 300, "{}", shown);
         let mut chars = shown.chars();
         while let Some(c) = chars.next() {

@@ -1,7 +1,7 @@
 //! The last line of an answer, where the channel wants one: who worked, how long, with what, for how much. Only what the
 //! agent said of it, and what the gateway knows by itself. Source: `discord.md` §4 "UX defaults".
 
-use crate::core::project::lines::one_line;
+use crate::core::sanitize::line as one_line;
 use crate::core::ttl::span;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 //! already is not said again.
 
 use crate::core::project::style::Style;
-use crate::core::split::head;
+use crate::core::sanitize::line as one_line;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -100,6 +100,19 @@ impl Lines {
         Some(line)
     }
 
+    /// Line about a write or command of the host: allowed ones where tool calls are shown, others everywhere.
+    pub(crate) fn host_request(style: &Style, event: &Value) -> Option<String> {
+        let text = |key: &str| event[key].as_str().unwrap_or_default();
+        let (effect, outcome) = (text("effect"), text("outcome"));
+        let is_allowed = outcome == "allowed";
+        let is_minor = effect == "read" || text("reason") == "unchanged";
+        if !style.shows(if is_allowed { "tool_call" } else { "host_request" }) || (is_allowed && is_minor) {
+            return None;
+        }
+        let subject = if text("path").is_empty() { text("command") } else { text("path") };
+        Some(one_line(&format!("[host] {effect} {subject}: {outcome}"), style.line_chars_max))
+    }
+
     /// How many tool calls there were.
     pub(crate) fn tools(&self) -> usize {
         self.tools.len()
@@ -186,13 +199,4 @@ pub(crate) fn content_text(content: &Value) -> String {
         Some(other) => format!("[{}]", one_line(other, KIND_CHARS_MAX)),
         None => String::new(),
     }
-}
-
-/// The start of a text on one line, with a mark when there is more of it.
-pub(crate) fn one_line(text: &str, chars_max: usize) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if line.chars().count() <= chars_max {
-        return line;
-    }
-    format!("{}…", head(&line, chars_max.saturating_sub(1)))
 }

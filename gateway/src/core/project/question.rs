@@ -1,7 +1,7 @@
 //! How a permission is asked for in a conversation, and how it is told what became of that.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::permission::short_id;
+use crate::core::permission::{kind_note, short_id};
 use crate::core::project::excerpt::{Deed, words_of};
 use crate::core::project::names::{quoted, unmarked};
 use crate::core::project::style::Style;
@@ -32,8 +32,9 @@ pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String 
     let buttons = actions::of_permission(payload, shows.buttons).map_or(0, |asks| asks.actions.len());
     if buttons < options.len() {
         for (number, option) in (1..).zip(options) {
+            let (name, kind) = (name_of(option), option["kind"].as_str().unwrap_or_default());
             // Writing into a String cannot fail.
-            let _ = write!(rest, "\n{number}. {}", unmarked(name_of(option), shows.markdown));
+            let _ = write!(rest, "\n{number}. {}{}", unmarked(name, shows.markdown), kind_note(name, kind));
         }
         let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
     }

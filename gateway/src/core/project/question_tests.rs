@@ -71,14 +71,14 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
             few,
             ask(json!({"toolCallId": "call_1"}), 2),
             format!(
-                "{asks}: **call\\_1**\n1. Option 1\n2. Option 2\n{typed}\n-# Waits for an answer · id {id}"
+                "{asks}: **call\\_1**\n1. Option 1 (allow once)\n2. Option 2 (allow once)\n{typed}\n-# Waits for an answer · id {id}"
             ),
         ),
         (
             Shows::default(),
             ask(edit, 1),
             format!(
-                "{asks}: Write notes_a.md (edit)\n    {}\n1. Option 1\n{typed}\nWaits for an answer · id {id}",
+                "{asks}: Write notes_a.md (edit)\n    {}\n1. Option 1 (allow once)\n{typed}\nWaits for an answer · id {id}",
                 diff.replace('\n', "\n    ")
             ),
         ),

@@ -8,8 +8,10 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 
+mod asked;
 mod cases;
 mod files;
+mod untrusted;
 
 /// What a conversation is told by default.
 pub(super) fn style() -> Style {
@@ -173,6 +175,21 @@ fn c02_a_failed_turn_shows_what_was_said_and_what_to_do_next() {
         step(Code::Uncertain, None)
     );
     assert_eq!(got, vec![(PartKind::Final, want)]);
+}
+
+#[test]
+fn failures_name_no_path_of_the_server() {
+    let run = run_id(1);
+    let got = one(|journal| {
+        let text = "The agent could not be started: /opt/bin/agent could not be started (exec: ENOENT)";
+        journal.push(None, EventKind::Status, json!({"status": "agent_failed", "text": text}));
+        journal.say(run, "I read /etc/hosts/x.");
+        let payload = json!({"code": "ACP_RUNTIME", "message": "cannot use /srv/a/b", "retryable": false});
+        journal.push(Some(run), EventKind::Error, payload);
+    });
+    assert!(got[0].1.contains("started: [path] could not be started (exec: ENOENT)"), "{got:?}");
+    assert!(got[1].1.starts_with("I read /etc/hosts/x.\n\n"), "what the agent says stays: {got:?}");
+    assert!(got[1].1.contains("cannot use [path]") && !got[1].1.contains("/srv"), "{got:?}");
 }
 
 #[test]

@@ -309,7 +309,7 @@ async fn a_long_question_says_what_became_of_it() {
     put(&store, asked(PermissionState::Pending, None, None)).await;
     let id = format!("{LEASE}:7");
     let options: Vec<_> =
-        (0..13).map(|_| json!({"optionId": "y", "name": "n".repeat(285), "kind": "allow_once"})).collect();
+        (0..13).map(|_| json!({"optionId": "y", "name": "n".repeat(272), "kind": "allow_once"})).collect();
     let params = json!({"toolCall": {"title": "t".repeat(40)}, "options": options});
     scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
     board.until("the question", |shown| shown.len() == 1).await;

@@ -24,7 +24,7 @@ pub(super) async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(Str
         let Some(due) = rows::one(db, binding_id)? else { return Ok(Vec::new()) };
         let (mut cursor, mut parts) = (0, Vec::<Part>::new());
         while cursor < due.end {
-            let batch = rows::batch(db, &due.binding.session_key, &styles, cursor, due.end)?;
+            let batch = rows::batch(db, &due.binding, &styles, cursor, due.end)?;
             parts.extend(pass::parts_of(&due.binding, &styles, &batch, u64::MAX));
             cursor = batch.through;
         }

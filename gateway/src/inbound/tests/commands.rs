@@ -202,7 +202,12 @@ async fn e01_commands_do_what_they_say() {
             "Answered: “Option n”.",
         ),
         ("answer 2", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann", "Answered: “Option n”."),
-        ("permissions", "", "", "The agent waits for:\n- Write (id qo2l)\n  1. Option y\n  2. Option n"),
+        (
+            "permissions",
+            "",
+            "",
+            "The agent waits for:\n- Write (id qo2l)\n  1. Option y (allow once)\n  2. Option n (reject once)",
+        ),
         ("permissions --session other", "2", "", "The agent waits for nothing."),
     ] {
         let (_dir, _store, fake, inlet) = two_sessions().await;

@@ -2,6 +2,7 @@
 use super::commands::{answer, keyed, sessions};
 use super::*;
 use crate::api::{BackendView, StoreView, SupervisorView};
+use crate::core::agent_settings::Choices;
 use acp_shared::ids::AgentName;
 
 fn status() -> StatusView {
@@ -20,6 +21,7 @@ fn status() -> StatusView {
         },
         dispatch_enabled: true,
         durability: "full".to_owned(),
+        config: None,
         backends: vec![BackendView { id: "direct".to_owned(), ok: true, details: secret }],
         accounts: Vec::new(),
         store: Some(StoreView {
@@ -63,6 +65,8 @@ async fn e06_diagnostics_are_stable_and_hold_no_secrets() {
     row.agent_session_id = Some("their-1".to_owned());
     row.agent_info = Some(info.to_owned());
     row.options.model = Some("big".to_owned());
+    let values = vec!["ask".to_owned(), "pl\nan".to_owned()];
+    row.options.agent.modes = Some(Choices { current: Some("ask".to_owned()), values });
     row.options.timeout_s = Some(90);
     row.last_error = Some(Failure::new(Code::TurnFailed, "It\nfailed\u{7}."));
     spawn(&store, row, Some(binding_row(&keyed(1), &conversation("c")))).await;
@@ -88,6 +92,7 @@ async fn e06_diagnostics_are_stable_and_hold_no_secrets() {
     agent's conversation: their-1
     agent: Demo 1.2; can loadSession, promptCapabilities.audio, sessionCapabilities.close
     settings: directory /tmp; model big; the agent asks (ask); what nobody can be asked about is refused; a turn may take 1m30s
+    agent's mode: ask (of ask, pl an)
     last used: 2026-06-24T00:00:00Z
     last error: It failed . (ACP_TURN_FAILED)
     running turn: none; 0 wait
@@ -135,5 +140,12 @@ async fn e06_diagnostics_are_stable_and_hold_no_secrets() {
     Next: /unfocus in those conversations.
     Next: ask for a look at `acp-gateway doctor`, which names them.
     "#);
-    assert!(!format!("{said}{doctor}").contains("hunter2"), "{said}{doctor}");
+    let mut unwell = status();
+    unwell.backends[0].ok = false;
+    *fake.status.lock().unwrap() = Some(unwell);
+    let sick = answer(&inlet, "/acp doctor").await;
+    assert!(sick.contains("- WRONG: backend direct does not work\n"), "{sick}");
+    let step = "\nNext: ask whoever runs this gateway to look at `acp-gateway doctor`.";
+    assert!(sick.ends_with(step) && !sick.contains("/acp install"), "{sick}");
+    assert!(!format!("{said}{doctor}{sick}").contains("hunter2"), "{said}{doctor}{sick}");
 }

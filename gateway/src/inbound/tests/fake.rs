@@ -62,7 +62,12 @@ fn unused<'a, T: 'a>() -> Reply<'a, T> {
 }
 
 fn now<'a>(session: &SessionKey) -> Reply<'a, SessionNow> {
-    let now = SessionNow { session_key: session.clone(), state: SessionState::Idle, discarded: None };
+    let now = SessionNow {
+        session_key: session.clone(),
+        state: SessionState::Idle,
+        discarded: None,
+        setting: None,
+    };
     Box::pin(async { Ok(now) })
 }
 
@@ -158,7 +163,12 @@ impl Service for Fake {
                 Scribe::claim(&self.store, session).await.close().await;
             }
             let discarded = request.discard.then_some(false);
-            Ok(SessionNow { session_key: session.clone(), state: SessionState::Closed, discarded })
+            Ok(SessionNow {
+                session_key: session.clone(),
+                state: SessionState::Closed,
+                discarded,
+                setting: None,
+            })
         })
     }
 
@@ -194,6 +204,15 @@ impl Service for Fake {
         Box::pin(async { Ok(None) })
     }
 
+    fn unbind<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: Option<acp_shared::ids::BindingId>,
+        _: String,
+        _: IdempotencyKey,
+    ) -> Reply<'a, Vec<crate::core::rows::BindingRow>> {
+        unused()
+    }
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
         Box::pin(async move {
             self.store.session(session.clone()).await?.ok_or_else(|| Failure::of(Code::NoSession))
@@ -223,6 +242,14 @@ impl Service for Fake {
     }
 
     fn events_after<'a>(&'a self, _: &'a SessionKey, _: u64, _: u32, _: usize) -> Reply<'a, Vec<EventRow>> {
+        unused()
+    }
+
+    fn session_log<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: acp_shared::protocol::LogFrom,
+    ) -> Reply<'a, acp_shared::protocol::LogPiece> {
         unused()
     }
 

@@ -99,8 +99,12 @@ fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Hap
             cwd: "/w".to_owned(),
             resume: resume.then(|| "s1".to_owned()),
             mode: mode.then(|| "default".to_owned()),
+            asking_mode: None,
+            asks: false,
             options: vec![("a".to_owned(), "b".to_owned())],
-            offer_fs: true,
+            mcp_servers: Vec::new(),
+            additional_directories: Vec::new(),
+            client_fs: crate::config::ClientFs::Both,
             offer_terminal: *lease == 0,
         }),
         Happens::Submit { run, steer } => link.submit(&Submit {
@@ -117,7 +121,11 @@ fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Hap
         }
         Happens::Answer { at, ok } => {
             let error = crate::core::link::RpcError { code: -1, message: "no".to_owned() };
-            link.answer(&Answer { at: *at, outcome: if *ok { Ok("{}".to_owned()) } else { Err(error) } })
+            link.answer(&Answer {
+                at: *at,
+                outcome: if *ok { Ok("{}".to_owned()) } else { Err(error) },
+                is_rejection: !ok,
+            })
         }
         Happens::Cancel(run) => link.cancel(world.runs[*run]),
         Happens::Option => link.set_option(&SetOption::Mode("default".to_owned())),
@@ -130,10 +138,12 @@ fn ids_of(steps: &[LinkStep]) -> Vec<String> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Send { bytes, .. } => match Message::read(bytes.trim_ascii()).unwrap() {
-                Message::Request { id, .. } => Some(id.to_owned()),
-                _ => None,
-            },
+            LinkStep::Send { bytes, .. } => {
+                match Message::read(str::from_utf8(bytes.trim_ascii()).unwrap()).unwrap() {
+                    Message::Request { id, .. } => Some(id.to_owned()),
+                    _ => None,
+                }
+            }
             _ => None,
         })
         .collect()
@@ -197,6 +207,9 @@ proptest! {
 fn our_replies_are_messages() {
     for id in ["0", "null", "\"x\""] {
         let bytes = reply(id, &Ok("{}".to_owned()));
-        assert!(matches!(Message::read(bytes.trim_ascii()), Ok(Message::Response { .. })));
+        assert!(matches!(
+            Message::read(str::from_utf8(bytes.trim_ascii()).unwrap()),
+            Ok(Message::Response { .. })
+        ));
     }
 }

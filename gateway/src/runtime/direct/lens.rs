@@ -2,15 +2,29 @@
 //! there: a message is never refused because this lens did not know it.
 
 use super::state::{Abilities, Modes};
+use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption};
 use crate::core::files::Takes;
 use crate::core::jsonrpc::{Members, string};
 use crate::core::link::{PermissionOption, Wanted};
+use crate::core::sanitize;
 use serde_json::Value;
 
 /// The longest instruction for signing in that is shown, in characters.
 const SIGN_IN_CHARS_MAX: usize = 4_000;
 /// The longest title of a permission, in characters.
 const TITLE_CHARS_MAX: usize = 300;
+/// Maximum length of an error's text, in characters.
+const ERROR_CHARS_MAX: usize = 500;
+/// Maximum nesting of the text in an error's data.
+const ERROR_DEPTH_MAX: usize = 2;
+/// Maximum number of string members shown of an error's data.
+const ERROR_MEMBERS_MAX: usize = 3;
+/// Maximum size of an error that is stored as received, in bytes.
+const ERROR_BYTES_MAX: usize = 16 * 1024;
+/// Maximum length of a kept id or value, in characters.
+pub(super) const ID_CHARS_MAX: usize = 200;
+/// Maximum size of a kept list of modes, models or options, in characters.
+const SETTINGS_CHARS_MAX: usize = 16 * 1024;
 /// How many modes or options of one list are read.
 const LIST_MAX: usize = 200;
 
@@ -27,13 +41,50 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     }
 }
 
-/// A JSON-RPC error: its number (0 when it has none) and its message.
+/// Reads a JSON-RPC error for people: the code (0 when absent), and message and data on one line.
 pub(super) fn error(raw: &str) -> (i64, String) {
     let error = value(raw);
     let code = error.get("code");
     let code = code.and_then(|code| code.as_i64().or_else(|| code.as_str()?.parse().ok())).unwrap_or(0);
-    let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
-    (code, cut(message, 2_000))
+    let message = words_of(error.get("message")).unwrap_or_default().trim();
+    let details = error.get("data").map(|data| details(data, 0)).unwrap_or_default();
+    let text = match details.trim() {
+        "" => message.to_owned(),
+        details if details.contains(message) => details.to_owned(),
+        details if message.contains(details) => message.to_owned(),
+        details => format!("{}: {details}", message.trim_end_matches(['.', ':'])),
+    };
+    (code, sanitize::line(&text, ERROR_CHARS_MAX))
+}
+
+/// Returns the text in an error's data: a string, a member with a known name, or else the first string members.
+fn details(data: &Value, depth: usize) -> String {
+    let of = |value: &Value| if depth < ERROR_DEPTH_MAX { details(value, depth + 1) } else { String::new() };
+    let is_said = |text: &String| !text.trim().is_empty();
+    match data {
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.first().map(of).unwrap_or_default(),
+        Value::Object(members) => {
+            let named =
+                ["message", "details", "detail", "error"].into_iter().filter_map(|name| members.get(name));
+            named.map(of).find(is_said).unwrap_or_else(|| {
+                let texts =
+                    members.iter().filter_map(|(name, value)| Some(format!("{name}: {}", value.as_str()?)));
+                texts.take(ERROR_MEMBERS_MAX).collect::<Vec<_>>().join(", ")
+            })
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
+    }
+}
+
+/// Returns a JSON-RPC error as received, for programs. Errors above [`ERROR_BYTES_MAX`] are stored without data.
+pub(super) fn received(raw: &str) -> Value {
+    let mut error = value(raw);
+    if raw.len() > ERROR_BYTES_MAX {
+        let (code, message) = self::error(raw);
+        error = serde_json::json!({ "code": code, "message": message });
+    }
+    error
 }
 
 /// Whether something is switched on: `true`, or an object as capability marker.
@@ -48,6 +99,10 @@ pub(super) fn abilities(result: &Value) -> Abilities {
     let of = |name: &str| on(session.and_then(|session| session.get(name)));
     let prompt = agent.and_then(|agent| agent.get("promptCapabilities"));
     let takes = |name: &str| prompt.and_then(|prompt| prompt.get(name)) == Some(&Value::Bool(true));
+    let mcp = |name: &str| {
+        let mcp = agent.and_then(|agent| agent.get("mcpCapabilities"));
+        mcp.and_then(|mcp| mcp.get(name)) == Some(&Value::Bool(true))
+    };
     let steering = |holder: Option<&Value>| {
         holder.and_then(|holder| holder.pointer("/_meta/steering/supported")) == Some(&Value::Bool(true))
     };
@@ -57,6 +112,9 @@ pub(super) fn abilities(result: &Value) -> Abilities {
         close: of("close"),
         delete: of("delete"),
         steer: steering(Some(result)) || steering(agent),
+        mcp_http: mcp("http"),
+        mcp_sse: mcp("sse"),
+        additional_directories: of("additionalDirectories"),
         takes: Takes { image: takes("image"), audio: takes("audio"), embedded: takes("embeddedContext") },
     }
 }
@@ -66,19 +124,22 @@ pub(super) fn sign_in(result: &Value) -> String {
     let methods = result.get("authMethods").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut out = String::new();
     for method in methods.iter().take(LIST_MAX) {
-        let text = |name: &str| method.get(name).and_then(Value::as_str).unwrap_or_default();
+        let text = |name: &str| {
+            let text = method.get(name).and_then(Value::as_str).unwrap_or_default();
+            sanitize::line(text.trim(), SIGN_IN_CHARS_MAX)
+        };
         let name = if text("name").is_empty() { text("id") } else { text("name") };
         out.push_str("- ");
-        out.push_str(name);
+        out.push_str(&name);
         if !text("description").is_empty() {
             out.push_str(": ");
-            out.push_str(text("description"));
+            out.push_str(&text("description"));
         }
         let command = method.pointer("/_meta/terminal-auth").map(command_line).unwrap_or_default();
         if !command.is_empty() {
             out.push_str(&format!(" (run: {command})"));
         } else if text("type") == "terminal" {
-            let args = words(method.get("args"));
+            let args = sanitize::line(&words(method.get("args")), SIGN_IN_CHARS_MAX);
             out.push_str(&format!(" (run the agent's program in a terminal with: {args})"));
         }
         out.push('\n');
@@ -88,7 +149,7 @@ pub(super) fn sign_in(result: &Value) -> String {
 
 fn command_line(terminal: &Value) -> String {
     let program = terminal.get("command").and_then(Value::as_str).unwrap_or_default();
-    format!("{program} {}", words(terminal.get("args"))).trim().to_owned()
+    sanitize::line(format!("{program} {}", words(terminal.get("args"))).trim(), SIGN_IN_CHARS_MAX)
 }
 
 fn words(list: Option<&Value>) -> String {
@@ -147,6 +208,63 @@ pub(super) fn modes(result: &Value) -> Modes {
     }
 }
 
+/// Modes, models and config options from the result of `session/new`, `session/load` or `session/resume`.
+pub(super) fn settings(result: &Value) -> AgentSettings {
+    let mut room = SETTINGS_CHARS_MAX;
+    let mut choices = |holder: &str, (current, list, id): (&str, &str, &str)| {
+        let holder = result.get(holder).filter(|holder| holder.is_object())?;
+        let known = holder.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let values = known.iter().take(LIST_MAX).filter_map(|item| item.get(id)?.as_str());
+        Some(Choices {
+            current: holder.get(current).and_then(Value::as_str).map(|id| cut(id, ID_CHARS_MAX)),
+            values: fitting(values, &mut room),
+        })
+    };
+    AgentSettings {
+        modes: choices("modes", ("currentModeId", "availableModes", "id")),
+        models: choices("models", ("currentModelId", "availableModels", "modelId")),
+        options: options(result).unwrap_or_default(),
+    }
+}
+
+/// Reads the list of config options in a result or an update.
+pub(super) fn options(holder: &Value) -> Option<Vec<ConfigOption>> {
+    let list = holder.get("configOptions")?.as_array()?;
+    let mut room = SETTINGS_CHARS_MAX;
+    Some(list.iter().take(LIST_MAX).filter_map(|option| config_option(option, &mut room)).collect())
+}
+
+fn config_option(option: &Value, room: &mut usize) -> Option<ConfigOption> {
+    let text = |name: &str| option.get(name).and_then(Value::as_str);
+    let id = text("id").filter(|id| id.chars().count() <= ID_CHARS_MAX)?;
+    *room = room.checked_sub(id.chars().count())?;
+    let current = option.get("currentValue");
+    let is_boolean = text("type") == Some("boolean") || current.is_some_and(Value::is_boolean);
+    let mut values = Vec::new();
+    select_values(option.get("options"), &mut values);
+    let choices = if is_boolean {
+        let values = ["true", "false"].map(str::to_owned).to_vec();
+        Choices { current: current.and_then(Value::as_bool).map(|on| on.to_string()), values }
+    } else {
+        let values = fitting(values.iter().map(String::as_str), room);
+        Choices { current: current.and_then(Value::as_str).map(|value| cut(value, ID_CHARS_MAX)), values }
+    };
+    let category = text("category").map(|category| cut(category, ID_CHARS_MAX));
+    Some(ConfigOption { id: id.to_owned(), category, is_boolean, choices })
+}
+
+/// Returns the values that are short enough, until the room is used up.
+fn fitting<'a>(values: impl Iterator<Item = &'a str>, room: &mut usize) -> Vec<String> {
+    let fits = |value: &&str| value.chars().count() <= ID_CHARS_MAX;
+    let mut kept = Vec::new();
+    for value in values.filter(fits) {
+        let Some(left) = room.checked_sub(value.chars().count()) else { break };
+        *room = left;
+        kept.push(value.to_owned());
+    }
+    kept
+}
+
 /// Values of a select: a list of choices, or of groups of choices.
 fn select_values(list: Option<&Value>, out: &mut Vec<String>) {
     let list = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -180,7 +298,7 @@ pub(super) fn permission(params: &Value) -> Wanted {
         .unwrap_or("a tool call");
     let options = params.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     Wanted::Permission {
-        title: cut(title, TITLE_CHARS_MAX),
+        title: sanitize::line(title.trim(), TITLE_CHARS_MAX),
         tool_kind: words_of(call.and_then(|call| call.get("kind"))).map(str::to_owned),
         options: options.iter().take(LIST_MAX).filter_map(permission_option).collect(),
     }
@@ -204,7 +322,7 @@ fn permission_option(option: &Value) -> Option<PermissionOption> {
     let id = text("optionId")?;
     Some(PermissionOption {
         id: id.to_owned(),
-        name: text("name").unwrap_or(id).to_owned(),
+        name: sanitize::line(text("name").unwrap_or(id), TITLE_CHARS_MAX),
         kind: text("kind").unwrap_or_default().to_owned(),
     })
 }

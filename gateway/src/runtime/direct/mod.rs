@@ -8,8 +8,13 @@
 //! | `turn` | prompt, steer, cancel, options, probe, close, and their answers |
 //! | `requests` | what the agent asks of its client |
 //! | `updates` | what the agent says |
+//! | `calls` | tool calls under way, for questions about them |
+//! | `halves` | characters that the agent cut between two chunks |
 //! | `lens` | reading what is needed from raw JSON, and never failing for the rest |
+#![deny(clippy::indexing_slicing)]
 
+mod calls;
+mod halves;
 mod lens;
 mod open;
 mod requests;
@@ -18,15 +23,28 @@ mod turn;
 mod updates;
 
 #[cfg(test)]
+mod asking_tests;
+#[cfg(test)]
+mod cancel_tests;
+#[cfg(test)]
 mod cut_tests;
+#[cfg(test)]
+mod given_tests;
+#[cfg(test)]
+mod halves_tests;
+#[cfg(test)]
+mod lens_tests;
 #[cfg(test)]
 mod open_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::core::event::{EventKind, NewEvent};
+use crate::core::intake::AgentLine;
 use crate::core::jsonrpc::{self, Message};
-use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, Meaning, SetOption, Submit};
+use crate::core::link::{
+    Answer, EnsureSession, Goodbye, LineFault, Link, LinkStep, Meaning, SetOption, Submit,
+};
 use crate::runtime::{Health, LinkStateError, Runtime};
 use acp_shared::ids::RunId;
 use state::{Phase, State};
@@ -34,9 +52,27 @@ use state::{Phase, State};
 /// The backend's name.
 pub(crate) const ID: &str = "direct";
 
+/// Returns the reason why agents cannot be started; `None` while they can.
+type Outage = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// Makes [`DirectLink`]s.
-#[derive(Debug, Default)]
-pub(crate) struct DirectRuntime;
+#[derive(Default)]
+pub(crate) struct DirectRuntime {
+    outage: Option<Outage>,
+}
+
+impl std::fmt::Debug for DirectRuntime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DirectRuntime").finish_non_exhaustive()
+    }
+}
+
+impl DirectRuntime {
+    /// Makes a backend with the health of the service behind agents' starts.
+    pub(crate) fn new(outage: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { outage: Some(Box::new(outage)) }
+    }
+}
 
 impl Runtime for DirectRuntime {
     fn id(&self) -> &'static str {
@@ -48,7 +84,10 @@ impl Runtime for DirectRuntime {
     }
 
     fn health(&self) -> Health {
-        Health { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() }
+        match self.outage.as_ref().and_then(|outage| outage()) {
+            Some(why) => Health { ok: false, details: format!("no agent can be started: {why}") },
+            None => Health { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() },
+        }
     }
 }
 
@@ -72,15 +111,16 @@ impl DirectLink {
     }
 
     /// A line that is no message: tolerated, counted, and said at the 1st, 2nd, 4th, 8th … time.
-    fn noise(&mut self, line: &[u8], what: jsonrpc::Malformed) -> Vec<LinkStep> {
+    fn noise(&mut self, line: &str, what: jsonrpc::Malformed) -> Vec<LinkStep> {
         self.state.noise += 1;
         let count = self.state.noise;
+        let counted = LinkStep::LineFault(LineFault::Malformed);
         if !count.is_power_of_two() {
-            return Vec::new();
+            return vec![counted];
         }
-        let sample: String =
-            String::from_utf8_lossy(line.get(..400).unwrap_or(line)).chars().take(200).collect();
+        let sample: String = line.chars().take(200).collect();
         vec![
+            counted,
             LinkStep::Note(format!("a line on stdout is {what} ({count} such lines so far): {sample}")),
             self.status(
                 "noise",
@@ -131,12 +171,17 @@ impl Link for DirectLink {
         {
             return Vec::new();
         }
-        match Message::read(line) {
-            Ok(Message::Notification { method, params }) => self.notified(&method, params),
-            Ok(Message::Request { id, method, params }) => self.asked(at, id, &method, params),
-            Ok(Message::Response { id, outcome }) => self.answered(id, outcome),
-            Err(what) => self.noise(line, what),
-        }
+        let line = AgentLine::repair(line);
+        let mut steps = match Message::read(line.text()) {
+            Ok(Message::Notification { method, params }) => self.notified(&method, params, &line),
+            Ok(Message::Request { id, method, params }) => {
+                self.after_half(|link| link.asked(at, id, &method, params))
+            }
+            Ok(Message::Response { id, outcome }) => self.after_half(|link| link.answered(id, outcome)),
+            Err(what) => return self.noise(line.text(), what),
+        };
+        steps.extend(line.is_repaired().then_some(LinkStep::LineFault(LineFault::Repaired)));
+        steps
     }
 
     fn answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
@@ -153,6 +198,10 @@ impl Link for DirectLink {
 
     fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
         self.say_goodbye(goodbye)
+    }
+
+    fn ended(&mut self) -> Vec<LinkStep> {
+        self.flush_half().into_iter().collect()
     }
 
     fn can_discard(&self) -> bool {

@@ -2,17 +2,23 @@
 //! then the mode that asks and the options, one at a time. An old conversation is gone on with or refused;
 //! a new one is never begun in its place.
 
-use super::state::{Phase, State, WantedSession};
+use super::state::{OptionWire, Phase, State, WantedSession};
 use super::{DirectLink, control, lens};
+use crate::core::agent_settings::{AgentSettings, Report};
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
-use crate::core::link::{EnsureSession, LinkStep, SetOption};
+use crate::core::link::{Asking, EnsureSession, LinkStep, SetOption};
+use crate::core::mcp;
 use crate::core::preset;
+use crate::core::sanitize;
 use crate::error::Failure;
 use acp_shared::codes::Code;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The longest id of a conversation, in bytes.
 const SESSION_ID_BYTES_MAX: usize = 1024;
+
+/// Maximum length of the list of modes in a status, in characters.
+const KNOWN_CHARS_MAX: usize = 500;
 
 fn fits(id: &str) -> bool {
     !id.is_empty() && id.len() <= SESSION_ID_BYTES_MAX
@@ -28,17 +34,22 @@ impl DirectLink {
                 resume: input.resume.clone(),
                 mode: input.mode.clone(),
                 options: input.options.clone(),
+                mcp_servers: input.mcp_servers.clone(),
+                additional_directories: input.additional_directories.clone(),
             }),
-            offer_fs: input.offer_fs,
+            asking_mode: input.asking_mode.clone(),
+            vouched: input.asks,
+            client_fs: input.client_fs,
             offer_terminal: input.offer_terminal,
             ..State::default()
         };
         let params = json!({
             "protocolVersion": 1,
             "clientCapabilities": {
-                "fs": { "readTextFile": input.offer_fs, "writeTextFile": input.offer_fs },
+                "fs": { "readTextFile": input.client_fs.reads(), "writeTextFile": input.client_fs.writes() },
                 "terminal": input.offer_terminal,
                 "auth": { "terminal": true },
+                "session": { "configOptions": { "boolean": {} } },
                 "_meta": { "terminal-auth": true },
             },
             "clientInfo": { "name": "acp-host", "title": "acp-host", "version": env!("CARGO_PKG_VERSION") },
@@ -65,24 +76,72 @@ impl DirectLink {
             Some(version) if version.as_u64() == Some(1) => {}
             None => steps.push(LinkStep::Note("the agent names no protocol version: taken as 1".to_owned())),
             Some(other) => {
-                let text =
-                    format!("The agent speaks version {other} of ACP, and this host speaks version 1.");
+                let text = format!(
+                    "The agent speaks version {} of ACP, and this host speaks version 1.",
+                    lens::cut(&other.to_string(), 100)
+                );
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("PROTOCOL_VERSION"));
             }
         }
+        steps.extend(self.left_out());
         steps.extend(self.open_session());
+        steps
+    }
+
+    /// Parameters that `session/new`, `session/resume` and `session/load` have in common.
+    fn session_params(&self, wanted: &WantedSession) -> Value {
+        let abilities = &self.state.abilities;
+        let servers = wanted.mcp_servers.iter();
+        let servers =
+            servers.filter(|it| mcp::is_taken(it.transport(), abilities.mcp_http, abilities.mcp_sse));
+        let servers: Vec<Value> = servers.map(mcp::param).collect();
+        let mut params = Map::new();
+        params.insert("cwd".to_owned(), json!(wanted.cwd));
+        params.insert("mcpServers".to_owned(), servers.into());
+        if abilities.additional_directories && !wanted.additional_directories.is_empty() {
+            params.insert("additionalDirectories".to_owned(), json!(wanted.additional_directories));
+        }
+        if let Some(old) = &self.state.session_id {
+            params.insert("sessionId".to_owned(), json!(old));
+        }
+        params.into()
+    }
+
+    /// Statuses about servers and directories that the agent cannot be given.
+    fn left_out(&self) -> Vec<LinkStep> {
+        let Some(wanted) = &self.state.wanted else { return Vec::new() };
+        let abilities = &self.state.abilities;
+        let mut steps = Vec::new();
+        for server in &wanted.mcp_servers {
+            if !mcp::is_taken(server.transport(), abilities.mcp_http, abilities.mcp_sse) {
+                let text = format!(
+                    "The agent takes no MCP server over {}: it works without {}.",
+                    server.transport().as_str(),
+                    quoted(&server.name)
+                );
+                steps.push(self.status(
+                    "mcp_server_left_out",
+                    &text,
+                    &[("name", server.name.clone().into())],
+                ));
+            }
+        }
+        if !abilities.additional_directories && !wanted.additional_directories.is_empty() {
+            let text = "The agent takes no additional directories: it is not told of them. Its requests for files and \
+                        commands may use them all the same.";
+            steps.push(self.status("directories_left_out", text, &[]));
+        }
         steps
     }
 
     fn open_session(&mut self) -> Vec<LinkStep> {
         let Some(wanted) = self.state.wanted.clone() else { return Vec::new() };
-        let Some(old) = wanted.resume else {
+        self.state.session_id.clone_from(&wanted.resume);
+        let params = self.session_params(&wanted);
+        if wanted.resume.is_none() {
             self.state.phase = Phase::Creating;
-            let params = json!({ "cwd": wanted.cwd, "mcpServers": [] });
             return self.ask_agent("new", "session/new", &params);
-        };
-        let params = json!({ "sessionId": old, "cwd": wanted.cwd, "mcpServers": [] });
-        self.state.session_id = Some(old);
+        }
         self.state.resumed = true;
         if self.state.abilities.resume {
             self.state.phase = Phase::Resuming;
@@ -102,7 +161,10 @@ impl DirectLink {
     pub(super) fn opened(&mut self, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let raw = match outcome {
             Ok(raw) => raw,
-            Err(error) => return self.refused(error),
+            Err(error) => {
+                let servers = self.state.wanted.as_ref().map(|wanted| wanted.mcp_servers.as_slice());
+                return self.refused(&mcp::redacted(error, servers.unwrap_or_default()));
+            }
         };
         let result = lens::value(raw);
         if self.state.phase == Phase::Creating {
@@ -113,7 +175,15 @@ impl DirectLink {
             self.state.session_id = Some(id.to_owned());
         }
         self.state.modes = lens::modes(&result);
-        let mut steps = self.plan_settings();
+        let settings = lens::settings(&result);
+        self.state.wire = OptionWire::of(&settings);
+        // A resumed conversation without any report keeps the settings that are known.
+        let is_silent = self.state.resumed && settings == AgentSettings::new();
+        let mut steps = Vec::new();
+        if !is_silent {
+            steps.push(LinkStep::Reported(Report::All(settings)));
+        }
+        steps.extend(self.plan_settings());
         steps.extend(self.next_setting());
         steps
     }
@@ -127,9 +197,8 @@ impl DirectLink {
         if self.state.phase == Phase::Resuming && self.state.abilities.load {
             self.state.abilities.resume &= code != METHOD_NOT_FOUND;
             self.state.phase = Phase::Loading;
-            let wanted = self.state.wanted.as_ref();
-            let cwd = wanted.map(|wanted| wanted.cwd.as_str()).unwrap_or_default();
-            let params = json!({ "sessionId": self.state.session_id, "cwd": cwd, "mcpServers": [] });
+            let params = self.state.wanted.as_ref().map(|wanted| self.session_params(wanted));
+            let params = params.unwrap_or_default();
             let mut steps =
                 vec![LinkStep::Note(format!("session/resume failed ({code} {message}): trying to load"))];
             steps.extend(self.ask_agent("load", "session/load", &params));
@@ -138,7 +207,7 @@ impl DirectLink {
         // Whatever the number: agents say "unknown session" as -32002, -32602 and -32603.
         let text = format!("{} The agent said: {message} ({code}).", Code::ResumeUnavailable.text());
         let failure = Failure::new(Code::ResumeUnavailable, text).detail("NOT_RESUMED").origin("agent");
-        self.fail(Failure { acp: Some(lens::value(error)), ..failure })
+        self.fail(Failure { acp: Some(lens::received(error)), ..failure })
     }
 
     fn not_opened(&mut self, error: &str, what: &str) -> Vec<LinkStep> {
@@ -150,7 +219,7 @@ impl DirectLink {
                 format!("{} {what} The agent said: {message} ({code}).", Code::SessionInitFailed.text());
             Failure::new(Code::SessionInitFailed, text).detail("AGENT_ERROR")
         };
-        self.fail(Failure { acp: Some(lens::value(error)), ..failure.origin("agent") })
+        self.fail(Failure { acp: Some(lens::received(error)), ..failure.origin("agent") })
     }
 
     /// Whether an error means that credentials are missing. The number is ACP's; the words are for agents that
@@ -182,28 +251,47 @@ impl DirectLink {
     /// What is to be set before the session counts as open, and what cannot be.
     fn plan_settings(&mut self) -> Vec<LinkStep> {
         let Some(wanted) = self.state.wanted.clone() else { return Vec::new() };
-        let mut steps = Vec::new();
-        if let Some(mode) = wanted.mode {
-            let modes = &self.state.modes;
-            if modes.current.as_deref() == Some(&mode) {
-                // It is there already.
-            } else if !modes.known.contains(&mode) {
-                let known = modes.known.join(", ");
-                let text = if known.is_empty() {
-                    format!("The agent lists no modes, so its mode could not be set to \"{mode}\".")
-                } else {
-                    format!("The agent has no mode \"{mode}\"; it has: {known}.")
-                };
-                steps.push(self.status("mode_unavailable", &text, &[("mode", mode.into())]));
-            } else if let Some(id) = modes.option_id.clone() {
-                self.state.settings.push_back(SetOption::Config { id, value: mode });
-            } else {
-                self.state.settings.push_back(SetOption::Mode(mode));
-            }
-        }
         let options = wanted.options.into_iter().map(|(id, value)| SetOption::Config { id, value });
         self.state.settings.extend(options);
+        wanted.mode.map(|mode| self.plan_mode(mode)).unwrap_or_default()
+    }
+
+    /// Plans a mode as the next setting; in place of an unknown mode, the asking mode.
+    fn plan_mode(&mut self, mode: String) -> Vec<LinkStep> {
+        let modes = &self.state.modes;
+        if modes.current.as_deref() == Some(&mode) {
+            return Vec::new();
+        }
+        if modes.known.contains(&mode) {
+            self.state.settings.push_front(SetOption::Mode(mode));
+            return Vec::new();
+        }
+        let known = sanitize::line(&modes.known.join(", "), KNOWN_CHARS_MAX);
+        let text = if known.is_empty() {
+            format!("The agent lists no modes, so its mode could not be set to \"{mode}\".")
+        } else {
+            format!("The agent has no mode \"{mode}\"; it has: {known}.")
+        };
+        let status = self.status("mode_unavailable", &text, &[("mode", mode.clone().into())]);
+        let mut steps = vec![status, self.answered_option(SetOption::Mode(mode.clone()), false, text)];
+        steps.extend(self.plan_asking_mode(&mode));
         steps
+    }
+
+    /// Plans the asking mode after another one was refused.
+    fn plan_asking_mode(&mut self, refused: &str) -> Vec<LinkStep> {
+        let asking = self.state.asking_mode.clone().filter(|asking| asking != refused);
+        asking.map(|asking| self.plan_mode(asking)).unwrap_or_default()
+    }
+
+    /// Certainty of questions in the present mode.
+    pub(super) fn asking(&self) -> Asking {
+        let mode = self.state.modes.current.as_deref();
+        if mode.is_some_and(|mode| preset::approves_by_itself(&self.state.agent_name, mode)) {
+            return Asking::Never;
+        }
+        let is_asking_mode = mode.is_some() && mode == self.state.asking_mode.as_deref();
+        if self.state.vouched || is_asking_mode { Asking::Ensured } else { Asking::Unknown }
     }
 
     /// Sends the next setting, or says that the session is open.
@@ -226,6 +314,7 @@ impl DirectLink {
                 format!("The agent does not say which mode it is in; in \"{mode}\" it approves by itself.");
             steps.push(self.status("approves_by_itself", &text, &[("mode", mode.clone().into())]));
         }
+        steps.push(LinkStep::Asking(self.asking()));
         steps.push(LinkStep::Ready {
             agent_session_id: self.state.session_id.clone().unwrap_or_default(),
             resumable: self.state.abilities.resume || self.state.abilities.load,
@@ -236,7 +325,12 @@ impl DirectLink {
 
     pub(super) fn setting_done(&mut self, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let Some(option) = self.state.settings.pop_front() else { return Vec::new() };
-        let mut steps = self.option_result(&option, outcome, false);
+        let refused = match &option {
+            SetOption::Mode(mode) if outcome.is_err() => Some(mode.clone()),
+            SetOption::Mode(_) | SetOption::Config { .. } => None,
+        };
+        let mut steps = self.option_result(option, outcome, false);
+        steps.extend(refused.map(|mode| self.plan_asking_mode(&mode)).unwrap_or_default());
         steps.extend(self.next_setting());
         steps
     }

@@ -3,23 +3,25 @@
 
 use super::tests::{ensure, events, sent};
 use super::*;
+use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption, Report};
+use crate::core::link::Asking;
 use acp_shared::codes::Code;
 use serde_json::{Value, json};
 
-fn reply(link: &mut DirectLink, what: &str, input: &EnsureSession, body: &Value) -> Vec<LinkStep> {
+pub(super) fn reply(link: &mut DirectLink, what: &str, input: &EnsureSession, body: &Value) -> Vec<LinkStep> {
     let mut line = body.clone();
     line["id"] = format!("{what}:{}", input.lease_id).into();
     link.stream(0, line.to_string().as_bytes())
 }
 
-fn begun(input: &EnsureSession, initialize: Value) -> (DirectLink, Vec<LinkStep>) {
+pub(super) fn begun(input: &EnsureSession, initialize: Value) -> (DirectLink, Vec<LinkStep>) {
     let mut link = DirectLink::open(None).unwrap();
     link.ensure_session(input);
     let steps = reply(&mut link, "init", input, &json!({ "result": initialize }));
     (link, steps)
 }
 
-fn failure(steps: &[LinkStep]) -> &crate::error::Failure {
+pub(super) fn failure(steps: &[LinkStep]) -> &crate::error::Failure {
     let found = steps.iter().find_map(|step| match step {
         LinkStep::Failed(failure) => Some(failure),
         _ => None,
@@ -50,7 +52,12 @@ fn the_handshake_of_a_new_conversation() {
         (&json!("session/new"), &json!({ "cwd": "/w", "mcpServers": [] }))
     );
     let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s9" } }));
-    let [LinkStep::Ready { agent_session_id, resumable: true, agent_info }] = &steps[..] else {
+    let [
+        LinkStep::Reported(_),
+        LinkStep::Asking(Asking::Unknown),
+        LinkStep::Ready { agent_session_id, resumable: true, agent_info },
+    ] = &steps[..]
+    else {
         panic!("{steps:?}")
     };
     assert_eq!(agent_session_id, "s9");
@@ -88,7 +95,7 @@ fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
         let what = want.trim_start_matches("session/");
         let steps = reply(&mut link, what, &input, &json!({ "result": {} }));
         assert!(
-            matches!(&steps[..], [LinkStep::Ready { agent_session_id, .. }] if agent_session_id == "old")
+            matches!(&steps[..], [_, LinkStep::Ready { agent_session_id, .. }] if agent_session_id == "old")
         );
     }
     for abilities in [json!({}), json!({ "loadSession": false, "sessionCapabilities": { "resume": false } })]
@@ -218,7 +225,7 @@ fn a_session_needs_an_id() {
     }
 }
 
-fn statuses(steps: &[LinkStep]) -> Vec<String> {
+pub(super) fn statuses(steps: &[LinkStep]) -> Vec<String> {
     events(steps)
         .iter()
         .filter(|(kind, ..)| *kind == EventKind::Status)
@@ -347,5 +354,162 @@ fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
     };
     let (second, _) = sent(&answer(&mut link, &first)).remove(0);
     assert_eq!(second["params"]["value"], "c");
-    assert!(matches!(answer(&mut link, &second)[..], [LinkStep::Ready { .. }]));
+    let steps = answer(&mut link, &second);
+    assert!(matches!(steps.last(), Some(LinkStep::Ready { .. })), "{steps:?}");
+    let is_own =
+        |step: &LinkStep| matches!(step, LinkStep::OptionAnswered { is_own: true, is_taken: true, .. });
+    assert!(steps.iter().any(is_own), "a person asked for it: {steps:?}");
+}
+
+/// An open session whose agent reported these settings, and the steps of its opening.
+fn open_to(result: Value) -> (DirectLink, Vec<LinkStep>) {
+    let input = ensure();
+    let (mut link, _) = begun(&input, json!({}));
+    let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
+    (link, steps)
+}
+
+fn reports(steps: &[LinkStep]) -> Vec<Report> {
+    let report =
+        |step: &LinkStep| if let LinkStep::Reported(report) = step { Some(report.clone()) } else { None };
+    steps.iter().filter_map(report).collect()
+}
+
+fn choices(current: &str, values: &[&str]) -> Choices {
+    Choices { current: Some(current.to_owned()), values: values.iter().map(|&it| it.to_owned()).collect() }
+}
+
+fn config(id: &str, value: &str) -> SetOption {
+    SetOption::Config { id: id.to_owned(), value: value.to_owned() }
+}
+
+#[test]
+fn modes_models_and_options_are_reported_as_they_are_and_as_they_change() {
+    let web = |on: bool| json!({ "id": "web", "name": "Web", "type": "boolean", "currentValue": on });
+    let (mut link, steps) = open_to(json!({
+        "sessionId": "s",
+        "modes": { "currentModeId": "ask", "availableModes": [{ "id": "ask", "name": "Ask" }, { "id": "plan" }, {}] },
+        "models": { "currentModelId": "m1", "availableModels": [{ "modelId": "m1" }, { "modelId": "m2" }] },
+        "configOptions": [web(true), { "id": "e", "category": "thought_level", "type": "select", "currentValue": "low",
+            "options": [{ "value": "low" }, { "group": "g", "options": [{ "value": "high" }] }] }],
+    }));
+    let option = |id: &str, category: Option<&str>, is_boolean, choices| ConfigOption {
+        id: id.to_owned(),
+        category: category.map(str::to_owned),
+        is_boolean,
+        choices,
+    };
+    let want = AgentSettings {
+        modes: Some(choices("ask", &["ask", "plan"])),
+        models: Some(choices("m1", &["m1", "m2"])),
+        options: vec![
+            option("web", None, true, choices("true", &["true", "false"])),
+            option("e", Some("thought_level"), false, choices("low", &["low", "high"])),
+        ],
+    };
+    assert_eq!(reports(&steps), [Report::All(want)]);
+    let update =
+        |update: Value| json!({ "method": "session/update", "params": { "update": update } }).to_string();
+    let mode = update(json!({ "sessionUpdate": "current_mode_update", "currentModeId": "plan" }));
+    assert_eq!(reports(&link.stream(9, mode.as_bytes())), [Report::Mode("plan".to_owned())]);
+    let list = update(json!({ "sessionUpdate": "config_option_update", "configOptions": [web(false)] }));
+    let off = option("web", None, true, choices("false", &["true", "false"]));
+    assert_eq!(reports(&link.stream(9, list.as_bytes())), [Report::Options(vec![off])]);
+    // A megabyte of models leaves what fits.
+    let models: Vec<Value> = (0..200).map(|number| json!({ "modelId": format!("{number:0199}") })).collect();
+    let (_, steps) = open_to(json!({ "sessionId": "s", "models": { "availableModels": models } }));
+    let [Report::All(settings)] = &reports(&steps)[..] else { panic!() };
+    assert_eq!(settings.models.as_ref().unwrap().values.len(), 16 * 1024 / 199);
+}
+
+#[test]
+fn each_setting_is_asked_for_in_the_way_that_the_agent_knows() {
+    let boolean = json!({ "id": "web", "type": "boolean", "currentValue": true });
+    let llm = json!({ "id": "llm", "category": "model", "currentValue": "a", "options": [] });
+    let by_option =
+        json!({ "id": "p", "category": "mode", "currentValue": "ask", "options": [{ "value": "ask" }] });
+    let models = json!({ "currentModelId": "a", "availableModels": [] });
+    let option = "session/set_config_option";
+    for (result, change, method, params) in [
+        (json!({}), SetOption::Mode("x".into()), "session/set_mode", json!({ "modeId": "x" })),
+        (
+            json!({ "configOptions": [by_option] }),
+            SetOption::Mode("x".into()),
+            option,
+            json!({ "configId": "p", "value": "x" }),
+        ),
+        (json!({}), config("model", "b"), option, json!({ "configId": "model", "value": "b" })),
+        (
+            json!({ "configOptions": [llm] }),
+            config("model", "b"),
+            option,
+            json!({ "configId": "llm", "value": "b" }),
+        ),
+        (json!({ "models": models }), config("model", "b"), "session/set_model", json!({ "modelId": "b" })),
+        (
+            json!({ "models": models, "configOptions": [llm] }),
+            config("model", "b"),
+            option,
+            json!({ "configId": "llm", "value": "b" }),
+        ),
+        (
+            json!({ "configOptions": [boolean] }),
+            config("web", "off"),
+            option,
+            json!({ "configId": "web", "type": "boolean", "value": false }),
+        ),
+        (
+            json!({ "configOptions": [boolean] }),
+            config("web", "true"),
+            option,
+            json!({ "configId": "web", "type": "boolean", "value": true }),
+        ),
+        (json!({}), config("web", "true"), option, json!({ "configId": "web", "value": "true" })),
+    ] {
+        let mut opened = result.clone();
+        opened["sessionId"] = "s".into();
+        let (link, _) = open_to(opened);
+        let mut link = DirectLink::open(Some(&link.save())).unwrap();
+        let (request, _) = sent(&link.set_option(&change)).remove(0);
+        let mut want = params;
+        want["sessionId"] = "s".into();
+        assert_eq!((&request["method"], &request["params"]), (&json!(method), &want), "{result} {change:?}");
+    }
+}
+
+#[test]
+fn the_answer_to_a_change_says_whether_it_was_taken_and_what_holds_now() {
+    let (mut link, _) = open_to(
+        json!({ "sessionId": "s", "configOptions": [{ "id": "e", "currentValue": "low", "options": [] }] }),
+    );
+    let mut answer = |body: Value| {
+        let (request, _) = sent(&link.set_option(&config("e", "high"))).remove(0);
+        let mut line = body;
+        line["id"] = request["id"].clone();
+        let steps = link.stream(9, line.to_string().as_bytes());
+        let answered = steps.iter().find_map(|step| match step {
+            LinkStep::OptionAnswered { option, is_own: true, is_taken, text } => {
+                assert_eq!(option, &config("e", "high"));
+                Some((*is_taken, text.clone()))
+            }
+            _ => None,
+        });
+        (answered.unwrap(), reports(&steps))
+    };
+    let (said, reported) = answer(json!({ "error": { "code": -32602, "message": "no such value" } }));
+    assert_eq!(
+        said,
+        (false, "The agent refused the option \"e\" = \"high\": no such value (-32602).".to_owned())
+    );
+    assert_eq!(reported, []);
+    let value = Report::Value { id: "e".to_owned(), value: "high".to_owned() };
+    assert_eq!(
+        answer(json!({ "result": {} })),
+        ((true, "The agent took the option \"e\" = \"high\".".to_owned()), vec![value])
+    );
+    let list =
+        json!({ "result": { "configOptions": [{ "id": "e", "currentValue": "mid", "options": [] }] } });
+    let option = ConfigOption { id: "e".to_owned(), choices: choices("mid", &[]), ..ConfigOption::default() };
+    let text = "The agent took the option \"e\" = \"high\" and reports \"mid\".".to_owned();
+    assert_eq!(answer(list), ((true, text), vec![Report::Options(vec![option])]));
 }

@@ -1,10 +1,10 @@
 //! What the agent asks of its client. What was offered becomes an [`Ask`]; everything else is answered at once:
 //! an agent must never wait for something that nobody will do.
 
-use super::state::{ASK_ID_BYTES_MAX, ASKS_MAX, OpenAsk};
+use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, OpenAsk};
 use super::{DirectLink, lens};
 use crate::core::jsonrpc::{
-    self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Members, string,
+    self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, METHOD_NOT_FOUND, Members, string,
 };
 use crate::core::link::{Answer, Ask, LinkStep, Meaning, Wanted};
 use crate::core::permission;
@@ -13,7 +13,8 @@ impl DirectLink {
     pub(super) fn asked(&mut self, at: u64, id: &str, method: &str, params: Option<&str>) -> Vec<LinkStep> {
         let offered = match method {
             "session/request_permission" => true,
-            "fs/read_text_file" | "fs/write_text_file" => self.state.offer_fs,
+            "fs/read_text_file" => self.state.client_fs.reads(),
+            "fs/write_text_file" => self.state.client_fs.writes(),
             "terminal/create"
             | "terminal/output"
             | "terminal/wait_for_exit"
@@ -37,10 +38,21 @@ impl DirectLink {
             let note = LinkStep::Note(format!("{method} refused: too many open requests, or too long an id"));
             return vec![note, refuse(at, id, INTERNAL_ERROR, "Too many open requests")];
         }
-        let params = params.unwrap_or("{}");
-        let what = match Members::parse(params) {
+        let given = params.unwrap_or("{}");
+        let Some(bytes) = self.room_for(given) else {
+            let note = LinkStep::Note(format!("{method} refused: the open requests are too large together"));
+            return vec![note, refuse(at, id, LIMIT_REACHED, "The open requests are too large together")];
+        };
+        let mut params = given.to_owned();
+        let what = match Members::parse(given) {
             Err(_) => Err("params"),
-            Ok(_) if method == "session/request_permission" => Ok(lens::permission(&lens::value(params))),
+            Ok(_) if method == "session/request_permission" => {
+                let mut value = lens::value(given);
+                if self.state.calls.complete(&mut value) {
+                    params = value.to_string();
+                }
+                Ok(lens::permission(&value))
+            }
             Ok(members) => lens::wanted(method, &members),
         };
         let what = match what {
@@ -52,9 +64,18 @@ impl DirectLink {
         };
         let permission = matches!(what, Wanted::Permission { .. });
         // The offset names the request: two with the same id are two requests.
-        self.state.asks.insert(at, OpenAsk { id: id.to_owned(), permission });
+        self.state.asks.insert(at, OpenAsk { id: id.to_owned(), permission, bytes });
         let run_id = self.state.run_id();
-        vec![LinkStep::Ask(Ask { at, run_id, method: method.to_owned(), params: params.to_owned(), what })]
+        vec![LinkStep::Ask(Ask { at, run_id, method: method.to_owned(), params, what })]
+    }
+
+    /// Returns how many bytes of parameters count for a new request; `None` when there is no room for them.
+    fn room_for(&self, params: &str) -> Option<usize> {
+        if params.len() <= ASK_SMALL_BYTES {
+            return Some(0);
+        }
+        let open: usize = self.state.asks.values().map(|ask| ask.bytes).sum();
+        (open + params.len() <= ASKS_BYTES_MAX).then_some(params.len())
     }
 
     pub(super) fn give_answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
@@ -64,6 +85,11 @@ impl DirectLink {
                 answer.at
             ))];
         };
+        if answer.is_rejection
+            && let Some(turn) = &mut self.state.turn
+        {
+            turn.rejected = true;
+        }
         let bytes = jsonrpc::reply(&ask.id, &answer.outcome);
         vec![LinkStep::Send { bytes, meaning: Meaning::Answer { at: answer.at } }]
     }

@@ -38,7 +38,7 @@ pub(crate) struct DemoPeer {
 
 impl Peer for DemoPeer {
     fn runtime(&self) -> Box<dyn Runtime> {
-        Box::new(DirectRuntime)
+        Box::new(DirectRuntime::default())
     }
 
     fn set_resumable(&mut self, resumable: bool) {
@@ -112,8 +112,12 @@ pub(super) fn ensure() -> EnsureSession {
         cwd: "/w".to_owned(),
         resume: None,
         mode: None,
+        asking_mode: None,
+        asks: false,
         options: Vec::new(),
-        offer_fs: true,
+        mcp_servers: Vec::new(),
+        additional_directories: Vec::new(),
+        client_fs: crate::config::ClientFs::Both,
         offer_terminal: true,
     }
 }
@@ -201,7 +205,8 @@ fn request_ids_are_given_back_as_they_were() {
         assert_eq!(steps, [LinkStep::Ask(ask)]);
         // Also by a gateway that was started anew in between.
         let mut link = DirectLink::open(Some(&link.save())).unwrap();
-        let steps = link.answer(&Answer { at: 77, outcome: Ok(permission::selected("y")) });
+        let steps =
+            link.answer(&Answer { at: 77, outcome: Ok(permission::selected("y")), is_rejection: false });
         let want = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected("y"));
         let [LinkStep::Send { bytes, meaning }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(
@@ -290,8 +295,10 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
         let steps = link.stream(5, line.as_bytes());
         assert!(matches!(&steps[..], [LinkStep::Ask(ask)] if ask.what == *want), "{method}: {steps:?}");
         // Not offered: answered at once, nothing is kept of it.
-        let mut link =
-            open_with(json!({}), &EnsureSession { offer_fs: false, offer_terminal: false, ..ensure() });
+        let mut link = open_with(
+            json!({}),
+            &EnsureSession { client_fs: crate::config::ClientFs::None, offer_terminal: false, ..ensure() },
+        );
         let before = link.clone();
         let steps = link.stream(5, line.as_bytes());
         let [(reply, Meaning::Answer { at: 5 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
@@ -325,6 +332,7 @@ fn unknown_requests_are_refused_and_kept_with_or_without_a_prefix() {
 #[test]
 fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     let (mut link, run_id) = running();
+    link.cancel(run_id);
     link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
     link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
     let steps = link.stream(30, DemoPeer::default().ends(run_id, "cancelled").as_bytes());
@@ -338,7 +346,10 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
         json!({ "jsonrpc": "2.0", "id": 0, "result": { "outcome": { "outcome": "cancelled" } } })
     );
     // A wait for a terminal is no question to a person: it outlives the turn.
-    assert_eq!(sent(&link.answer(&Answer { at: 20, outcome: Ok("{}".into()) })).len(), 1);
+    assert_eq!(
+        sent(&link.answer(&Answer { at: 20, outcome: Ok("{}".into()), is_rejection: false })).len(),
+        1
+    );
 }
 
 #[test]
@@ -351,7 +362,9 @@ fn the_agent_can_take_a_question_back() {
         let steps = link.stream(20, back.as_bytes());
         assert_eq!(steps.first(), Some(&LinkStep::Unask { at: 10 }));
         assert_eq!(sent(&steps)[0].0["error"]["code"], -32800);
-        assert!(sent(&link.answer(&Answer { at: 10, outcome: Ok("{}".into()) })).is_empty());
+        assert!(
+            sent(&link.answer(&Answer { at: 10, outcome: Ok("{}".into()), is_rejection: false })).is_empty()
+        );
         assert!(sent(&link.stream(30, back.as_bytes())).is_empty(), "once");
     }
 }
@@ -367,6 +380,28 @@ fn open_requests_are_bounded() {
         format!(r#"{{"id":"{}","method":"fs/read_text_file","params":{{"path":"/"}}}}"#, "x".repeat(2_000));
     let (mut link, _) = running();
     assert_eq!(sent(&link.stream(1, long.as_bytes()))[0].0["error"]["code"], -32603);
+}
+
+#[test]
+fn large_open_requests_are_bounded_together() {
+    let (mut link, _) = running();
+    let title = "x".repeat(4_000_000);
+    let ask = |id: u64| {
+        let params = json!({ "toolCall": { "toolCallId": "t", "title": title } });
+        json!({ "id": id, "method": "session/request_permission", "params": params }).to_string()
+    };
+    for id in 0..4 {
+        let steps = link.stream(id, ask(id).as_bytes());
+        assert!(matches!(steps[..], [LinkStep::Ask(_)]), "{id}");
+    }
+    let steps = link.stream(4, ask(4).as_bytes());
+    let [LinkStep::Note(_), LinkStep::Send { bytes, .. }] = &steps[..] else { panic!("{steps:?}") };
+    assert!(String::from_utf8_lossy(bytes).contains("-32005"));
+    // Small ones find room, and large ones again once one is answered.
+    let small = br#"{"id":9,"method":"session/request_permission","params":{}}"#;
+    assert!(matches!(link.stream(9, small)[..], [LinkStep::Ask(_)]));
+    link.answer(&Answer { at: 0, outcome: Ok("{}".to_owned()), is_rejection: false });
+    assert!(matches!(link.stream(10, ask(10).as_bytes())[..], [LinkStep::Ask(_)]));
 }
 
 #[test]
@@ -397,7 +432,7 @@ fn a_turn_fails_as_the_agent_says() {
 
 #[test]
 fn an_error_after_a_cancel_is_the_cancel() {
-    for (cancelled, code, done) in [(true, -32603, true), (false, -32800, true), (false, -32603, false)] {
+    for (cancelled, code, done) in [(true, -32603, true), (true, -32800, true), (false, -32603, false)] {
         let (mut link, run_id) = running();
         if cancelled {
             let steps = link.cancel(run_id);

@@ -1,7 +1,8 @@
 //! The open session: prompt, steer, cancel, options, probe, close, and the answers to them.
 
-use super::state::{PENDING_MAX, Phase, Turn};
+use super::state::{PENDING_MAX, Phase, Turn, booleans};
 use super::{DirectLink, control, lens};
+use crate::core::agent_settings::{self, ConfigOption, MODEL_OPTION, Report};
 use crate::core::files;
 use crate::core::jsonrpc::{self, CANCELLED, string};
 use crate::core::link::{Goodbye, LinkStep, Meaning, SetOption, Submit};
@@ -21,9 +22,11 @@ impl DirectLink {
         };
         let params = json!({ "sessionId": session_id, "prompt": self.content(input) });
         let bytes = jsonrpc::request(&format!("prompt:{run_id}"), "session/prompt", &params.to_string());
+        let mut steps: Vec<LinkStep> = self.flush_half().into_iter().collect();
         self.state.prompted = true;
-        self.state.turn = Some(Turn { run_id, cancelled: false });
-        vec![LinkStep::Send { bytes, meaning: Meaning::Prompt { run_id } }]
+        self.state.turn = Some(Turn { run_id, cancelled: false, rejected: false });
+        steps.push(LinkStep::Send { bytes, meaning: Meaning::Prompt { run_id } });
+        steps
     }
 
     /// The text and the files, in the shape that the agent takes.
@@ -67,7 +70,8 @@ impl DirectLink {
             return Vec::new();
         }
         if self.state.phase != Phase::Ready || self.state.changes.len() >= PENDING_MAX {
-            return vec![LinkStep::Note(format!("{option:?} was not sent: the session is not ready for it"))];
+            let text = format!("The {option} was not asked for: the agent's session is not ready for it.");
+            return vec![self.answered_option(option.clone(), false, text)];
         }
         let (number, bytes) = self.option_request("set", option);
         self.state.changes.insert(number, option.clone());
@@ -86,10 +90,12 @@ impl DirectLink {
                         wanted.options.push((id, value));
                     }
                 }
+                state.own.push(option.clone());
                 true
             }
             (Phase::Setting, _) if state.settings.len() < PENDING_MAX => {
                 state.settings.push_back(option.clone());
+                state.own.push(option.clone());
                 true
             }
             _ => false,
@@ -99,53 +105,118 @@ impl DirectLink {
     pub(super) fn option_request(&mut self, what: &str, option: &SetOption) -> (u64, Vec<u8>) {
         let (number, id) = self.state.numbered(what);
         let session_id = &self.state.session_id;
-        let bytes = match option {
-            SetOption::Mode(mode) => {
-                let params = json!({ "sessionId": session_id, "modeId": mode });
-                jsonrpc::request(&id, "session/set_mode", &params.to_string())
+        let (method, params) = match option {
+            SetOption::Config { id, value } if id == MODEL_OPTION && self.state.wire.has_set_model => {
+                ("session/set_model", json!({ "sessionId": session_id, "modelId": value }))
             }
-            SetOption::Config { id: config, value } => {
-                let params = json!({ "sessionId": session_id, "configId": config, "value": value });
-                jsonrpc::request(&id, "session/set_config_option", &params.to_string())
+            SetOption::Config { value, .. } => self.config_request(self.config_id(option), value),
+            SetOption::Mode(mode) if self.config_id(option).is_empty() => {
+                ("session/set_mode", json!({ "sessionId": session_id, "modeId": mode }))
             }
+            SetOption::Mode(mode) => self.config_request(self.config_id(option), mode),
         };
-        (number, bytes)
+        (number, jsonrpc::request(&id, method, &params.to_string()))
     }
 
-    /// What came of a mode or an option; `aloud` for one that a person changed while the session was open.
+    /// Returns the id of the config option for a change; empty for modes with a method of their own.
+    fn config_id<'a>(&'a self, option: &'a SetOption) -> &'a str {
+        match option {
+            SetOption::Mode(_) => self.state.modes.option_id.as_deref().unwrap_or_default(),
+            SetOption::Config { id, .. } if id == MODEL_OPTION => {
+                self.state.wire.model.as_ref().unwrap_or(id)
+            }
+            SetOption::Config { id, .. } => id,
+        }
+    }
+
+    /// Returns the reported value after a change, where it differs from the requested one.
+    fn other_value<'a>(&self, option: &SetOption, options: &'a [ConfigOption]) -> Option<&'a str> {
+        let (SetOption::Mode(asked) | SetOption::Config { value: asked, .. }) = option;
+        let id = self.config_id(option);
+        let now = options.iter().find(|found| found.id == id)?;
+        let value = now.choices.current.as_deref()?;
+        let is_same =
+            value == asked || (now.is_boolean && agent_settings::boolean(asked) == value.parse().ok());
+        (!is_same).then_some(value)
+    }
+
+    fn config_request(&self, id: &str, value: &str) -> (&'static str, serde_json::Value) {
+        let session_id = &self.state.session_id;
+        let boolean = agent_settings::boolean(value).filter(|_| self.state.wire.booleans.contains(id));
+        let params = match boolean {
+            Some(value) => {
+                json!({ "sessionId": session_id, "configId": id, "type": "boolean", "value": value })
+            }
+            None => json!({ "sessionId": session_id, "configId": id, "value": value }),
+        };
+        ("session/set_config_option", params)
+    }
+
+    /// Handles the agent's answer to a change; `is_open` marks changes of an open session.
     pub(super) fn option_result(
         &mut self,
-        option: &SetOption,
+        option: SetOption,
         outcome: Result<&str, &str>,
-        aloud: bool,
+        is_open: bool,
     ) -> Vec<LinkStep> {
-        let (what, fields) = match option {
-            SetOption::Mode(mode) => (format!("mode \"{mode}\""), vec![("mode", mode.as_str().into())]),
-            SetOption::Config { id, value } => (
-                format!("option \"{id}\" = \"{value}\""),
-                vec![("option", id.as_str().into()), ("value", value.as_str().into())],
-            ),
+        let fields = match &option {
+            SetOption::Mode(mode) => vec![("mode", mode.as_str().into())],
+            SetOption::Config { id, value } => {
+                vec![("option", id.as_str().into()), ("value", value.as_str().into())]
+            }
         };
-        if let Err(error) = outcome {
-            let (code, message) = lens::error(error);
-            let text = format!("The agent refused the {what}: {message} ({code}).");
-            return vec![self.status("option_refused", &text, &fields)];
+        let raw = match outcome {
+            Ok(raw) => raw,
+            Err(error) => {
+                let (code, message) = lens::error(error);
+                let text = format!("The agent refused the {option}: {message} ({code}).");
+                let said = self.status("option_refused", &text, &fields);
+                return vec![said, self.answered_option(option, false, text)];
+            }
+        };
+        let options = lens::options(&lens::value(raw));
+        let reported = match (&options, &option) {
+            (Some(options), _) => Report::Options(options.clone()),
+            (None, SetOption::Mode(mode)) => Report::Mode(mode.clone()),
+            (None, SetOption::Config { value, .. }) => {
+                Report::Value { id: self.config_id(&option).to_owned(), value: value.clone() }
+            }
+        };
+        let mut steps = vec![LinkStep::Reported(reported)];
+        let by_option = options.is_some().then(|| lens::mode_in_options(&lens::value(raw))).flatten();
+        if let Some(options) = &options {
+            self.state.wire.booleans = booleans(options);
         }
-        let mode = match option {
-            SetOption::Mode(mode) => Some(mode.clone()),
-            SetOption::Config { .. } => outcome.ok().and_then(|raw| lens::mode_in_options(&lens::value(raw))),
+        let mode = match &option {
+            SetOption::Mode(mode) if self.state.modes.option_id.is_none() => Some(mode.clone()),
+            // A config option's value is believed from the list that must come with the answer.
+            SetOption::Mode(_) | SetOption::Config { .. } => by_option,
         };
-        let mut steps = Vec::new();
-        if aloud {
-            steps.push(self.status("option_set", &format!("The agent took the {what}."), &fields));
+        let text = match options.as_deref().and_then(|options| self.other_value(&option, options)) {
+            Some(other) => format!("The agent took the {option} and reports \"{}\".", lens::cut(other, 200)),
+            None => format!("The agent took the {option}."),
+        };
+        if is_open {
+            steps.push(self.status("option_set", &text, &fields));
         }
         if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
-            if aloud {
+            if is_open {
                 steps.extend(self.approves_by_itself(&mode));
             }
             self.state.modes.current = Some(mode);
+            if is_open {
+                steps.push(LinkStep::Asking(self.asking()));
+            }
         }
+        steps.push(self.answered_option(option, true, text));
         steps
+    }
+
+    /// Reports the agent's answer to a change. Changes of an open session always come from a person.
+    pub(super) fn answered_option(&mut self, option: SetOption, is_taken: bool, text: String) -> LinkStep {
+        let asked = self.state.own.iter().position(|own| *own == option);
+        let is_own = asked.map(|at| self.state.own.remove(at)).is_some() || self.state.phase == Phase::Ready;
+        LinkStep::OptionAnswered { option, is_own, is_taken, text }
     }
 
     pub(super) fn ping(&mut self) -> Vec<LinkStep> {
@@ -224,7 +295,7 @@ impl DirectLink {
     fn change_done(&mut self, number: Option<&str>, outcome: Result<&str, &str>, raw: &str) -> Vec<LinkStep> {
         let number = number.and_then(|number| number.parse::<u64>().ok());
         match number.and_then(|number| self.state.changes.remove(&number)) {
-            Some(option) => self.option_result(&option, outcome, true),
+            Some(option) => self.option_result(option, outcome, true),
             None => orphan(raw, outcome),
         }
     }
@@ -243,7 +314,10 @@ impl DirectLink {
 
     fn turn_ended(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let mut steps = self.withdraw_permissions();
-        let cancelled = self.state.turn.take().is_some_and(|turn| turn.cancelled);
+        self.state.calls.clear();
+        let turn = self.state.turn.take();
+        // An agent's `cancelled` counts after a cancel of ours or a refused permission.
+        let is_stopped = turn.as_ref().is_some_and(|turn| turn.cancelled || turn.rejected);
         match outcome {
             Ok(result) => {
                 let reason = crate::core::jsonrpc::Members::parse(result)
@@ -253,9 +327,16 @@ impl DirectLink {
                     steps.push(LinkStep::Note("the agent ended a turn without a stop reason".to_owned()));
                     "unknown".to_owned()
                 });
-                steps.push(LinkStep::TurnDone { run_id, stop_reason, result: result.to_owned() });
+                if stop_reason == "cancelled" && !is_stopped {
+                    steps.push(LinkStep::TurnFailed { run_id, failure: cancelled_by_agent(result) });
+                } else {
+                    steps.push(LinkStep::TurnDone { run_id, stop_reason, result: result.to_owned() });
+                }
             }
-            Err(error) => steps.push(self.turn_error(run_id, error, cancelled)),
+            Err(error) => {
+                let is_cancelled = turn.is_some_and(|turn| turn.cancelled);
+                steps.push(self.turn_error(run_id, error, (is_cancelled, is_stopped)));
+            }
         }
         if let Some(goodbye) = self.state.goodbye {
             steps.extend(self.say_goodbye(goodbye));
@@ -263,13 +344,16 @@ impl DirectLink {
         steps
     }
 
-    fn turn_error(&self, run_id: RunId, error: &str, cancelled: bool) -> LinkStep {
+    fn turn_error(&self, run_id: RunId, error: &str, (is_cancelled, is_stopped): (bool, bool)) -> LinkStep {
         let (code, message) = lens::error(error);
-        if cancelled || code == CANCELLED {
+        if is_cancelled || (code == CANCELLED && is_stopped) {
             // ACP wants a result here; some agents let their abort through as an error.
             let result =
                 format!("{{\"stopReason\":\"cancelled\",\"_meta\":{{\"acp-host\":{{\"error\":{error}}}}}}}");
             return LinkStep::TurnDone { run_id, stop_reason: "cancelled".to_owned(), result };
+        }
+        if code == CANCELLED {
+            return LinkStep::TurnFailed { run_id, failure: cancelled_by_agent(error) };
         }
         let failure = if self.needs_sign_in(code, &message) {
             self.sign_in_failure(&message)
@@ -277,8 +361,15 @@ impl DirectLink {
             let text = format!("{} The agent said: {message} ({code}).", Code::TurnFailed.text());
             Failure::new(Code::TurnFailed, text).detail("AGENT_ERROR").origin("agent")
         };
-        LinkStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::value(error)), ..failure } }
+        LinkStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::received(error)), ..failure } }
     }
+}
+
+/// The agent ended a turn as cancelled although neither a cancel was sent nor a permission refused.
+fn cancelled_by_agent(body: &str) -> Failure {
+    let text = format!("{} The agent cancelled the turn by itself.", Code::TurnFailed.text());
+    let failure = Failure::new(Code::TurnFailed, text).detail("AGENT_CANCELLED").origin("agent").retryable();
+    Failure { acp: Some(lens::received(body)), ..failure }
 }
 
 fn orphan(id: &str, outcome: Result<&str, &str>) -> Vec<LinkStep> {

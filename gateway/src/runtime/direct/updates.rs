@@ -1,20 +1,29 @@
 //! What the agent says: each update goes into the journal as it came, under the kind that says how to read it.
 
+use super::halves::{MESSAGE, THOUGHT};
+use super::state::{Phase, booleans};
 use super::{DirectLink, lens};
+use crate::core::agent_settings::Report;
 use crate::core::event::EventKind;
+use crate::core::intake::AgentLine;
 use crate::core::jsonrpc::Members;
 use crate::core::link::LinkStep;
 
 impl DirectLink {
-    pub(super) fn notified(&mut self, method: &str, params: Option<&str>) -> Vec<LinkStep> {
+    pub(super) fn notified(
+        &mut self,
+        method: &str,
+        params: Option<&str>,
+        line: &AgentLine<'_>,
+    ) -> Vec<LinkStep> {
         match method {
-            "session/update" => self.updated(method, params),
-            "$/cancel_request" => self.taken_back(params),
-            _ => vec![self.extension(method, params)],
+            "session/update" => self.updated(method, params, line),
+            "$/cancel_request" => self.after_half(|link| link.taken_back(params)),
+            _ => self.after_half(|link| vec![link.extension(method, params)]),
         }
     }
 
-    fn updated(&mut self, method: &str, params: Option<&str>) -> Vec<LinkStep> {
+    fn updated(&mut self, method: &str, params: Option<&str>, line: &AgentLine<'_>) -> Vec<LinkStep> {
         let members = params.and_then(|params| Members::parse(params).ok());
         let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
             return vec![
@@ -32,22 +41,40 @@ impl DirectLink {
         let update = Members::parse(raw).ok();
         let variant = update.as_ref().and_then(|update| update.string("sessionUpdate"));
         let kind = self.kind_of(variant.as_deref().unwrap_or_default());
-        let mut steps = vec![self.event(kind, raw.to_owned())];
+        let (flushed, payload) = self.rejoin(variant.as_deref(), raw, line);
+        let mut steps: Vec<LinkStep> = flushed.into_iter().collect();
+        steps.push(self.event(kind, payload));
+        if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
+            self.state.calls.update(raw);
+        }
         let mode = match (variant.as_deref(), &update) {
-            (Some("current_mode_update"), Some(update)) => update.string("currentModeId").map(String::from),
-            (Some("config_option_update"), Some(_)) => lens::mode_in_options(&lens::value(raw)),
+            (Some("current_mode_update"), Some(update)) => {
+                let mode = update.string("currentModeId").map(|mode| lens::cut(&mode, lens::ID_CHARS_MAX));
+                steps.extend(mode.clone().map(|mode| LinkStep::Reported(Report::Mode(mode))));
+                mode
+            }
+            (Some("config_option_update"), Some(_)) => {
+                let update = lens::value(raw);
+                let options = lens::options(&update);
+                self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
+                steps.extend(options.map(|options| LinkStep::Reported(Report::Options(options))));
+                lens::mode_in_options(&update)
+            }
             _ => None,
         };
         if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
             steps.extend(self.approves_by_itself(&mode));
             self.state.modes.current = Some(lens::cut(&mode, 200));
+            if self.state.phase == Phase::Ready {
+                steps.push(LinkStep::Asking(self.asking()));
+            }
         }
         steps
     }
 
     /// How to read an update. While an old conversation is opened and until it was given a prompt, everything
     /// that is conversation and not a setting is a replay (H10), also from agents that should not replay.
-    fn kind_of(&self, variant: &str) -> EventKind {
+    pub(super) fn kind_of(&self, variant: &str) -> EventKind {
         let setting = matches!(
             variant,
             "available_commands_update"
@@ -60,8 +87,8 @@ impl DirectLink {
             return EventKind::Replay;
         }
         match variant {
-            "agent_message_chunk" => EventKind::AgentMessage,
-            "agent_thought_chunk" => EventKind::AgentThought,
+            MESSAGE => EventKind::AgentMessage,
+            THOUGHT => EventKind::AgentThought,
             "tool_call" => EventKind::ToolCall,
             "tool_call_update" => EventKind::ToolCallUpdate,
             "plan" => EventKind::Plan,

@@ -1,5 +1,6 @@
 //! Rows to test with.
 
+use crate::core::agent_settings::AgentSettings;
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::link::{Ask, Meaning, Wanted};
@@ -58,6 +59,11 @@ pub(super) fn session(name: &str) -> SessionRow {
             model: Some("big".into()),
             timeout_s: Some(60),
             config: vec![("effort".into(), "low".into())],
+            grants: crate::core::host::Grants::default(),
+            agent: AgentSettings::new(),
+            mcp_servers: vec![crate::config::McpServer { name: "files".into(), ..Default::default() }],
+            additional_directories: vec!["/more".into()],
+            asking: None,
         },
         last_session_seq: 0,
         created_at_ms: 10,

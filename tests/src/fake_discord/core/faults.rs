@@ -125,6 +125,8 @@ pub struct Faults {
     pub away: bool,
     /// So many IDENTIFYs and RESUMEs are answered with "invalid session".
     pub invalid_sessions: u64,
+    /// So many IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
+    pub unanswered: u64,
     /// Where chance comes from.
     pub dice: Seed,
 }
@@ -139,6 +141,7 @@ impl Faults {
             acks_withheld: false,
             away: false,
             invalid_sessions: 0,
+            unanswered: 0,
             dice: Seed::from_number(seed),
         }
     }
@@ -170,6 +173,13 @@ impl Faults {
     pub fn take_invalid_session(&mut self) -> bool {
         let strikes = self.invalid_sessions > 0;
         self.invalid_sessions = self.invalid_sessions.saturating_sub(1);
+        strikes
+    }
+
+    /// Whether this IDENTIFY or RESUME gets no answer.
+    pub fn take_unanswered(&mut self) -> bool {
+        let strikes = self.unanswered > 0;
+        self.unanswered = self.unanswered.saturating_sub(1);
         strikes
     }
 }

@@ -1,7 +1,7 @@
 //! What goes wrong between the cases: a gateway that dies between a commit and its acts, news that never comes,
 //! agents that end at the worst moment.
 
-use super::cases::{ask, code, lease, prompt, ready, run_state};
+use super::cases::{approving, ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
@@ -134,7 +134,7 @@ fn an_end_whose_last_words_are_gone_is_an_end_all_the_same() {
 
 #[test]
 fn two_terminals_asked_for_in_one_breath_are_two() {
-    let mut world = ready();
+    let mut world = approving();
     prompt(&mut world, "Thello").unwrap();
     world.say("Cone\nCtwo\nCthree\n");
     let create = |row: &&AgentRequestRow| matches!(row.ask.what, Wanted::TerminalCreate { .. });
@@ -316,7 +316,7 @@ fn an_agent_that_closed_its_standard_input_is_ended() {
 
 #[test]
 fn an_answer_that_is_too_large_becomes_an_error() {
-    let mut world = ready();
+    let mut world = approving();
     prompt(&mut world, "Wtext").unwrap();
     let (at, _) = world.performed[0];
     world.input(Input::RequestDone { at, outcome: Ok("x".repeat(33 * 1024 * 1024)) });
@@ -342,6 +342,7 @@ fn an_option_that_is_set_while_the_agent_starts_reaches_it() {
     let mut world = World::new(1, 1000);
     world.deaf = true;
     world.boot(None);
-    world.command(Command::Set(crate::core::options::Setting::Mode("ask".to_owned()))).unwrap();
+    world.push(Command::Set(crate::core::options::Setting::Mode("ask".to_owned())));
+    assert!(world.settle());
     assert!(world.stdin().iter().any(|text| text.starts_with("set ")), "{:?}", world.stdin());
 }

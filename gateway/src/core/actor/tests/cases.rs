@@ -19,6 +19,15 @@ pub(super) fn ready() -> World {
     world
 }
 
+/// The same in a mode that asks nobody.
+pub(super) fn approving() -> World {
+    let mut world = ready();
+    world.rows.session.options.permission = crate::core::rows::PermissionMode::ApproveAll;
+    world.boot(None);
+    assert!(world.settle());
+    world
+}
+
 pub(super) fn prompt(world: &mut World, text: &str) -> Result<RunId, Failure> {
     ask(world, prompt_request(text)).map(|accepted| accepted.run_id)
 }
@@ -249,7 +258,7 @@ fn nobody_to_ask_fails_the_run_when_the_session_says_so() {
 
 #[test]
 fn a_request_of_the_agent_is_performed_answered_once_and_again_after_a_restart() {
-    let mut world = ready();
+    let mut world = approving();
     prompt(&mut world, "Wtext").unwrap();
     let (at, again) = world.performed[0];
     assert!(!again);

@@ -1,6 +1,7 @@
 //! The backend of the actor's tests.
 
 use super::*;
+use crate::core::agent_settings::{AgentSettings, Choices, Report};
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::{
     Answer, Ask, EnsureSession, Goodbye, Link, LinkStep, Meaning, PermissionOption, SetOption, Submit, Wanted,
@@ -14,6 +15,8 @@ pub(super) struct LetterLink {
     running: Option<RunId>,
     pub(super) asked: Vec<u64>,
     goodbye: Option<Goodbye>,
+    /// Changes of options without an answer.
+    sets: Vec<SetOption>,
     /// What every process was opened with.
     #[serde(skip)]
     pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
@@ -62,8 +65,21 @@ impl Link for LetterLink {
                 steps
             }
             ("F", _) => vec![LinkStep::Farewell],
-            ("P", _) => {
+            ("S", answer) => vec![LinkStep::OptionAnswered {
+                option: self.sets.remove(0),
+                is_own: true,
+                is_taken: answer == "yes",
+                text: format!("the agent says {answer}"),
+            }],
+            ("M", mode) => vec![LinkStep::Reported(Report::All(AgentSettings {
+                modes: Some(Choices { current: None, values: vec![mode.to_owned()] }),
+                ..AgentSettings::new()
+            }))],
+            ("K", word) => vec![LinkStep::Asking(serde_json::from_value(word.into()).unwrap())],
+            ("P", call) => {
                 self.asked.push(at);
+                let given: serde_json::Value = serde_json::from_str(call).unwrap_or_default();
+                let tool_kind = given["kind"].as_str().unwrap_or("edit").to_owned();
                 let option = |id: &str, kind: &str| PermissionOption {
                     id: id.to_owned(),
                     name: id.to_owned(),
@@ -73,20 +89,41 @@ impl Link for LetterLink {
                     at,
                     run_id,
                     method: "session/request_permission".to_owned(),
-                    params: "{}".to_owned(),
+                    params: if call.is_empty() {
+                        "{}".to_owned()
+                    } else {
+                        format!("{{\"toolCall\":{call}}}")
+                    },
                     what: Wanted::Permission {
                         title: "edit".to_owned(),
-                        tool_kind: Some("edit".to_owned()),
-                        options: vec![option("yes", "allow_once"), option("no", "reject_once")],
+                        tool_kind: Some(tool_kind),
+                        options: vec![
+                            option("yes", "allow_once"),
+                            option("ever", "allow_always"),
+                            option("no", "reject_once"),
+                        ],
                     },
                 })]
             }
-            ("W", content) => vec![LinkStep::Ask(Ask {
+            ("W", text) => {
+                let (path, content) = match text.split_once(' ') {
+                    Some((path, content)) if path.starts_with('/') => (path, content),
+                    _ => ("/w/f", text),
+                };
+                vec![LinkStep::Ask(Ask {
+                    at,
+                    run_id,
+                    method: "fs/write_text_file".to_owned(),
+                    params: "{}".to_owned(),
+                    what: Wanted::FsWrite { path: path.to_owned(), content: content.to_owned() },
+                })]
+            }
+            ("G", path) => vec![LinkStep::Ask(Ask {
                 at,
                 run_id,
-                method: "fs/write_text_file".to_owned(),
+                method: "fs/read_text_file".to_owned(),
                 params: "{}".to_owned(),
-                what: Wanted::FsWrite { path: "/w/f".to_owned(), content: content.to_owned() },
+                what: Wanted::FsRead { path: path.to_owned(), line: None, limit: None },
             })],
             ("?", _) => vec![send("no".to_owned(), Meaning::Answer { at })],
             ("C", command) => vec![LinkStep::Ask(Ask {
@@ -113,6 +150,7 @@ impl Link for LetterLink {
         vec![send("cancel".to_owned(), Meaning::Cancel { run_id })]
     }
     fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+        self.sets.push(option.clone());
         vec![send(format!("set {option:?}"), Meaning::Control)]
     }
     fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {

@@ -511,28 +511,18 @@ fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
 }
 
 #[test]
-fn the_last_words_of_an_agent_that_died_before_the_attach_are_waited_for() {
+fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
     world.silent_exit = true;
     world.exit(id, ExitStatus::Exited(3));
-    world.silent_exit = false;
     world.boot(None);
     assert!(world.settle());
     let failure = error_of(&world, run);
-    assert!(failure.message.contains("last words"), "{}", failure.message);
-    // They are waited for, not for ever.
-    let mut world = ready();
-    let run = prompt(&mut world, "Thello").unwrap();
-    let id = lease(&world);
-    world.silent_exit = true;
-    world.exit(id, ExitStatus::Exited(3));
-    world.boot(None);
-    assert!(world.settle());
-    assert_eq!(run_state(&world, run), RunState::Running);
-    wait(&mut world);
-    assert_eq!(run_state(&world, run), RunState::Failed);
+    assert!(failure.message.contains("exit code 3"), "{}", failure.message);
+    let key = &world.rows.session.session_key;
+    assert!(failure.message.contains(&format!("`acp-gateway logs {key}`")), "{}", failure.message);
 }
 
 #[test]

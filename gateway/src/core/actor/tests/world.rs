@@ -53,13 +53,19 @@ pub(super) struct World {
     pub(super) now_ms: u64,
     pub(super) replies: Vec<(Ticket, Result<Answered, Failure>)>,
     pub(super) performed: Vec<(u64, bool)>,
+    /// Content of files, by canonical path.
+    pub(super) disk: BTreeMap<String, String>,
+    /// Canonical paths of those that lead over a link.
+    pub(super) links: BTreeMap<String, String>,
+    /// Whether inspections are lost, as when the gateway is killed before their end.
+    pub(super) inspects_never: bool,
     inputs: VecDeque<Input>,
     /// Prompts whose acceptance was not confirmed yet: a client sends them again.
     unconfirmed: Vec<(Ticket, RunId, String)>,
     chunks: usize,
     cut: usize,
     fuse: Option<usize>,
-    next_ticket: Ticket,
+    pub(super) next_ticket: Ticket,
     /// The agent takes input and does nothing with it.
     pub(super) deaf: bool,
     /// Input is not taken: its answers do not come.
@@ -114,13 +120,13 @@ pub(super) fn profile() -> Profile {
         env: Vec::new(),
         graces: Graces::default(),
         init_ms: 5_000,
-        mode: None,
-        options: Vec::new(),
-        offer_fs: true,
+        asks: true,
+        client_fs: crate::config::ClientFs::Both,
         offer_terminal: true,
         permission: PermissionMode::Ask,
         non_interactive: NonInteractive::Deny,
         refused: None,
+        ..Profile::of_running(None, Failure::of(Code::AgentNotAllowed))
     }
 }
 
@@ -268,6 +274,9 @@ impl World {
             now_ms: 1_000,
             replies: Vec::new(),
             performed: Vec::new(),
+            disk: BTreeMap::new(),
+            links: BTreeMap::new(),
+            inspects_never: false,
             inputs: VecDeque::new(),
             unconfirmed: Vec::new(),
             chunks,
@@ -424,7 +433,12 @@ impl World {
                     self.exit(lease_id, ExitStatus::Exited(0));
                 }
             }
-            Act::Release { .. } | Act::Note(_) | Act::Forget { .. } => {}
+            Act::Release { .. } | Act::Note(_) | Act::LineFault(_) | Act::Forget { .. } => {}
+            Act::Inspect { .. } if self.inspects_never => {}
+            Act::Inspect { row } => {
+                let found = self.inspect(&row);
+                self.inputs.push_back(Input::Inspected { at: row.ask.at, found });
+            }
             Act::Perform { row, again } => self.performed.push((row.ask.at, again)),
             Act::Reply { ticket, result } => {
                 self.unconfirmed.retain(|(of, _, _)| *of != ticket);
@@ -485,7 +499,7 @@ impl World {
         } else {
             assert_eq!(seq, process.stdin.len() as u64 + 1, "no gap");
             match text.trim_end().split_once(' ').unwrap_or((text.trim_end(), "")) {
-                _ if self.deaf => {}
+                _ if self.deaf || text.contains("mute") => {}
                 ("init", _) => process.stdout.extend(b"Rsession-1\n"),
                 ("prompt", prompt) if prompt.starts_with("prompt") => {
                     for n in 0..chunks {
@@ -496,6 +510,8 @@ impl World {
                 ("prompt", script) => process.stdout.extend(script.replace(';', "\n").bytes().chain(*b"\n")),
                 ("ping", _) => process.stdout.extend(b"A\n"),
                 ("discard", _) => process.stdout.extend(b"F\n"),
+                ("set", option) if option.contains("bad") => process.stdout.extend(b"Sno\n"),
+                ("set", _) => process.stdout.extend(b"Syes\n"),
                 ("cancel", _) => process.stdout.extend(b"Dcancelled\n"),
                 _ => {}
             }
@@ -528,13 +544,7 @@ impl World {
         }
         let process = &self.processes[&lease_id];
         let (end_offset, stdin_written) = (process.stdout.len() as u64, process.stdin.len() as u64);
-        let stderr_tail = "last words".to_owned();
-        self.inputs.push_back(Input::News(LeaseNews::Exited {
-            status,
-            end_offset,
-            stdin_written,
-            stderr_tail,
-        }));
+        self.inputs.push_back(Input::News(LeaseNews::Exited { status, end_offset, stdin_written }));
     }
 
     pub(super) fn check(&self, prompts: usize, chunks: usize) {
@@ -579,6 +589,7 @@ pub(super) fn prompt_request(text: &str) -> PromptRequest {
         interactive: true,
         files: Vec::new(),
         requester_message_id: None,
+        asked_in: None,
         new_conversation: false,
     }
 }

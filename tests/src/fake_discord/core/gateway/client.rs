@@ -103,6 +103,9 @@ impl Machine {
         }
         let shard = shard_of(data)?;
         self.count_identify(now, &bot)?;
+        if self.faults.take_unanswered() {
+            return Ok(());
+        }
         if self.faults.take_invalid_session() || self.identified_too_soon(now, &bot) {
             self.gateway.send(id, &json!({"op": 9, "d": false, "s": null, "t": null}));
             return Ok(());
@@ -189,6 +192,9 @@ impl Machine {
         let token = token.strip_prefix("Bot ").unwrap_or(token);
         let bot = self.world.bot_with_token(token).ok_or(AUTHENTICATION_FAILED)?.user_id;
         self.tally.resumes += 1;
+        if self.faults.take_unanswered() {
+            return Ok(());
+        }
         let refused = self.faults.take_invalid_session();
         let found = self.gateway.sessions.get_mut(session_id);
         let Some(session) = found.filter(|session| session.bot_id == bot && !refused) else {

@@ -73,6 +73,10 @@ impl Machine {
                 self.faults.invalid_sessions = count;
                 Ok(Value::Null)
             }
+            Order::Unanswered { count } => {
+                self.faults.unanswered = count;
+                Ok(Value::Null)
+            }
             Order::Sockets { bot, act } => Ok(json!(self.act_on_sockets(bot, act))),
             Order::ForgetSessions { bot } => {
                 self.gateway.forget_sessions(bot);

@@ -309,6 +309,11 @@ pub enum Order {
         /// So many.
         count: u64,
     },
+    /// The next IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
+    Unanswered {
+        /// How many.
+        count: u64,
+    },
     /// Does something to connections, of one bot or all.
     Sockets {
         /// Whose.

@@ -28,14 +28,16 @@ impl Place {
         self.root.join(below).to_str().unwrap().to_owned()
     }
 
-    fn read(&self, below: &str) -> Result<String, i64> {
-        let result = self.roots.read(&self.path(below), None, None).map_err(|error| error.code)?;
-        let result: serde_json::Value = serde_json::from_str(&result).unwrap();
-        Ok(result["content"].as_str().unwrap().to_owned())
+    fn read(&self, below: &str) -> Result<String, FilesError> {
+        self.roots.read(&self.path(below), (None, None), u64::MAX)
     }
 
-    fn write(&self, below: &str, content: &str) -> Result<String, i64> {
-        self.roots.write(&self.path(below), content).map_err(|error| error.code)
+    fn write(&self, below: &str, content: &str) -> Result<(), FilesError> {
+        self.roots.write(&self.path(below), content.as_bytes())
+    }
+
+    fn inspect(&self, below: &str) -> Result<Inspection, FilesError> {
+        self.roots.inspect(&self.path(below), 5)
     }
 
     fn names(&self) -> Vec<String> {
@@ -51,12 +53,12 @@ impl Place {
 #[test]
 fn what_is_written_is_read() {
     let place = Place::new();
-    assert_eq!(place.write("a.txt", "\u{e9}\n"), Ok("{}".to_owned()));
+    assert_eq!(place.write("a.txt", "\u{e9}\n"), Ok(()));
     assert_eq!(place.read("a.txt"), Ok("\u{e9}\n".to_owned()));
-    assert_eq!(place.write("new/deep/er/b.txt", "b"), Ok("{}".to_owned()));
+    assert_eq!(place.write("new/deep/er/b.txt", "b"), Ok(()));
     assert_eq!(place.read("new/deep/er/b.txt"), Ok("b".to_owned()));
     assert_eq!(place.read("new/../a.txt"), Ok("\u{e9}\n".to_owned()), "inside is inside");
-    assert_eq!(place.read("none.txt"), Err(NOT_FOUND));
+    assert_eq!(place.read("none.txt"), Err(FilesError::NotFound));
     assert_eq!(place.names(), ["a.txt", "new"], "no temporary file is left");
 }
 
@@ -90,9 +92,9 @@ fn the_mode_of_a_file_stays_and_read_only_is_respected() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o440)).unwrap();
     let written = place.write("run.sh", "newer");
     if rustix::process::geteuid().is_root() {
-        assert_eq!(written, Ok("{}".to_owned()), "nothing is read-only to root");
+        assert_eq!(written, Ok(()), "nothing is read-only to root");
     } else {
-        assert_eq!(written, Err(INTERNAL_ERROR));
+        assert_eq!(written, Err(FilesError::Denied));
         assert_eq!(place.read("run.sh"), Ok("new".to_owned()));
     }
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o440);
@@ -129,7 +131,9 @@ fn nothing_leads_outside() {
     for name in names {
         assert!(place.read(name).is_err(), "{name}");
         assert!(place.write(name, "x").is_err(), "{name}");
-        assert!(!place.roots.is_written(&place.path(name), &content_hash("secret")), "{name}");
+        let seen = place.inspect(name).unwrap_or_default();
+        assert_eq!((seen.sha256, seen.text), (None, None), "{name}");
+        assert!(!seen.exists || name == "..", "{name}");
     }
     for path in [
         secret.to_str().unwrap(),
@@ -141,13 +145,13 @@ fn nothing_leads_outside() {
         "/proc/self/environ",
         "/a\0b",
     ] {
-        assert!(place.roots.read(path, None, None).is_err(), "{path}");
-        assert!(place.roots.write(path, "x").is_err(), "{path}");
+        assert!(place.roots.read(path, (None, None), 9).is_err(), "{path}");
+        assert!(place.roots.write(path, b"x").is_err(), "{path}");
         assert!(place.roots.directory(path).is_err(), "{path}");
     }
     // A sibling whose name begins like the root's.
     let sibling = format!("{}2/x", root.display());
-    assert_eq!(place.roots.write(&sibling, "x").unwrap_err().code, INVALID_PARAMS);
+    assert_eq!(place.roots.write(&sibling, b"x"), Err(FilesError::Outside));
     assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
     assert_eq!(std::fs::read_dir(outside).unwrap().count(), 1);
 }
@@ -175,9 +179,9 @@ fn a_root_has_two_names_and_the_innermost_root_counts() {
     symlink(&place.root, &named).unwrap();
     std::fs::create_dir(place.root.join("inner")).unwrap();
     let roots = Roots::open(&[named.clone(), place.root.join("inner")]).unwrap();
-    roots.write(named.join("x").to_str().unwrap(), "x").unwrap();
-    roots.write(&place.path("y"), "y").unwrap();
-    roots.write(&place.path("inner/z"), "z").unwrap();
+    roots.write(named.join("x").to_str().unwrap(), b"x").unwrap();
+    roots.write(&place.path("y"), b"y").unwrap();
+    roots.write(&place.path("inner/z"), b"z").unwrap();
     assert_eq!(place.names(), ["inner", "x", "y"]);
     assert_eq!(roots.directory(named.to_str().unwrap()).unwrap(), place.root.to_str().unwrap());
     for bad in [PathBuf::from("relative"), place.root.join("x"), place.root.join("none")] {
@@ -199,31 +203,55 @@ fn only_regular_text_files_of_a_sane_size() {
     .unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(place.root.join("socket")).unwrap();
     for name in ["dir", "fifo", "socket", ".", "dir/"] {
-        assert_eq!(place.read(name), Err(INVALID_PARAMS), "{name}");
-        assert_eq!(place.write(name, "x"), Err(INVALID_PARAMS), "{name}");
+        assert_eq!(place.read(name), Err(FilesError::NotRegular), "{name}");
+        assert_eq!(place.write(name, "x"), Err(FilesError::NotRegular), "{name}");
+        let seen = place.inspect(name).unwrap();
+        assert_eq!((seen.exists, seen.is_regular, seen.sha256), (true, false, None), "{name}");
     }
-    assert_eq!(place.read("fifo/x"), Err(NOT_FOUND));
+    assert_eq!(place.read("fifo/x"), Err(FilesError::NotFound));
     std::fs::write(place.root.join("latin1"), b"\xe9").unwrap();
-    assert_eq!(place.read("latin1"), Err(INVALID_PARAMS));
+    assert_eq!(place.read("latin1"), Err(FilesError::NotUtf8));
+    assert_eq!(place.inspect("latin1").unwrap().text, None);
     let huge = File::create(place.root.join("huge")).unwrap();
     huge.set_len(READ_BYTES_MAX).unwrap();
     assert_eq!(place.read("huge").unwrap().len() as u64, READ_BYTES_MAX);
     huge.set_len(READ_BYTES_MAX + 1).unwrap();
-    assert_eq!(place.read("huge"), Err(INVALID_PARAMS));
-    assert_eq!(place.write("x", &"x".repeat(WRITE_BYTES_MAX + 1)), Err(INVALID_PARAMS));
-    let error = place.roots.read(&place.path("huge"), None, None).unwrap_err();
-    assert!(error.message.ends_with("huge: larger than 10485760 bytes"), "{}", error.message);
+    assert_eq!(place.read("huge"), Err(FilesError::TooLarge { bytes_max: READ_BYTES_MAX }));
+    assert_eq!(
+        place.roots.read(&place.path("huge"), (None, None), 7),
+        Err(FilesError::TooLarge { bytes_max: 7 })
+    );
+    let (most, over) = (place.roots.write(&place.path("x"), b"x"), vec![b'x'; 32 * 1024 * 1024 + 1]);
+    assert_eq!(most, Ok(()));
+    assert!(matches!(place.roots.write(&place.path("x"), &over), Err(FilesError::TooLarge { .. })));
+    huge.set_len(WRITE_BYTES_MAX + 1).unwrap();
+    assert_eq!(place.inspect("huge").unwrap().sha256, None);
 }
 
 #[test]
-fn a_write_that_was_begun_is_recognised_by_its_content() {
+fn inspection_tells_path_hash_and_short_text() {
     let place = Place::new();
-    let path = place.path("a");
-    assert!(!place.roots.is_written(&path, &content_hash("x")));
+    let hash = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
     place.write("a", "x").unwrap();
-    assert!(place.roots.is_written(&path, &content_hash("x")));
-    assert!(!place.roots.is_written(&path, &content_hash("y")));
-    assert_eq!(content_hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    symlink("a", place.root.join("link")).unwrap();
+    for name in ["a", "./a", "link"] {
+        let want = Inspection {
+            canonical: Some(place.path("a")),
+            exists: true,
+            is_regular: true,
+            size: 1,
+            sha256: Some(hash.to_owned()),
+            text: Some("x".to_owned()),
+        };
+        assert_eq!(place.inspect(name), Ok(want), "{name}");
+    }
+    place.write("long", "longer").unwrap();
+    let long = place.inspect("long").unwrap();
+    assert_eq!((long.size, long.text), (6, None));
+    for name in ["none", "none/deep"] {
+        let canonical = Some(place.path(name));
+        assert_eq!(place.inspect(name), Ok(Inspection { canonical, ..Inspection::default() }), "{name}");
+    }
 }
 
 /// Swaps `dir` between the directory and a link to the one outside, until told to stop. One call each time, so
@@ -268,7 +296,7 @@ fn a_link_swapped_between_check_and_open_stays_inside() {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
             for attempt in 0.. {
                 let got = if attempt % 10 == 0 {
-                    place.write(target, "inside").map(|_| writes += 1)
+                    place.write(target, "inside").map(|()| writes += 1)
                 } else {
                     place.read(target).map(|text| {
                         // A failed assertion in here would leave the other thread running.

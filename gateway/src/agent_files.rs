@@ -1,0 +1,218 @@
+//! `fs/*` of an agent, as requests to the supervisor: the gateway itself opens no file of a project.
+//!
+//! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is asked for
+//! once (H3): when its answer is lost, the file is inspected and never written again.
+
+use crate::agent_terminal::{Supervise, TerminalError};
+use crate::core::host::{self, Content};
+use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
+use crate::core::link::RpcError;
+use crate::supervisor::CallError;
+use acp_shared::files::{
+    FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection, READ_BYTES_MAX,
+};
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{RefusalCode, Reply, Request};
+use sha2::{Digest, Sha256};
+
+/// Largest file whose text a question about a write is made from, in bytes.
+const EXCERPT_BYTES_MAX: u64 = 256 * 1024;
+/// Characters of a path that an error message shows.
+const PATH_SHOWN_MAX: usize = 500;
+/// Answer for a write that may have been begun and is not found in the file.
+const UNKNOWN_WRITE: &str = "it is not known whether this was written; look at the file before writing again";
+
+/// Session whose files are meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Project<'a> {
+    /// The agent's lease.
+    pub(crate) lease_id: LeaseId,
+    /// Directories of the session, the working directory first.
+    pub(crate) roots: &'a [String],
+}
+
+/// `fs/read_text_file`: the result, JSON text.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn read(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    path: &str,
+    (line, limit): (Option<u64>, Option<u64>),
+) -> Result<String, TerminalError> {
+    let op = FilesOp::Read { path: path.to_owned(), line, limit, bytes_max: READ_BYTES_MAX };
+    match ask(supervisor, project, op).await? {
+        Ok(FilesReply::Text(content)) => Ok(serde_json::json!({ "content": content }).to_string()),
+        Ok(_) => Err(unexpected()),
+        Err(error) => Err(failed(&error, path)),
+    }
+}
+
+/// `fs/write_text_file`: the result, JSON text. `is_uncertain` says whether an earlier attempt may have been begun,
+/// and is kept up to date for the next one.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn write(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    (path, content): (&str, &str),
+    is_uncertain: &mut bool,
+) -> Result<String, TerminalError> {
+    if !*is_uncertain {
+        // A write that was not sent is certain not to be done.
+        if !supervisor.is_connected() {
+            return Err(TerminalError::Unavailable);
+        }
+        let op = FilesOp::Write { path: path.to_owned(), content: content.as_bytes().to_vec() };
+        match call(supervisor, project, op).await {
+            Ok(Ok(FilesReply::Written)) => return Ok("{}".to_owned()),
+            Ok(Ok(_)) => return Err(unexpected()),
+            Ok(Err(error)) if !error.is_uncertain() => return Err(failed(&error, path)),
+            Ok(Err(_)) => *is_uncertain = true,
+            Err(CallError::Disconnected) => {
+                *is_uncertain = true;
+                return Err(TerminalError::Unavailable);
+            }
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    match inspect(supervisor, project, path, 0).await {
+        Ok(Inspection { sha256: found_hash, .. }) if found_hash == Some(sha256(content)) => {
+            Ok("{}".to_owned())
+        }
+        Err(TerminalError::Unavailable) => Err(TerminalError::Unavailable),
+        Ok(_) | Err(TerminalError::Rpc(_)) => Err(error(INTERNAL_ERROR, UNKNOWN_WRITE)),
+    }
+}
+
+/// State of a file; its text if it has at most `text_bytes_max` bytes.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn inspect(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    path: &str,
+    text_bytes_max: u64,
+) -> Result<Inspection, TerminalError> {
+    match ask(supervisor, project, FilesOp::Inspect { path: path.to_owned(), text_bytes_max }).await? {
+        Ok(FilesReply::Inspected(inspection)) => Ok(inspection),
+        Ok(_) => Err(unexpected()),
+        Err(error) => Err(failed(&error, path)),
+    }
+}
+
+/// Inspects the target of a write: canonical path, equality with the new content, and the text for a question.
+///
+/// # Errors
+/// [`TerminalError`], as for the write.
+pub(crate) async fn inspect_target(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    path: &str,
+    content: &str,
+) -> Result<host::Inspection, TerminalError> {
+    let found = inspect(supervisor, project, path, EXCERPT_BYTES_MAX).await?;
+    if path.ends_with('/') || (found.exists && !found.is_regular) {
+        return Err(failed(&FilesError::NotRegular, path));
+    }
+    let real = found.canonical.ok_or_else(|| failed(&FilesError::BadPath, path))?;
+    let is_same = found.sha256 == Some(sha256(content));
+    let old = match found.text {
+        _ if !found.exists => Content::Absent,
+        Some(text) => Content::Text(text),
+        None => Content::Opaque(found.size),
+    };
+    Ok(host::Inspection { path: real, is_same, old })
+}
+
+fn sha256(content: &str) -> String {
+    format!("{:x}", Sha256::digest(content.as_bytes()))
+}
+
+/// Canonical paths of a directory beneath the session's root, and of the root.
+///
+/// # Errors
+/// [`TerminalError`].
+pub(crate) async fn directory(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    path: &str,
+) -> Result<(String, Vec<String>), TerminalError> {
+    match ask(supervisor, project, FilesOp::Directory { path: path.to_owned() }).await? {
+        Ok(FilesReply::Directory { path, roots }) => Ok((path, roots)),
+        Ok(_) => Err(unexpected()),
+        Err(error) => Err(failed(&error, path)),
+    }
+}
+
+async fn ask(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    op: FilesOp,
+) -> Result<Result<FilesReply, FilesError>, TerminalError> {
+    call(supervisor, project, op).await.map_err(refused)
+}
+
+async fn call(
+    supervisor: &impl Supervise,
+    project: Project<'_>,
+    op: FilesOp,
+) -> Result<Result<FilesReply, FilesError>, CallError> {
+    let scope = FilesScope::Lease(project.lease_id);
+    let request = FilesRequest { scope, roots: project.roots.to_vec(), op };
+    match supervisor.call(Request::Files(request)).await? {
+        Reply::Files(result) => Ok(result),
+        _ => Ok(Err(FilesError::Io { message: "the supervisor gave another answer".to_owned() })),
+    }
+}
+
+/// A refusal that time changes is worth another attempt: nothing was begun.
+fn refused(refusal: CallError) -> TerminalError {
+    match refusal {
+        CallError::Refused(refusal)
+            if matches!(refusal.code, RefusalCode::Busy | RefusalCode::ShuttingDown) =>
+        {
+            TerminalError::Unavailable
+        }
+        CallError::Refused(refusal) if refusal.code == RefusalCode::LeaseEnded => {
+            error(INTERNAL_ERROR, "the agent has ended")
+        }
+        CallError::Refused(refusal) => error(INTERNAL_ERROR, &refusal.message),
+        CallError::Disconnected => TerminalError::Unavailable,
+    }
+}
+
+/// JSON-RPC error for the agent.
+fn failed(failure: &FilesError, path: &str) -> TerminalError {
+    let code = match failure {
+        FilesError::NotFound => NOT_FOUND,
+        FilesError::BadPath
+        | FilesError::Outside
+        | FilesError::NotRegular
+        | FilesError::TooLarge { .. }
+        | FilesError::NotUtf8 => INVALID_PARAMS,
+        FilesError::Denied
+        | FilesError::Unsupported
+        | FilesError::Io { .. }
+        | FilesError::NoHelper { .. }
+        | FilesError::TimedOut { .. }
+        | FilesError::Interrupted => INTERNAL_ERROR,
+    };
+    let path: String = path.chars().take(PATH_SHOWN_MAX).collect();
+    error(code, &format!("{path}: {failure}"))
+}
+
+fn error(code: i64, message: &str) -> TerminalError {
+    TerminalError::Rpc(RpcError { code, message: message.to_owned() })
+}
+
+fn unexpected() -> TerminalError {
+    error(INTERNAL_ERROR, "the supervisor gave another answer than was asked for")
+}
+
+#[cfg(test)]
+#[path = "agent_files_tests.rs"]
+pub(crate) mod tests;

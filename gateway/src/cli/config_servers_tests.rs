@@ -1,0 +1,30 @@
+//! Rows of the table for the keys of MCP servers.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::{Row, Seen, agents, mine};
+use crate::config::load::Loaded;
+use crate::core::mcp;
+use serde_json::json;
+
+/// MCP servers that the agent is given.
+fn servers(loaded: &Loaded) -> String {
+    let profile = agents(loaded).profile(&mine()).unwrap();
+    json!(profile.mcp_servers.iter().map(mcp::param).collect::<Vec<_>>()).to_string()
+}
+
+pub(super) const ROWS: &[Row] = &[
+    ("agents.*.mcp_servers.*.name", "\"other\"", Seen(servers)),
+    ("agents.*.mcp_servers.*.type", "\"sse\"", Seen(servers)),
+    ("agents.*.mcp_servers.*.command", "\"other\"", Seen(servers)),
+    ("agents.*.mcp_servers.*.args", "[\"-v\"]", Seen(servers)),
+    ("agents.*.mcp_servers.*.env", "{ K = \"v\" }", Seen(servers)),
+    ("agents.*.mcp_servers.*.url", "\"http://other\"", Seen(servers)),
+    ("agents.*.mcp_servers.*.headers", "{ K = \"v\" }", Seen(servers)),
+    ("mcp_servers.*.name", "\"other\"", Seen(servers)),
+    ("mcp_servers.*.type", "\"sse\"", Seen(servers)),
+    ("mcp_servers.*.command", "\"other\"", Seen(servers)),
+    ("mcp_servers.*.args", "[\"-v\"]", Seen(servers)),
+    ("mcp_servers.*.env", "{ K = \"v\" }", Seen(servers)),
+    ("mcp_servers.*.url", "\"http://other\"", Seen(servers)),
+    ("mcp_servers.*.headers", "{ K = \"v\" }", Seen(servers)),
+];

@@ -1,0 +1,137 @@
+//! `logs`: standard error of the agents of a session.
+
+use crate::api::LogPage;
+use crate::cli::Global;
+use crate::cli::output::{Out, Outcome};
+use crate::client::{Client, encode};
+use crate::error::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+use clap::Args;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Pause between two looks while following.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Maximum wait for a gateway or supervisor that is being restarted, while following.
+const RETURN: Duration = Duration::from_secs(60);
+
+const EXAMPLES: &str = "\
+Examples:
+  acp-gateway logs KEY                    the last 100 lines
+  acp-gateway logs KEY -f                 follow it; Ctrl-C ends that
+  acp-gateway logs KEY --lines 5 --json   one JSON object for each line
+
+Lines of the agent begin with `|`, notes of the supervisor (starts, ends) with `*`. Values of the agent's environment
+variables are replaced by [redacted:NAME]. The log is kept as long as the supervisor remembers a lease of the session
+(retention_ms); its size is bounded (stderr_bytes_max).";
+
+/// `logs`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LogsArgs {
+    /// The session
+    session: SessionKey,
+    /// Go on with what comes, until Ctrl-C
+    #[arg(short, long)]
+    follow: bool,
+    /// Begin with so many of the last lines
+    #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
+    lines: u32,
+}
+
+/// A line of a log for programs.
+#[derive(Debug, Serialize)]
+struct LogLine<'a> {
+    /// Time of writing, in UTC.
+    at: &'a str,
+    /// `agent` or `supervisor`.
+    from: &'static str,
+    text: &'a str,
+}
+
+/// `logs`
+pub(crate) async fn run(global: &Global, args: LogsArgs, out: &mut Out) -> Outcome {
+    let client = global.client()?;
+    let path = format!("/v1/sessions/{}/log", encode(args.session.as_str()));
+    let page: LogPage = client.get(&format!("{path}?lines={}", args.lines)).await?;
+    if page.next_offset == 0 && !args.follow {
+        return out.note("The log is empty: no agent of this session was started, or its log was removed.");
+    }
+    print(&page, out)?;
+    if !args.follow {
+        return Ok(());
+    }
+    tokio::select! {
+        followed = follow(&client, &path, page.next_offset, out) => followed,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted.map_err(|error| super::inside("cannot wait for Ctrl-C", &error).into())
+        }
+    }
+}
+
+async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> Outcome {
+    let (mut offset, mut heard) = (from, Instant::now());
+    loop {
+        match client.get::<LogPage>(&format!("{path}?offset={offset}")).await {
+            Ok(page) => {
+                print(&page, out)?;
+                (offset, heard) = (page.next_offset, Instant::now());
+                if page.more {
+                    continue;
+                }
+            }
+            Err(failure) if is_away(&failure) && heard.elapsed() < RETURN => {}
+            Err(failure) => return Err(failure.into()),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// True for failures of a gateway or supervisor that is being restarted.
+const fn is_away(failure: &Failure) -> bool {
+    matches!(failure.code, Code::GatewayUnavailable | Code::BackendUnavailable)
+}
+
+fn print(page: &LogPage, out: &mut Out) -> Outcome {
+    for line in page.text.lines() {
+        if out.json {
+            out.json(&parse(line))?;
+        } else {
+            out.line(line)?;
+        }
+    }
+    out.flush()
+}
+
+/// Splits a line into its columns. A line of another form, which no supervisor writes, is all text.
+fn parse(line: &str) -> LogLine<'_> {
+    let parts = line.split_once(' ').map(|(at, rest)| (at, rest.split_once(' ').unwrap_or((rest, ""))));
+    match parts {
+        Some((at, ("|", text))) => LogLine { at, from: "agent", text },
+        Some((at, ("*", text))) => LogLine { at, from: "supervisor", text },
+        Some(_) | None => LogLine { at: "", from: "agent", text: line },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_split_into_columns() {
+        for (line, want) in [
+            ("2026-01-01T00:00:00.000Z | a  b", ("2026-01-01T00:00:00.000Z", "agent", "a  b")),
+            (
+                "2026-01-01T00:00:00.000Z * agent started",
+                ("2026-01-01T00:00:00.000Z", "supervisor", "agent started"),
+            ),
+            ("2026-01-01T00:00:00.000Z |", ("2026-01-01T00:00:00.000Z", "agent", "")),
+            ("something", ("", "agent", "something")),
+            ("something else", ("", "agent", "something else")),
+        ] {
+            let LogLine { at, from, text } = parse(line);
+            assert_eq!((at, from, text), want, "{line}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `[[mcp_servers]]`: MCP servers that agents are given. The same shape is read from the JSON of `--mcp-config`.
+
+use super::Config;
+use super::check::{Found, owned};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Most servers of one list.
+const SERVERS_MAX: usize = 32;
+/// Longest name of a server, in characters.
+const NAME_CHARS_MAX: usize = 100;
+/// Most bytes of one server as JSON.
+const SERVER_BYTES_MAX: usize = 16 * 1024;
+
+/// A value that logs and views do not show.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Transport between an agent and an MCP server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum McpTransport {
+    /// The agent starts the server and uses its standard input and output.
+    Stdio,
+    /// Streamable HTTP.
+    #[serde(alias = "streamable-http", alias = "streamableHttp")]
+    Http,
+    /// HTTP with server-sent events.
+    Sse,
+}
+
+impl McpTransport {
+    /// The name in configuration and in ACP.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Http => "http",
+            Self::Sse => "sse",
+        }
+    }
+}
+
+/// One MCP server: a program (`command`, `args`, `env`) or a remote one (`type`, `url`, `headers`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct McpServer {
+    /// Name of the server; of two servers with one name the session's goes before the agent's, and that before the
+    /// global one. Required.
+    pub(crate) name: String,
+    /// Transport. Default: none, `stdio` where there is a command.
+    #[serde(rename = "type")]
+    pub(crate) transport: Option<McpTransport>,
+    /// Program that the agent starts. Default: none.
+    pub(crate) command: Option<String>,
+    /// Arguments of the program. Default: none.
+    pub(crate) args: Vec<Secret>,
+    /// Environment of the program. Default: none.
+    pub(crate) env: BTreeMap<String, Secret>,
+    /// Address of a remote server. Default: none.
+    pub(crate) url: Option<Secret>,
+    /// Headers of each request to a remote server. Default: none.
+    pub(crate) headers: BTreeMap<String, Secret>,
+}
+
+impl McpServer {
+    /// The transport, `stdio` where none is named.
+    pub(crate) fn transport(&self) -> McpTransport {
+        self.transport.unwrap_or(McpTransport::Stdio)
+    }
+
+    /// Mistakes of the entry: the key below it, and the message.
+    fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        let mut add = |key, text: &str| found.push((key, text.to_owned()));
+        if self.name.trim().is_empty() || self.name.chars().any(char::is_control) {
+            add("name", "is needed, on one line");
+        }
+        if self.name.chars().count() > NAME_CHARS_MAX {
+            add("name", &format!("may have {NAME_CHARS_MAX} characters at most"));
+        }
+        match self.transport() {
+            McpTransport::Stdio => {
+                match self.command.as_deref() {
+                    None | Some("") => add("command", "is needed, or type = \"http\" or \"sse\" and url"),
+                    Some(command) if command.contains('/') && !command.starts_with('/') => {
+                        add("command", "must name a program by an absolute path, or one on the agent's PATH");
+                    }
+                    Some(_) => {}
+                }
+                if self.url.is_some() || !self.headers.is_empty() {
+                    add("type", "url and headers need type \"http\" or \"sse\"");
+                }
+            }
+            McpTransport::Http | McpTransport::Sse => {
+                let url = self.url.as_ref().map_or("", |url| url.0.as_str());
+                if !["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
+                    add("url", "must begin with http:// or https://");
+                }
+                if self.command.is_some() || !self.args.is_empty() || !self.env.is_empty() {
+                    add("type", "command, args and env need type \"stdio\"");
+                }
+            }
+        }
+        let named = |map: &BTreeMap<String, Secret>| {
+            map.iter().any(|(name, value)| {
+                name.is_empty() || name.contains(['=', '\0', '\n', '\r']) || value.0.contains('\0')
+            })
+        };
+        if named(&self.env) {
+            add("env", "holds an empty name, or a name or value with a character that is not possible there");
+        }
+        if named(&self.headers) || self.headers.values().any(|value| value.0.contains(['\n', '\r'])) {
+            add(
+                "headers",
+                "holds an empty name, or a name or value with a character that is not possible there",
+            );
+        }
+        if serde_json::to_string(self).is_ok_and(|json| json.len() > SERVER_BYTES_MAX) {
+            add("args", &format!("the whole entry may have {SERVER_BYTES_MAX} bytes at most"));
+        }
+        found
+    }
+}
+
+/// Checks one list of servers: index, key below it, and message of each mistake.
+pub(crate) fn mistakes(servers: &[McpServer]) -> Vec<(usize, &'static str, String)> {
+    let mut found: Vec<_> = Vec::new();
+    let mut names = BTreeSet::new();
+    for (index, server) in servers.iter().enumerate() {
+        found.extend(server.mistakes().into_iter().map(|(key, text)| (index, key, text)));
+        if !names.insert(&server.name) {
+            found.push((index, "name", format!("{:?} is in this list twice", server.name)));
+        }
+        if index == SERVERS_MAX {
+            found.push((index, "name", format!("a list may hold {SERVERS_MAX} servers at most")));
+        }
+    }
+    found
+}
+
+/// Mistakes in the global list and in those of agents.
+pub(super) fn check(found: &mut Found, config: &Config) {
+    let mut list = |above: &[&str], servers: &[McpServer]| {
+        for (index, key, text) in mistakes(servers) {
+            found.push((owned(above, &["mcp_servers", &index.to_string(), key]), text));
+        }
+    };
+    list(&[], &config.mcp_servers);
+    for (name, agent) in &config.agents {
+        list(&["agents", name.as_str()], &agent.mcp_servers);
+    }
+}
+
+/// Recognises keys of the configuration with secret values.
+pub(super) fn is_secret(path: &[String]) -> bool {
+    let segments: Vec<&str> = path.iter().map(String::as_str).collect();
+    matches!(
+        segments.as_slice(),
+        ["mcp_servers", _, "args" | "url" | "env" | "headers", ..]
+            | ["agents", _, "mcp_servers", _, "args" | "url" | "env" | "headers", ..]
+    )
+}

@@ -1,0 +1,231 @@
+//! Requests of the agent for files and terminals: decision by the permission mode, question, start (design §9, H3; §10,
+//! A2).
+//!
+//! Requests are `received` until decided, and `started` from then on. A restart decides received requests again, except
+//! those with a pending question.
+
+use super::{Act, Actor, Batch};
+use crate::core::effect::Write;
+use crate::core::event::EventKind;
+use crate::core::host::{
+    Circumstances, Decision, Effect, Grant, Inspection, Question, Reason, command_line, decide,
+};
+use crate::core::jsonrpc::REFUSED;
+use crate::core::link::{Ask, RpcError, Wanted};
+use crate::core::rows::{AgentRequestRow, PermissionRow, RequestState, Settler, Without};
+use crate::core::session::SessionState;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+impl Actor {
+    /// Takes a request for a file or a terminal.
+    pub(super) fn on_host_asked(&mut self, ask: Ask, out: &mut Batch) {
+        let Some(lease) = &self.lease else { return };
+        let at = ask.at;
+        let row = AgentRequestRow {
+            lease_id: lease.row.lease_id,
+            session_key: self.session.session_key.clone(),
+            ask,
+            state: RequestState::Received,
+            intent: None,
+        };
+        self.requests.insert(at, row);
+        self.consider(at, None, out);
+    }
+
+    /// Serves open requests again after a restart, in the way that their state allows. A pending question stays.
+    pub(super) fn perform_again(&mut self, out: &mut Batch) {
+        let open: Vec<u64> =
+            self.requests.keys().filter(|at| !self.permissions.contains_key(at)).copied().collect();
+        for at in open {
+            let Some(row) = self.requests.get(&at) else { continue };
+            let is_decided = row.state != RequestState::Received || Effect::of(&row.ask.what).is_none();
+            if is_decided {
+                out.acts.push(Act::Perform { row: Box::new(row.clone()), again: true });
+            } else {
+                self.consider(at, None, out);
+            }
+        }
+    }
+
+    /// Takes the result of [`Act::Inspect`].
+    pub(super) fn on_inspected(&mut self, at: u64, found: Result<Inspection, RpcError>, out: &mut Batch) {
+        let is_open = |row: &AgentRequestRow| row.state == RequestState::Received;
+        if self.permissions.contains_key(&at) || !self.requests.get(&at).is_some_and(is_open) {
+            return;
+        }
+        match found {
+            Ok(found) => self.consider(at, Some(&found), out),
+            Err(error) => self.on_request_done(at, Err(error), out),
+        }
+    }
+
+    /// Decides about a request that was received. A write is inspected first, unless the mode alone decides.
+    fn consider(&mut self, at: u64, found: Option<&Inspection>, out: &mut Batch) {
+        let Some(row) = self.requests.get(&at) else { return };
+        let Some(effect) = Effect::of(&row.ask.what) else {
+            self.begin(at, out);
+            return;
+        };
+        let run_id = row.ask.run_id;
+        let is_granted = self.session.options.grants.covers(run_id, &row.ask.what, found);
+        let run = run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
+        let decision = decide(
+            effect,
+            Circumstances {
+                mode: self.session.options.permission,
+                non_interactive: self.session.options.non_interactive,
+                in_turn: run.is_some(),
+                interactive: run.is_some_and(|run| run.interactive),
+                is_stopping: self.session.state == SessionState::Cancelling,
+                is_granted,
+            },
+        );
+        let is_by_mode = matches!(
+            decision,
+            Decision::Perform(Reason::Mode) | Decision::Refuse(Reason::Mode | Reason::Stopped)
+        );
+        match (found, decision) {
+            (None, _) if effect == Effect::Write && !is_by_mode => {
+                out.writes.push(Write::Request(Box::new(row.clone())));
+                out.acts.push(Act::Inspect { row: Box::new(row.clone()) });
+            }
+            (Some(found), _) if found.is_same && !is_by_mode => {
+                self.host_event(at, "allowed", Reason::Unchanged, out);
+                self.finish_request(at, Ok("{}".to_owned()), out);
+            }
+            (found, Decision::Perform(reason)) => {
+                if reason == Reason::Granted {
+                    let what = row.ask.what.clone();
+                    self.session.options.grants.consume(run_id, &what, found);
+                }
+                self.aim(at, found);
+                self.host_event(at, "allowed", reason, out);
+                self.begin(at, out);
+            }
+            (_, Decision::Refuse(reason)) => self.refuse_effect(at, reason, out),
+            (_, Decision::FailRun) => {
+                self.fail_for_nobody(run_id, out);
+                self.refuse_effect(at, Reason::Nobody, out);
+            }
+            (found, Decision::Ask) => {
+                self.aim(at, found);
+                self.ask_person(at, found, out);
+            }
+        }
+    }
+
+    /// Binds a write to the inspected file: the given path may lead elsewhere later.
+    fn aim(&mut self, at: u64, found: Option<&Inspection>) {
+        if let (Some(found), Some(row)) = (found, self.requests.get_mut(&at))
+            && let Wanted::FsWrite { path, .. } = &mut row.ask.what
+        {
+            path.clone_from(&found.path);
+        }
+    }
+
+    /// Asks a person before an effect, with an ordinary permission row under the request's key.
+    fn ask_person(&mut self, at: u64, found: Option<&Inspection>, out: &mut Batch) {
+        let Some(row) = self.requests.get(&at) else { return };
+        let question = match (&row.ask.what, found) {
+            (Wanted::FsWrite { content, .. }, Some(found)) => Question::write(at, found, content),
+            (Wanted::TerminalCreate { command, args, env, cwd, .. }, _) => {
+                let cwd = cwd.as_deref().filter(|cwd| *cwd != self.session.cwd);
+                let env: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
+                Question::run(at, &command_line(command, args), cwd, &env)
+            }
+            _ => return,
+        };
+        let (run_id, method) = (row.ask.run_id, row.ask.method.clone());
+        let ask = Ask { at, run_id, method, params: question.params.to_string(), what: question.what };
+        out.writes.push(Write::Request(Box::new(row.clone())));
+        let Some(permission) = self.new_permission(ask, out) else { return };
+        out.writes.push(Write::Permission(Box::new(permission.clone())));
+        self.permissions.insert(at, permission);
+    }
+
+    /// Takes the answer to a question of the host: the kind of the chosen option, or none.
+    pub(super) fn on_host_answer(
+        &mut self,
+        at: u64,
+        option_kind: Option<&str>,
+        by: &Settler,
+        out: &mut Batch,
+    ) {
+        let Some(row) = self.requests.get(&at) else { return };
+        let effect = Effect::of(&row.ask.what);
+        match (option_kind, effect) {
+            (Some("allow_once"), _) => {}
+            (Some("allow_always"), Some(effect)) => self.session.options.grants.add(Grant::Always(effect)),
+            _ => {
+                let reason = match by {
+                    Settler::Person(_) => Reason::Answer,
+                    Settler::Without(Without::Deadline) => Reason::Deadline,
+                    Settler::Without(_) => Reason::Stopped,
+                };
+                self.refuse_effect(at, reason, out);
+                return;
+            }
+        }
+        self.host_event(at, "allowed", Reason::Answer, out);
+        self.begin(at, out);
+    }
+
+    /// Adds the grant of an answer to the agent's own question, so that the host does not ask again.
+    pub(super) fn grant_answered(&mut self, row: &PermissionRow, option_kind: &str) {
+        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
+        self.session.options.grants.add_answer(row.ask.run_id, option_kind, &params["toolCall"]);
+    }
+
+    /// Records the start of a request, then has it carried out.
+    fn begin(&mut self, at: u64, out: &mut Batch) {
+        let Some(row) = self.requests.get_mut(&at) else { return };
+        row.intent = match &row.ask.what {
+            Wanted::FsWrite { content, .. } => Some(hex(&Sha256::digest(content.as_bytes()))),
+            Wanted::TerminalCreate { .. } => Some(out.mint_lease().to_string()),
+            _ => None,
+        };
+        if Effect::of(&row.ask.what).is_some() {
+            row.state = RequestState::Started;
+        }
+        out.writes.push(Write::Request(Box::new(row.clone())));
+        out.acts.push(Act::Perform { row: Box::new(row.clone()), again: false });
+    }
+
+    fn refuse_effect(&mut self, at: u64, reason: Reason, out: &mut Batch) {
+        self.host_event(at, "refused", reason, out);
+        let error = RpcError { code: REFUSED, message: reason.refusal().to_owned() };
+        self.finish_request(at, Err(error), out);
+    }
+
+    /// Journals the outcome of an effect.
+    fn host_event(&mut self, at: u64, outcome: &str, reason: Reason, out: &mut Batch) {
+        self.journal_effect(at, json!({ "outcome": outcome, "reason": reason.as_str() }), out);
+    }
+
+    /// Journals the failure of an effect.
+    pub(super) fn journal_failure(&mut self, at: u64, error: &RpcError, out: &mut Batch) {
+        self.journal_effect(at, json!({ "outcome": "failed", "message": error.message }), out);
+    }
+
+    fn journal_effect(&mut self, at: u64, mut payload: serde_json::Value, out: &mut Batch) {
+        let Some(row) = self.requests.get(&at) else { return };
+        let Some(effect) = Effect::of(&row.ask.what) else { return };
+        payload["request_id"] = json!(format!("{}:{at}", row.lease_id));
+        payload["effect"] = json!(effect.as_str());
+        payload["method"] = json!(row.ask.method);
+        match &row.ask.what {
+            Wanted::FsRead { path, .. } | Wanted::FsWrite { path, .. } => payload["path"] = json!(path),
+            Wanted::TerminalCreate { command, args, .. } => {
+                payload["command"] = json!(command_line(command, args));
+            }
+            _ => {}
+        }
+        let run_id = row.ask.run_id;
+        self.run_event(run_id, EventKind::HostRequest, payload, out);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

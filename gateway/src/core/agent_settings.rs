@@ -1,0 +1,269 @@
+//! Modes, models and config options of an agent's session, as last reported by the agent.
+
+use crate::core::link::SetOption;
+use crate::core::sanitize::line;
+use serde::{Deserialize, Serialize};
+
+/// Default id of the config option that sets the model.
+pub(crate) const MODEL_OPTION: &str = "model";
+/// Values shown in one line.
+const SHOWN_MAX: usize = 12;
+/// Characters shown of one value.
+const SHOWN_CHARS_MAX: usize = 200;
+
+/// Modes, models and config options. Kept in the session's row, so that they are shown while no agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct AgentSettings {
+    /// The agent's session modes, where it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) modes: Option<Choices>,
+    /// The agent's models, where listed apart from config options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) models: Option<Choices>,
+    /// The agent's config options.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) options: Vec<ConfigOption>,
+}
+
+/// Current and possible values of one setting.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Choices {
+    /// The current value, when the agent reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<String>,
+    /// Possible values, as far as they were kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) values: Vec<String>,
+}
+
+/// One config option.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct ConfigOption {
+    /// Id in `session/set_config_option`.
+    pub(crate) id: String,
+    /// ACP's category: `mode`, `model`, `thought_level` …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) category: Option<String>,
+    /// True for a boolean option; its values are `true` and `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_boolean: bool,
+    /// Current and possible values.
+    #[serde(flatten)]
+    pub(crate) choices: Choices,
+}
+
+/// A report of the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// All settings, sent when a session is opened.
+    All(AgentSettings),
+    /// The complete list of config options.
+    Options(Vec<ConfigOption>),
+    /// The mode in use.
+    Mode(String),
+    /// The value of one config option, from an agent that answers a change without a list.
+    Value {
+        /// The option.
+        id: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+impl AgentSettings {
+    /// Settings of an agent that has reported none.
+    pub(crate) const fn new() -> Self {
+        Self { modes: None, models: None, options: Vec::new() }
+    }
+
+    /// Takes a report over.
+    pub(crate) fn apply(&mut self, report: Report) {
+        match report {
+            Report::All(settings) => *self = settings,
+            Report::Options(options) => self.options = options,
+            Report::Mode(mode) => match self.mode_mut() {
+                Some(choices) => choices.current = Some(mode),
+                None => self.modes = Some(Choices { current: Some(mode), values: Vec::new() }),
+            },
+            Report::Value { id, value } => {
+                if let Some(option) = self.options.iter_mut().find(|option| option.id == id) {
+                    option.choices.current = Some(value);
+                } else if id == MODEL_OPTION
+                    && let Some(models) = &mut self.models
+                {
+                    models.current = Some(value);
+                }
+            }
+        }
+    }
+
+    /// The agent's modes: session modes, or the config option of the category `mode`.
+    pub(crate) fn mode(&self) -> Option<&Choices> {
+        self.modes.as_ref().or_else(|| self.of_category("mode").map(|option| &option.choices))
+    }
+
+    fn mode_mut(&mut self) -> Option<&mut Choices> {
+        let by_option = self.options.iter_mut().find(|option| option.category.as_deref() == Some("mode"));
+        self.modes.as_mut().or_else(|| by_option.map(|option| &mut option.choices))
+    }
+
+    /// The agent's models: a config option, or its own list.
+    pub(crate) fn model(&self) -> Option<&Choices> {
+        self.model_option().map(|option| &option.choices).or(self.models.as_ref())
+    }
+
+    /// The config option that sets the model.
+    pub(crate) fn model_option(&self) -> Option<&ConfigOption> {
+        self.of_id(MODEL_OPTION).or_else(|| self.of_category("model"))
+    }
+
+    fn of_id(&self, id: &str) -> Option<&ConfigOption> {
+        self.options.iter().find(|option| option.id == id)
+    }
+
+    fn of_category(&self, category: &str) -> Option<&ConfigOption> {
+        self.options.iter().find(|option| option.category.as_deref() == Some(category))
+    }
+
+    /// Refuses a change that the reports rule out: an unlisted mode, or a wrong value of a boolean. All other changes
+    /// are up to the agent.
+    pub(crate) fn refusal(&self, option: &SetOption) -> Option<String> {
+        match option {
+            SetOption::Mode(mode) => {
+                let values = &self.mode()?.values;
+                (!values.is_empty() && !values.contains(mode))
+                    .then(|| format!("The agent has no mode \"{mode}\"; it has: {}.", listed(values)))
+            }
+            SetOption::Config { id, value } => {
+                let is_wrong = self.of_id(id)?.is_boolean && boolean(value).is_none();
+                is_wrong.then(|| format!("The option \"{id}\" is true or false, not \"{value}\"."))
+            }
+        }
+    }
+
+    /// One line for each setting: name and values, with the current one first.
+    pub(crate) fn lines(&self) -> Vec<(String, String)> {
+        let is_shown = |option: &&ConfigOption| {
+            option.category.as_deref() != Some("mode")
+                && self.model_option().is_none_or(|model| model.id != option.id)
+        };
+        let options = self.options.iter().filter(is_shown);
+        let rows = [("mode", self.mode()), ("model", self.model())]
+            .into_iter()
+            .filter_map(|(name, choices)| Some((name.to_owned(), choices?)))
+            .chain(options.map(|option| (line(&option.id, SHOWN_CHARS_MAX), &option.choices)));
+        rows.map(|(name, choices)| (name, choices.text())).collect()
+    }
+}
+
+impl Choices {
+    /// The current value and the possible ones.
+    fn text(&self) -> String {
+        let current = self.current.as_deref();
+        let current = current.map_or_else(|| "not reported".to_owned(), |value| line(value, SHOWN_CHARS_MAX));
+        if self.values.is_empty() { current } else { format!("{current} (of {})", listed(&self.values)) }
+    }
+}
+
+/// Values as one line, cut after the first ones.
+fn listed(values: &[String]) -> String {
+    let shown: Vec<String> =
+        values.iter().take(SHOWN_MAX).map(|value| line(value, SHOWN_CHARS_MAX)).collect();
+    let more = values.len().saturating_sub(SHOWN_MAX);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}
+
+/// Parses `true`, `on`, `false` and `off`.
+pub(crate) fn boolean(value: &str) -> Option<bool> {
+    match value {
+        "true" | "on" => Some(true),
+        "false" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choices(current: &str, values: &[&str]) -> Choices {
+        let values = values.iter().map(|&value| value.to_owned()).collect();
+        Choices { current: Some(current.to_owned()), values }
+    }
+
+    fn option(id: &str, category: Option<&str>, choices: Choices) -> ConfigOption {
+        ConfigOption { id: id.to_owned(), category: category.map(str::to_owned), is_boolean: false, choices }
+    }
+
+    fn reported() -> AgentSettings {
+        AgentSettings {
+            modes: Some(choices("ask", &["ask", "plan"])),
+            models: None,
+            options: vec![
+                option("llm", Some("model"), choices("big", &["big", "small"])),
+                ConfigOption { is_boolean: true, ..option("web", None, choices("true", &["true", "false"])) },
+            ],
+        }
+    }
+
+    fn config(id: &str, value: &str) -> SetOption {
+        SetOption::Config { id: id.to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn reports_change_what_they_are_about() {
+        let mut now = AgentSettings::new();
+        now.apply(Report::Mode("plan".to_owned()));
+        assert_eq!(now.lines(), [("mode".to_owned(), "plan".to_owned())]);
+        now.apply(Report::All(reported()));
+        now.apply(Report::Mode("plan".to_owned()));
+        now.apply(Report::Value { id: "web".to_owned(), value: "false".to_owned() });
+        let row = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let mut want = vec![
+            row("mode", "plan (of ask, plan)"),
+            row("model", "big (of big, small)"),
+            row("web", "false (of true, false)"),
+        ];
+        assert_eq!(now.lines(), want);
+        now.apply(Report::Options(Vec::new()));
+        want.truncate(1);
+        assert_eq!(now.lines(), want, "a list of options says nothing of the modes");
+        now.models = Some(choices("m1", &[]));
+        now.apply(Report::Value { id: MODEL_OPTION.to_owned(), value: "m2".to_owned() });
+        assert_eq!(now.lines().last(), Some(&row("model", "m2")));
+    }
+
+    #[test]
+    fn a_mode_that_is_an_option_is_shown_once_and_changed_there() {
+        let mut now = AgentSettings::new();
+        now.apply(Report::Options(vec![option("p", Some("mode"), choices("ask", &["ask", "auto"]))]));
+        now.apply(Report::Mode("auto".to_owned()));
+        assert_eq!(now.lines(), [("mode".to_owned(), "auto (of ask, auto)".to_owned())]);
+        assert_eq!(now.modes, None);
+    }
+
+    #[test]
+    fn only_what_the_reports_rule_out_is_refused_here() {
+        for (change, is_refused) in [
+            (SetOption::Mode("plan".to_owned()), false),
+            (SetOption::Mode("yolo".to_owned()), true),
+            (config("web", "on"), false),
+            (config("web", "false"), false),
+            (config("web", "perhaps"), true),
+            (config("llm", "other"), false),
+            (config("unknown", "x"), false),
+        ] {
+            assert_eq!(reported().refusal(&change).is_some(), is_refused, "{change:?}");
+            assert_eq!(AgentSettings::new().refusal(&change), None, "{change:?}");
+        }
+        let text = reported().refusal(&SetOption::Mode("yolo".to_owned()));
+        assert_eq!(text.as_deref(), Some("The agent has no mode \"yolo\"; it has: ask, plan."));
+    }
+
+    #[test]
+    fn long_lists_are_cut_and_stay_on_one_line() {
+        let values: Vec<String> = (0..15).map(|number| format!("m\n{number}")).collect();
+        let text = Choices { current: None, values }.text();
+        assert!(text.starts_with("not reported (of m 0, m 1, ") && text.ends_with(" and 3 more)"), "{text}");
+    }
+}

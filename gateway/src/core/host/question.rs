@@ -1,0 +1,142 @@
+//! Questions of the host before an effect, shaped like `session/request_permission`: every surface shows and answers
+//! them like questions of the agent.
+
+use super::{Content, Inspection};
+use crate::core::link::{PermissionOption, Wanted};
+use crate::core::sanitize;
+use serde_json::{Value, json};
+
+/// Longest text of either side of a difference that is kept whole, in bytes.
+const DIFF_BYTES_MAX: usize = 64 * 1024;
+/// Lines of either side of a difference that is not kept whole.
+const EXCERPT_LINES_MAX: usize = 20;
+/// Longest such line, in characters.
+const EXCERPT_CHARS_MAX: usize = 200;
+/// Longest title, in characters.
+const TITLE_CHARS_MAX: usize = 300;
+/// Programs whose `-c` takes a command line.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
+
+/// A question of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Its params, in the shape of `session/request_permission`.
+    pub(crate) params: Value,
+    /// Title, kind and options.
+    pub(crate) what: Wanted,
+}
+
+impl Question {
+    /// The question about a write to the inspected file.
+    pub(crate) fn write(at: u64, found: &Inspection, content: &str) -> Self {
+        let path = &found.path;
+        let call = json!({
+            "toolCallId": call_id(at),
+            "title": format!("Write {path}"),
+            "kind": "edit",
+            "content": [change(path, &found.old, content)],
+            "locations": [{ "path": path }],
+        });
+        Self::new(&call, "Allow every file in this session")
+    }
+
+    /// Question about a command. `cwd` is the directory where different from the session's, `env` the names of variables
+    /// set for the command.
+    pub(crate) fn run(at: u64, line: &str, cwd: Option<&str>, env: &[&str]) -> Self {
+        let mut notes: Vec<String> = cwd.iter().map(|cwd| format!("in {cwd}")).collect();
+        if !env.is_empty() {
+            notes.push(format!("sets {}", env.join(", ")));
+        }
+        let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+        let call = json!({
+            "toolCallId": call_id(at),
+            "title": format!("{line}{notes}"),
+            "kind": "execute",
+            "rawInput": { "command": line, "cwd": cwd, "env": env },
+        });
+        Self::new(&call, "Allow every command in this session")
+    }
+
+    fn new(call: &Value, always: &str) -> Self {
+        let options = [("allow_once", "Allow once"), ("allow_always", always), ("reject_once", "Reject")];
+        let listed: Vec<Value> = options
+            .iter()
+            .map(|(kind, name)| json!({ "optionId": kind, "name": name, "kind": kind }))
+            .collect();
+        let option = |(kind, name): (&str, &str)| PermissionOption {
+            id: kind.to_owned(),
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+        };
+        let title = call["title"].as_str().unwrap_or_default();
+        Self {
+            params: json!({ "toolCall": call, "options": listed }),
+            what: Wanted::Permission {
+                title: sanitize::line(title, TITLE_CHARS_MAX),
+                tool_kind: call["kind"].as_str().map(str::to_owned),
+                options: options.map(option).to_vec(),
+            },
+        }
+    }
+}
+
+fn call_id(at: u64) -> String {
+    format!("host-{at}")
+}
+
+/// Command as a shell line: the line given to a shell with `-c`, otherwise program and quoted arguments. A program
+/// without arguments counts as a line.
+pub(crate) fn command_line(program: &str, args: &[String]) -> String {
+    let name = program.rsplit('/').next().unwrap_or_default();
+    match args {
+        [] => program.to_owned(),
+        [flag, line] if SHELLS.contains(&name) && matches!(flag.as_str(), "-c" | "-lc") => line.clone(),
+        _ => shell_words(std::iter::once(program).chain(args.iter().map(String::as_str))),
+    }
+}
+
+/// Words joined so that a shell reads them as the same words.
+pub(crate) fn shell_words<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Change of a file: a whole difference of small texts, otherwise sizes and the first differing lines.
+fn change(path: &str, old: &Content, new: &str) -> Value {
+    let diff = |old: Option<&str>| json!({ "type": "diff", "path": path, "oldText": old, "newText": new });
+    match old {
+        Content::Absent if new.len() <= DIFF_BYTES_MAX => diff(None),
+        Content::Text(old) if old.len() <= DIFF_BYTES_MAX && new.len() <= DIFF_BYTES_MAX => diff(Some(old)),
+        Content::Absent => words(&format!("New file of {} bytes:\n{}", new.len(), excerpt("", new))),
+        Content::Text(old) => {
+            words(&format!("{} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
+        }
+        Content::Opaque(bytes) => {
+            words(&format!("{bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
+        }
+    }
+}
+
+fn words(text: &str) -> Value {
+    json!({ "type": "content", "content": { "type": "text", "text": text } })
+}
+
+/// The first lines that differ, marked as in a unified difference.
+fn excerpt(old: &str, new: &str) -> String {
+    let same = old.lines().zip(new.lines()).take_while(|(old, new)| old == new).count();
+    let marked = |text: &str, mark: char| -> Vec<String> {
+        let line = |line: &str| format!("{mark}{}", line.chars().take(EXCERPT_CHARS_MAX).collect::<String>());
+        text.lines().skip(same).take(EXCERPT_LINES_MAX).map(line).collect()
+    };
+    let mut lines = vec![format!("from line {}", same + 1)];
+    lines.extend(marked(old, '-'));
+    lines.extend(marked(new, '+'));
+    lines.join("\n")
+}

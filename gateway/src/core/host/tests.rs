@@ -1,0 +1,186 @@
+//! Tables over the policy, the grants and the questions.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use acp_shared::ids::RunId;
+use serde_json::{Value, json};
+
+#[test]
+fn the_whole_space_of_circumstances_keeps_the_rules() {
+    let mut seen = 0;
+    for mode in [
+        PermissionMode::ApproveAll,
+        PermissionMode::ApproveReads,
+        PermissionMode::DenyAll,
+        PermissionMode::Ask,
+    ] {
+        for effect in [Effect::Read, Effect::Write, Effect::Run] {
+            for bits in 0..32_u32 {
+                let bit = |n: u32| bits & (1 << n) != 0;
+                let now = Circumstances {
+                    mode,
+                    non_interactive: if bit(0) { NonInteractive::Fail } else { NonInteractive::Deny },
+                    in_turn: bit(1),
+                    interactive: bit(2),
+                    is_stopping: bit(3),
+                    is_granted: bit(4),
+                };
+                seen += 1;
+                let got = decide(effect, now);
+                let reads = effect == Effect::Read;
+                let open = !now.is_stopping && !reads;
+                let asks = matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads);
+                let at = format!("{effect:?} {now:?}");
+                match got {
+                    Decision::Perform(Reason::Mode) => {
+                        assert!(
+                            mode != PermissionMode::DenyAll && (reads || mode == PermissionMode::ApproveAll),
+                            "{at}"
+                        );
+                        assert!(reads || !now.is_stopping, "{at}");
+                    }
+                    Decision::Perform(Reason::Granted) => assert!(asks && open && now.is_granted, "{at}"),
+                    Decision::Refuse(Reason::Mode) => assert_eq!(mode, PermissionMode::DenyAll, "{at}"),
+                    Decision::Refuse(Reason::Stopped) => assert!(now.is_stopping && !reads, "{at}"),
+                    Decision::Refuse(Reason::Nobody) => {
+                        assert!(asks && open && !now.is_granted, "{at}");
+                        assert!(!now.in_turn || (!now.interactive && !bit(0)), "{at}");
+                    }
+                    Decision::Ask => {
+                        assert!(asks && open && !now.is_granted && now.in_turn && now.interactive, "{at}");
+                    }
+                    Decision::FailRun => {
+                        assert!(
+                            asks && open && !now.is_granted && now.in_turn && !now.interactive && bit(0),
+                            "{at}"
+                        );
+                    }
+                    Decision::Perform(_) | Decision::Refuse(_) => panic!("{got:?}: {at}"),
+                }
+            }
+        }
+    }
+    assert_eq!(seen, 4 * 3 * 32);
+}
+
+fn write(path: &str) -> (Wanted, Option<Inspection>) {
+    let wanted = Wanted::FsWrite { path: path.to_owned(), content: String::new() };
+    (wanted, Some(Inspection { path: path.to_owned(), is_same: false, old: Content::Absent }))
+}
+
+fn run(command: &str, args: &[&str]) -> (Wanted, Option<Inspection>) {
+    let args = args.iter().map(|&arg| arg.to_owned()).collect();
+    let wanted = Wanted::TerminalCreate {
+        command: command.to_owned(),
+        args,
+        env: Vec::new(),
+        cwd: None,
+        output_bytes_max: None,
+    };
+    (wanted, None)
+}
+
+fn diff(path: &str) -> Value {
+    json!({"content": [{"type": "diff", "path": path, "newText": ""}]})
+}
+
+#[test]
+fn a_grant_covers_what_its_tool_call_names() {
+    let run_id = RunId::mint();
+    let place = |kind: Value| json!({"kind": kind, "locations": [{"path": "/w/a"}]});
+    let shell = |command: Value| json!({"rawInput": {"command": command}});
+    for (call, (wanted, found), covers) in [
+        (diff("/w/a"), write("/w/a"), true),
+        (diff("/w//./a"), write("/w/a"), true),
+        (diff("/w/a"), write("/w/b"), false),
+        (diff("a"), write("/w/a"), false),
+        (diff("/w/x/../a"), write("/w/a"), false),
+        (place(json!("edit")), write("/w/a"), true),
+        (place(json!("read")), write("/w/a"), false),
+        (place(json!("execute")), write("/w/a"), false),
+        (place(Value::Null), write("/w/a"), false),
+        (diff("/w/a"), run("/w/a", &[]), false),
+        (shell(json!("ls -l")), run("ls -l", &[]), true),
+        (shell(json!("ls -l")), run("ls", &["-l"]), true),
+        (shell(json!("ls -l")), run("/bin/bash", &["-c", "ls -l"]), true),
+        (shell(json!("ls -l")), run("python", &["-c", "ls -l"]), false),
+        (shell(json!("ls -l")), run("ls", &["-l", "/"]), false),
+        (shell(json!("a; b")), run("a;", &["b"]), false),
+        (shell(json!(["ls", "a b"])), run("ls", &["a b"]), true),
+        (shell(json!(["ls", "a b"])), run("ls", &["a", "b"]), false),
+        (shell(json!(["ls", 1])), run("ls", &["1"]), false),
+        (shell(json!("")), run("", &[]), false),
+    ] {
+        let mut grants = Grants::default();
+        grants.add_answer(Some(run_id), "allow_once", &call);
+        assert_eq!(grants.covers(Some(run_id), &wanted, found.as_ref()), covers, "{call} {wanted:?}");
+        for other in [None, Some(RunId::mint())] {
+            assert!(!grants.covers(other, &wanted, found.as_ref()), "of another run: {call}");
+        }
+        grants.consume(Some(run_id), &wanted, found.as_ref());
+        assert!(!grants.covers(Some(run_id), &wanted, found.as_ref()), "used up: {call}");
+        let mut none = Grants::default();
+        for kind in ["reject_once", "reject_always", "maybe"] {
+            none.add_answer(Some(run_id), kind, &call);
+        }
+        assert!(none.is_empty(), "{call}");
+    }
+}
+
+#[test]
+fn a_change_of_several_files_covers_each_of_them_once() {
+    let run_id = RunId::mint();
+    let call = json!({"content": [diff("/w/a")["content"][0], diff("/w/b")["content"][0]]});
+    let mut grants = Grants::default();
+    grants.add_answer(Some(run_id), "allow_once", &call);
+    for path in ["/w/b", "/w/a"] {
+        let (wanted, found) = write(path);
+        assert!(grants.covers(Some(run_id), &wanted, found.as_ref()));
+        grants.consume(Some(run_id), &wanted, found.as_ref());
+        assert!(!grants.covers(Some(run_id), &wanted, found.as_ref()));
+    }
+    assert!(grants.is_empty());
+}
+
+#[test]
+fn grants_are_bounded_and_survive_the_database() {
+    let run_id = RunId::mint();
+    let mut grants = Grants::default();
+    for n in 0..1_000 {
+        grants.add_answer(Some(run_id), "allow_once", &diff(&format!("/w/{n}")));
+        grants.add_answer(Some(run_id), "allow_always", &diff("/w/x"));
+    }
+    let many: Vec<Value> = (0..1_000).map(|n| diff(&format!("/w/{n}"))["content"][0].clone()).collect();
+    let mut none = Grants::default();
+    none.add_answer(Some(run_id), "allow_once", &json!({"content": many}));
+    assert!(none.is_empty(), "one question about a thousand files allows none of them in advance");
+    let text = serde_json::to_string(&grants).unwrap();
+    assert!(text.len() < 10_000, "{}", text.len());
+    assert_eq!(serde_json::from_str::<Grants>(&text).unwrap(), grants);
+    grants.end_run(run_id);
+    let (wanted, found) = write("/w/never-named");
+    assert!(grants.covers(None, &wanted, found.as_ref()), "what holds for the session outlives its run");
+}
+
+#[test]
+fn a_question_about_a_large_file_shows_where_it_changes() {
+    let old: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
+    let new = old.replace("line 700\n", "line seven hundred\n");
+    let found = Inspection { path: "/w/f".to_owned(), is_same: false, old: Content::Text(old) };
+    let text = Question::write(7, &found, &new).params.to_string();
+    assert!(text.len() < 16_000, "{}", text.len());
+    for part in ["from line 701", "-line 700", "+line seven hundred"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let opaque = Inspection { old: Content::Opaque(9), ..found };
+    assert!(Question::write(7, &opaque, "x").params.to_string().contains("9 bytes become 1"));
+}
+
+#[test]
+fn a_question_about_a_command_names_its_directory_and_variables() {
+    let question = Question::run(7, "make", Some("/w/sub"), &["LD_PRELOAD"]);
+    assert_eq!(question.params["toolCall"]["title"], "make (in /w/sub; sets LD_PRELOAD)");
+    let Wanted::Permission { options, .. } = question.what else { panic!("no question") };
+    let listed: Vec<&str> = options.iter().map(|option| option.kind.as_str()).collect();
+    assert_eq!(listed, ["allow_once", "allow_always", "reject_once"]);
+}

@@ -1,0 +1,53 @@
+//! Text of agents in conversations: nothing in it acts, and nothing is left out in silence.
+
+use super::*;
+
+const HOSTILE: &str = "a\u{1b}[2J\u{9b}b\u{202e}c\r\nd";
+const SHOWN_TEXT: &str = "a\\u{1b}[2J\\u{9b}b\\u{202e}c\nd";
+const SHOWN_LINE: &str = "a [2J b\\u{202e}c  d";
+
+#[test]
+fn controls_and_directions_are_shown_in_every_part() {
+    let run = run_id(1);
+    let mut shown = style();
+    shown.tags.extend(["tool_call", "plan", "agent_thought_chunk"].map(|tag| (tag.to_owned(), true)));
+    let mut journal = Journal::default();
+    journal.push(Some(run), EventKind::AgentThought, json!({"content": {"type": "text", "text": HOSTILE}}));
+    journal.say(run, HOSTILE);
+    journal.push(
+        Some(run),
+        EventKind::ToolCall,
+        json!({"toolCallId": "1", "title": HOSTILE, "kind": "edit"}),
+    );
+    let plan = json!({"entries": [{"content": HOSTILE, "status": "in_progress"}]});
+    journal.push(Some(run), EventKind::Plan, plan);
+    journal.push(Some(run), EventKind::Error, json!({"code": "ACP_TURN_FAILED", "message": HOSTILE}));
+    journal.push(None, EventKind::Status, json!({"status": "noise", "text": HOSTILE}));
+    journal.push(None, EventKind::Closed, json!({"reason": HOSTILE}));
+    let texts: Vec<String> = journal.texts_in(&shown).into_iter().map(|(_, text)| text).collect();
+    let [last, status, closed] = &texts[..] else { panic!("{texts:#?}") };
+    let begin =
+        format!("> {SHOWN_LINE}\n\n{SHOWN_TEXT}\n\n[edit] {SHOWN_LINE}\nPlan, 0 of 1 done: {SHOWN_LINE}");
+    assert!(
+        last.starts_with(&begin) && last.contains(&format!("failed (ACP_TURN_FAILED): {SHOWN_TEXT}")),
+        "{last}"
+    );
+    assert_eq!(status, SHOWN_TEXT);
+    assert!(closed.contains(&format!("({SHOWN_LINE})")), "{closed}");
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_said() {
+    let run = run_id(1);
+    let mut journal = Journal::default();
+    journal.say(run, "before").say(run, "x").say(run, "after");
+    journal.push(None, EventKind::Permission, json!({})).push(None, EventKind::Status, json!({}));
+    journal.done(run, "end_turn");
+    for at in [1, 3, 4] {
+        "{damaged".clone_into(&mut journal.rows[at].payload);
+    }
+    let texts = journal.texts();
+    let notice = |number: u64| (PartKind::Error, format!("{UNREADABLE} (event {number})"));
+    let answer = format!("before\n\n{UNREADABLE}\n\nafter");
+    assert_eq!(texts, [notice(4), notice(5), (PartKind::Final, answer)]);
+}

@@ -1,0 +1,201 @@
+//! Entry points of the fuzz targets in `tests/fuzz`: bytes from outside, taken through the pure code that reads them.
+//!
+//! Compiled for fuzzing (`--cfg fuzzing`) and for tests, which replay the corpus. With FUZZ_PLANTED in the
+//! environment each entry point panics on an input that is not in the corpus: `make fuzz-planted` shows that it is found.
+#![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
+
+use crate::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
+use crate::core::event::{EventKind, EventRow, NewEvent};
+use crate::core::lines::{LINE_BYTES_MAX, Lines};
+use crate::core::link::{EnsureSession, Link, LinkStep, Submit, Wanted};
+use crate::core::project::{Digest, RunDigest, Shows, Style, project};
+use crate::core::rows::RunMode;
+use crate::core::split::{Limit, Unit};
+use crate::runtime::direct::DirectLink;
+use acp_shared::ids::{BindingId, LeaseId, RunId, SessionKey};
+use serde_json::{Value, json};
+
+const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+/// Output of an agent in a running turn: lines, backend machine, journal rows, projection.
+///
+/// # Panics
+/// A restart in the middle changes the steps, a payload is no JSON, or a part is longer than its limit.
+pub fn agent_lines(data: &[u8]) {
+    let Some((&cut, stream)) = data.split_first() else { return };
+    let cut = usize::from(cut).min(stream.len());
+    let whole = read(running(), stream, stream.len());
+    let restarted = read(running(), stream, cut);
+    assert_eq!(whole, restarted, "a restart at byte {cut} changes what is read");
+    let mut rows = Vec::new();
+    for step in whole {
+        match step {
+            LinkStep::Event(event) => rows.push(row(&rows, event)),
+            LinkStep::Ask(ask) => {
+                planted(matches!(&ask.what, Wanted::FsWrite { content, .. } if content.len() == 3));
+                if matches!(ask.what, Wanted::Permission { .. }) {
+                    let params: Value = serde_json::from_str(&ask.params).expect("params of a request");
+                    let payload = json!({ "permission_id": ID, "params": params }).to_string();
+                    rows.push(row(
+                        &rows,
+                        NewEvent { run_id: ask.run_id, kind: EventKind::Permission, payload },
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+    for style in styles() {
+        let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
+        for row in &rows {
+            digest.add(row.kind, &row.payload);
+            check_parts(&style, row, Digest::Nothing);
+        }
+        let payload = json!({ "stop_reason": "end_turn" }).to_string();
+        let done = row(&rows, NewEvent { run_id: Some(run_id()), kind: EventKind::Done, payload });
+        check_parts(&style, &done, Digest::Run(&digest));
+    }
+}
+
+/// The parameters of `session/request_permission` as the message that asks a person.
+///
+/// # Panics
+/// A part is longer than its limit.
+pub fn permission_card(data: &[u8]) {
+    let Ok(params) = serde_json::from_slice::<Value>(data) else { return };
+    planted(params["options"].as_array().is_some_and(|options| options.len() == 3));
+    let payload = json!({ "permission_id": ID, "params": params, "deadline_at_ms": 600_000 }).to_string();
+    let event = row(&[], NewEvent { run_id: Some(run_id()), kind: EventKind::Permission, payload });
+    for style in styles() {
+        check_parts(&style, &event, Digest::Nothing);
+    }
+}
+
+/// Bodies of the local HTTP interface; the first byte chooses which.
+pub fn http_bodies(data: &[u8]) {
+    let Some((&which, body)) = data.split_first() else { return };
+    match which % 6 {
+        0 => {
+            let body = serde_json::from_slice::<SpawnBody>(body);
+            planted(body.is_ok_and(|body| body.interactive && body.label.is_some()));
+        }
+        1 => drop(serde_json::from_slice::<PromptBody>(body)),
+        2 => drop(serde_json::from_slice::<CancelBody>(body)),
+        3 => drop(serde_json::from_slice::<CloseBody>(body)),
+        4 => drop(serde_json::from_slice::<OptionBody>(body).map(OptionBody::setting)),
+        _ => drop(serde_json::from_slice::<AnswerBody>(body)),
+    }
+}
+
+/// Panics where a build is to show that this input is found.
+fn planted(is_found: bool) {
+    assert!(!is_found || std::env::var_os("FUZZ_PLANTED").is_none(), "planted");
+}
+
+fn run_id() -> RunId {
+    RunId::parse(ID).expect("a run id")
+}
+
+/// A machine with an open session and a running turn.
+fn running() -> DirectLink {
+    let lease_id = LeaseId::parse(ID).expect("a lease id");
+    let mut link = DirectLink::open(None).expect("a fresh machine");
+    link.ensure_session(&EnsureSession {
+        lease_id,
+        cwd: "/w".to_owned(),
+        resume: None,
+        mode: None,
+        asking_mode: None,
+        asks: false,
+        options: Vec::new(),
+        mcp_servers: Vec::new(),
+        additional_directories: Vec::new(),
+        client_fs: crate::config::ClientFs::Both,
+        offer_terminal: true,
+    });
+    for (id, result) in [("init", json!({ "protocolVersion": 1 })), ("new", json!({ "sessionId": "s" }))] {
+        let answer = json!({ "jsonrpc": "2.0", "id": format!("{id}:{lease_id}"), "result": result });
+        link.stream(0, answer.to_string().as_bytes());
+    }
+    link.submit(&Submit { run_id: run_id(), text: "hi".to_owned(), files: None, steer: false });
+    link
+}
+
+/// The steps of a stream, read by one machine up to byte `cut` and by one restored from its saved state after that.
+fn read(mut link: DirectLink, stream: &[u8], cut: usize) -> Vec<LinkStep> {
+    let mut steps = Vec::new();
+    let mut lines = Lines::new(0, LINE_BYTES_MAX);
+    let (before, after) = stream.split_at(cut);
+    let mut feed = |link: &mut DirectLink, offset: usize, bytes: &[u8]| {
+        let read = lines.push(offset as u64, bytes, |at, line| steps.extend(link.stream(at, line)));
+        read.expect("a stream without gaps and below the limit");
+    };
+    feed(&mut link, 0, before);
+    let mut link = DirectLink::open(Some(&link.save())).expect("a saved machine");
+    feed(&mut link, cut, after);
+    steps
+}
+
+fn row(before: &[EventRow], event: NewEvent) -> EventRow {
+    serde_json::from_str::<&serde_json::value::RawValue>(&event.payload).expect("a payload that is JSON");
+    let seq = before.len() as u64 + 1;
+    EventRow {
+        session_key: SessionKey::parse("agent:demo:acp:1").expect("a session key"),
+        session_seq: seq,
+        run_id: event.run_id,
+        seq: event.run_id.map(|_| seq),
+        kind: event.kind,
+        payload: event.payload,
+        created_at_ms: 0,
+    }
+}
+
+/// Plain text with a small limit, and Markdown with buttons as on Discord.
+fn styles() -> [Style; 2] {
+    let plain = Style {
+        limit: Limit::new(Unit::Bytes, 200),
+        output_chars_max: 24_000,
+        line_chars_max: 320,
+        separator: crate::config::Separator::Paragraph,
+        repeat_suppression: true,
+        tags: std::collections::BTreeMap::new(),
+        footer: true,
+        files: None,
+        verbosity: None,
+        shows: Shows::default(),
+    };
+    let shows = Shows { buttons: 25, markdown: true, changes: true, approvers: Some("<@1>".to_owned()) };
+    let discord = Style { limit: Limit::new(Unit::Utf16, 1_900), shows, ..plain.clone() };
+    [plain, discord]
+}
+
+fn check_parts(style: &Style, event: &EventRow, digest: Digest<'_>) {
+    let binding_id = BindingId::parse(ID).expect("a binding id");
+    for part in project(binding_id, style, event, digest) {
+        assert!(style.limit.fits(&part.text), "a part is longer than its limit: {:?}", part.text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    type Target = (&'static str, fn(&[u8]));
+
+    /// Inputs that once failed, and what else the fuzzer found worth keeping.
+    #[test]
+    fn corpus_passes() {
+        let targets: [Target; 3] = [
+            ("agent_lines", super::agent_lines),
+            ("permission_card", super::permission_card),
+            ("http_bodies", super::http_bodies),
+        ];
+        for (name, run) in targets {
+            let dir = format!("{}/../tests/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
+            let files = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{dir}: {error}"));
+            let files: Vec<_> = files.flatten().map(|file| file.path()).collect();
+            assert!(!files.is_empty(), "{dir} is empty");
+            for file in files {
+                run(&std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())));
+            }
+        }
+    }
+}

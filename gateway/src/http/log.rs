@@ -1,0 +1,71 @@
+//! The log of a session: standard error of its agents, kept by the supervisor.
+
+use crate::api::LogPage;
+use crate::http::Api;
+use crate::http::answer::{Json, Key, Refused};
+use acp_shared::ids::SessionKey;
+use acp_shared::protocol::{LogFrom, LogPiece};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+
+/// Lines of an answer, unless the client asks for another number.
+const LINES: u32 = 100;
+/// Last lines are looked for in so many bytes at the end of the log.
+const TAIL_BYTES: u64 = 2 * 1024 * 1024;
+/// Pieces that are read for one answer.
+const PIECES_MAX: u32 = 16;
+
+/// Query of `GET /v1/sessions/{key}/log`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LogQuery {
+    /// Lines from this offset on.
+    offset: Option<u64>,
+    /// The last lines.
+    lines: Option<u32>,
+}
+
+/// `GET /v1/sessions/{key}/log`: the last lines, or lines from an offset on.
+pub(crate) async fn log(
+    State(api): State<Api>,
+    Key(key): Key,
+    query: Result<Query<LogQuery>, QueryRejection>,
+) -> Result<Json<LogPage>, Refused> {
+    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+    api.service.session(&key).await?;
+    let piece = match (query.offset, query.lines) {
+        (Some(_), Some(_)) => return Err(Refused::usage("either offset or lines")),
+        (Some(offset), None) => api.service.session_log(&key, LogFrom::Offset(offset)).await?,
+        (None, lines) => last_lines(&api, &key, lines.unwrap_or(LINES)).await?,
+    };
+    let next_offset = piece.offset + piece.bytes.len() as u64;
+    Ok(Json(LogPage {
+        text: String::from_utf8_lossy(&piece.bytes).into_owned(),
+        offset: piece.offset,
+        next_offset,
+        more: next_offset < piece.end && !piece.bytes.is_empty(),
+    }))
+}
+
+async fn last_lines(api: &Api, key: &SessionKey, lines: u32) -> Result<LogPiece, Refused> {
+    let mut all = api.service.session_log(key, LogFrom::End(TAIL_BYTES)).await?;
+    for _ in 1..PIECES_MAX {
+        let next = all.offset + all.bytes.len() as u64;
+        if next >= all.end {
+            break;
+        }
+        let piece = api.service.session_log(key, LogFrom::Offset(next)).await?;
+        // A log that was cut in the meantime does not go on there.
+        if piece.bytes.is_empty() || piece.offset != next {
+            break;
+        }
+        all.bytes.extend(piece.bytes);
+        all.end = piece.end;
+    }
+    let ends = memchr::memrchr_iter(b'\n', &all.bytes).nth(lines as usize);
+    let cut = ends.map_or(0, |at| at + 1);
+    all.bytes.drain(..cut);
+    all.offset += cut as u64;
+    Ok(all)
+}

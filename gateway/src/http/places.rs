@@ -1,0 +1,176 @@
+//! Places of connections to the local API. Streams have a maximum of their own. A new connection is never refused: it
+//! ends the connection that has been inactive for longest, so held connections lock no client out.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// The share of connections that streams may have, in quarters.
+const STREAM_QUARTERS: usize = 3;
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    /// A request is being handled.
+    is_busy: bool,
+    end: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last_id: u64,
+    /// Connections that serve requests or wait for one, the least recently active first.
+    short: Vec<Entry>,
+    streams: HashSet<u64>,
+}
+
+/// Places of all connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    table: Arc<Mutex<Table>>,
+    max: usize,
+}
+
+/// The place of one connection, given back with the value.
+#[derive(Debug)]
+pub(crate) struct ConnectionPlace {
+    places: Places,
+    id: u64,
+    end: CancellationToken,
+}
+
+impl Places {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { table: Arc::default(), max: max.max(4) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maximum of streams.
+    pub(crate) const fn streams_max(&self) -> usize {
+        self.max * STREAM_QUARTERS / 4
+    }
+
+    /// Takes a place for a new connection. Returns true when another connection was ended for it: the least recently
+    /// active one that handles no request, otherwise the least recently active one.
+    pub(crate) fn take(&self) -> (Arc<ConnectionPlace>, bool) {
+        let mut table = self.table();
+        let is_full = table.short.len() + table.streams.len() >= self.max;
+        if is_full {
+            let at = table.short.iter().position(|entry| !entry.is_busy).unwrap_or(0);
+            // Streams never fill all places, so there is one.
+            if at < table.short.len() {
+                table.short.remove(at).end.cancel();
+            }
+        }
+        table.last_id += 1;
+        let (id, end) = (table.last_id, CancellationToken::new());
+        table.short.push(Entry { id, is_busy: false, end: end.clone() });
+        drop(table);
+        (Arc::new(ConnectionPlace { places: self.clone(), id, end }), is_full)
+    }
+}
+
+impl ConnectionPlace {
+    /// Cancelled when the connection has to make room.
+    pub(crate) const fn end(&self) -> &CancellationToken {
+        &self.end
+    }
+
+    /// A request begins.
+    pub(crate) fn begin(&self) {
+        self.moved(true);
+    }
+
+    /// A request has its answer, which is not a stream.
+    pub(crate) fn answered(&self) {
+        self.moved(false);
+    }
+
+    fn moved(&self, is_busy: bool) {
+        let mut table = self.places.table();
+        table.remove(self.id);
+        table.short.push(Entry { id: self.id, is_busy, end: self.end.clone() });
+    }
+
+    /// Moves the connection to the streams. Returns false when there are too many of them.
+    pub(crate) fn stream(&self) -> bool {
+        let mut table = self.places.table();
+        if table.streams.len() >= self.places.streams_max() {
+            return false;
+        }
+        table.remove(self.id);
+        table.streams.insert(self.id);
+        true
+    }
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.places.table().remove(self.id);
+    }
+}
+
+impl Table {
+    fn remove(&mut self, id: u64) {
+        self.short.retain(|entry| entry.id != id);
+        self.streams.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_ended(place: &ConnectionPlace) -> bool {
+        place.end().is_cancelled()
+    }
+
+    #[test]
+    fn new_connection_ends_least_recently_active_idle_one() {
+        let places = Places::new(4);
+        let held: Vec<_> = (0..4).map(|_| places.take().0).collect();
+        held[0].begin();
+        held[1].begin();
+        held[1].answered();
+        let (fifth, displaced) = places.take();
+        assert!(displaced && is_ended(&held[2]));
+        let (sixth, _) = places.take();
+        assert!(is_ended(&held[3]) && !is_ended(&held[1]) && !is_ended(&held[0]));
+        for place in [&fifth, &sixth, &held[1]] {
+            place.begin();
+        }
+        // All of them handle requests.
+        let (_seventh, displaced) = places.take();
+        assert!(displaced && is_ended(&held[0]));
+    }
+
+    #[test]
+    fn streams_leave_a_quarter_of_the_places() {
+        let places = Places::new(8);
+        let held: Vec<_> = (0..6).map(|_| places.take().0).collect();
+        assert!(held.iter().all(|place| place.stream()));
+        let more: Vec<_> = (0..2).map(|_| places.take()).collect();
+        assert!(more.iter().all(|(place, displaced)| !displaced && !place.stream()));
+        let (_last, displaced) = places.take();
+        assert!(displaced && held.iter().all(|place| !is_ended(place)));
+        // A stream that ends leaves its place to another one.
+        held[0].answered();
+        assert!(more[1].0.stream());
+        drop(held);
+        assert_eq!(places.table().streams.len(), 1);
+    }
+
+    #[test]
+    fn place_is_given_back() {
+        let places = Places::new(4);
+        for _ in 0..100 {
+            let (place, displaced) = places.take();
+            assert!(!displaced);
+            place.begin();
+        }
+        assert!(places.table().short.is_empty());
+    }
+}

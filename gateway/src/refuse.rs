@@ -1,0 +1,137 @@
+//! A gateway whose database went back in time: nothing is served until the operator decided. Its API answers each
+//! request with the reason; channels are not connected, and what is said there meanwhile is read afterwards.
+
+use crate::core::when::utc;
+use crate::error::Failure;
+use crate::http::answer::Refused;
+use crate::http::server::Bound;
+use crate::http::{Api, sessions};
+use crate::store::Store;
+use crate::store::rollback::{self, Note};
+use crate::supervisor::{LinkStatus, Supervisor};
+use acp_shared::codes::Code;
+use acp_shared::protocol::Rollback;
+use axum::Router;
+use axum::routing::get;
+use std::path::Path;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How long a start waits for the supervisor's first answer before it serves without.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+/// Detail code of the failure.
+pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
+
+/// Waits until the supervisor refuses this gateway as rolled back, and returns the refusal.
+pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
+    let mut status = supervisor.status();
+    loop {
+        if let LinkStatus::RolledBack(rollback) = &*status.borrow_and_update() {
+            return (**rollback).clone();
+        }
+        if status.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
+pub(crate) async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
+    let mut status = supervisor.status();
+    let answered = status.wait_for(|status| !matches!(status, LinkStatus::Connecting | LinkStatus::Busy(_)));
+    match tokio::time::timeout(FIRST_ANSWER, answered).await {
+        Ok(Ok(status)) => match &*status {
+            LinkStatus::RolledBack(rollback) => Some((**rollback).clone()),
+            _ => None,
+        },
+        Ok(Err(_)) | Err(_) => None,
+    }
+}
+
+/// Writes the refusal to the state directory and the log, and returns it as an error for people.
+pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
+    let epoch = store.identity().epoch;
+    let event_id = store.marks().await.map_or(0, |marks| marks.event_id);
+    let note = Note {
+        epoch,
+        event_id,
+        known_epoch: rollback.epoch,
+        known_event_id: rollback.event_id,
+        agents: rollback.agents,
+        kept_until_ms: rollback.kept_until_ms,
+    };
+    let dir = store.dir().to_owned();
+    let (kept, text) = (note.clone(), words(&note, &rollback.refusal.message));
+    let written = tokio::task::spawn_blocking(move || rollback::write(&dir, &kept)).await;
+    if !matches!(written, Ok(Ok(()))) {
+        tracing::warn!(?written, "refusal not noted in the state directory");
+    }
+    tracing::error!(
+        epoch,
+        event_id,
+        known_epoch = note.known_epoch,
+        known_event_id = note.known_event_id,
+        agents = note.agents,
+        kept_until = %utc(note.kept_until_ms),
+        "gateway refuses to serve: database went back in time"
+    );
+    Failure::new(Code::StoreUnavailable, text).detail(ROLLED_BACK).origin("gateway")
+}
+
+fn words(note: &Note, reason: &str) -> String {
+    format!(
+        "The gateway refuses to serve. The supervisor says: {reason}. The database here is at epoch {} and event {}, on \
+         record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",
+        note.epoch,
+        note.event_id,
+        note.known_epoch,
+        note.known_event_id,
+        note.agents,
+        utc(note.kept_until_ms)
+    )
+}
+
+/// Answers each API request with `failure` until the supervisor admits this gateway or the gateway stops.
+///
+/// # Errors
+/// The socket cannot be bound.
+pub(crate) async fn answer(
+    api: Api,
+    supervisor: &Supervisor,
+    failure: Failure,
+    socket: &Path,
+) -> std::io::Result<()> {
+    let (ending, limits) = (api.ending.child_token(), api.limits);
+    let routes = Router::new()
+        .route("/v1/status", get(sessions::status))
+        .fallback(move || std::future::ready(Refused::from(failure.clone())))
+        .with_state(api);
+    let serving = tokio::spawn(Bound::bind(socket)?.serve(routes, limits, ending.clone()));
+    let mut status = supervisor.status();
+    tokio::select! {
+        _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })) => {}
+        () = ending.cancelled() => {}
+    }
+    ending.cancel();
+    drop(serving.await);
+    Ok(())
+}
+
+/// Clears the note and the accepted loss once the supervisor admits this gateway.
+pub(crate) async fn settle(store: Store, supervisor: Supervisor, stop: CancellationToken) {
+    let mut status = supervisor.status();
+    loop {
+        let is_up = matches!(*status.borrow_and_update(), LinkStatus::Up { .. });
+        if is_up {
+            match store.settle_loss().await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(%error, "accepted loss not settled"),
+            }
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            changed = status.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! File requests of protocol 2: what a gateway asks of the files of a session, and the answers.
+//!
+//! The supervisor passes a request on to a helper process that runs as the user of the lease, confined as the lease
+//! is. The gateway itself opens no file of a project.
+
+use crate::ids::LeaseId;
+use serde::{Deserialize, Serialize};
+
+/// Largest file that is read, in bytes.
+pub const READ_BYTES_MAX: u64 = 10 * 1024 * 1024;
+/// Largest content that is written or hashed, in bytes.
+pub const WRITE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Maximum number of roots of one request.
+pub const ROOTS_MAX: usize = 64;
+/// Maximum number of directories or program names of one look-up.
+pub const NAMES_MAX: usize = 256;
+
+/// One request for files, directories or programs. Answered by [`crate::protocol::Reply::Files`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesRequest {
+    /// Helper that serves the request.
+    pub scope: FilesScope,
+    /// Absolute directories that the path of `op` must lie beneath. Empty for [`FilesOp::Directories`] and
+    /// [`FilesOp::Programs`].
+    pub roots: Vec<String>,
+    /// The operation.
+    pub op: FilesOp,
+}
+
+/// Helper that serves a [`FilesRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FilesScope {
+    /// The helper of a living lease; it stays for some time after the request.
+    Lease(LeaseId),
+    /// A helper of the gateway's tenant without a lease: look-ups before a spawn. It ends after the request.
+    Tenant,
+}
+
+/// Operation of a [`FilesRequest`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FilesOp {
+    /// Reads a text file. Answered by [`FilesReply::Text`].
+    Read {
+        /// Absolute path.
+        path: String,
+        /// First line wanted, from 1.
+        line: Option<u64>,
+        /// Number of lines wanted.
+        limit: Option<u64>,
+        /// Largest file that is read, at most [`READ_BYTES_MAX`].
+        bytes_max: u64,
+    },
+    /// Replaces the content of a file, wholly or not at all; missing directories are made. Answered by
+    /// [`FilesReply::Written`].
+    Write {
+        /// Absolute path.
+        path: String,
+        /// The new content, at most [`WRITE_BYTES_MAX`] bytes.
+        #[serde(with = "serde_bytes")]
+        content: Vec<u8>,
+    },
+    /// Looks at a file without changing it. Answered by [`FilesReply::Inspected`].
+    Inspect {
+        /// Absolute path.
+        path: String,
+        /// The text is returned if the file has no more bytes than this.
+        text_bytes_max: u64,
+    },
+    /// Resolves a directory beneath the roots, and the roots. Answered by [`FilesReply::Directory`].
+    Directory {
+        /// Absolute path.
+        path: String,
+    },
+    /// Resolves directories anywhere. Answered by [`FilesReply::Directories`].
+    Directories {
+        /// Absolute paths.
+        paths: Vec<String>,
+    },
+    /// Looks for executable programs. Answered by [`FilesReply::Programs`].
+    Programs {
+        /// Names without a slash, or absolute paths.
+        names: Vec<String>,
+        /// Search path in the form of `PATH`; relative entries are ignored.
+        search: String,
+    },
+}
+
+impl FilesOp {
+    /// Bytes of file content inside of the request.
+    #[must_use]
+    pub const fn content_bytes(&self) -> usize {
+        match self {
+            Self::Write { content, .. } => content.len(),
+            Self::Read { .. }
+            | Self::Inspect { .. }
+            | Self::Directory { .. }
+            | Self::Directories { .. }
+            | Self::Programs { .. } => 0,
+        }
+    }
+}
+
+impl std::fmt::Debug for FilesOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Read { path, line, limit, .. } => write!(f, "Read({path:?}, {line:?}, {limit:?})"),
+            Self::Write { path, content } => write!(f, "Write({path:?}, {} bytes)", content.len()),
+            Self::Inspect { path, .. } => write!(f, "Inspect({path:?})"),
+            Self::Directory { path } => write!(f, "Directory({path:?})"),
+            Self::Directories { paths } => write!(f, "Directories({paths:?})"),
+            Self::Programs { names, .. } => write!(f, "Programs({names:?})"),
+        }
+    }
+}
+
+/// Answer to a [`FilesRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FilesReply {
+    /// Content of a file, or the lines that were asked for.
+    Text(String),
+    /// The file has the new content, on disk.
+    Written,
+    /// State of a file.
+    Inspected(Inspection),
+    /// A directory beneath the roots.
+    Directory {
+        /// Its canonical path.
+        path: String,
+        /// Canonical paths of the roots, in the order of the request.
+        roots: Vec<String>,
+    },
+    /// Canonical path of each directory, in the order of the request.
+    Directories(Vec<Result<String, FilesError>>),
+    /// Absolute path of each program in the order of the request; `None` where there is no executable file.
+    Programs(Vec<Option<String>>),
+}
+
+/// State of a file at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspection {
+    /// Path without links, beneath a root. For a missing file, that of the nearest directory above it with the names
+    /// added.
+    pub canonical: Option<String>,
+    /// A file, directory or anything else exists under the path.
+    pub exists: bool,
+    /// The path names a regular file.
+    pub is_regular: bool,
+    /// Size in bytes.
+    pub size: u64,
+    /// SHA-256 of the content in hex; `None` over [`WRITE_BYTES_MAX`], and where the file cannot be read.
+    pub sha256: Option<String>,
+    /// The content, if it is UTF-8 and not larger than was asked for.
+    pub text: Option<String>,
+}
+
+/// Error of a [`FilesRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum FilesError {
+    /// The path is not absolute, has no file name, or holds a NUL byte.
+    #[error("not a usable absolute path")]
+    BadPath,
+    /// The path lies beneath no root, or a link or `..` leads out of it.
+    #[error("outside of the session's directories")]
+    Outside,
+    /// There is no such file.
+    #[error("no such file")]
+    NotFound,
+    /// The path names a directory, pipe, device or socket.
+    #[error("not a regular file")]
+    NotRegular,
+    /// The file or content is too large.
+    #[error("larger than {bytes_max} bytes")]
+    TooLarge {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The content is not UTF-8.
+    #[error("not UTF-8 text")]
+    NotUtf8,
+    /// Permissions or the confinement of the tenant forbid it.
+    #[error("permission denied")]
+    Denied,
+    /// The kernel has no `openat2`, without which paths cannot be confined.
+    #[error("this system cannot confine paths (openat2 is missing or forbidden)")]
+    Unsupported,
+    /// Another failure of the system.
+    #[error("input or output failed: {message}")]
+    Io {
+        /// The system's text.
+        message: String,
+    },
+    /// The helper could not be started; nothing was done.
+    #[error("the file helper cannot be started: {message}")]
+    NoHelper {
+        /// Reason and remedy.
+        message: String,
+    },
+    /// The helper did not answer in time and was ended. The fate of a write is unknown.
+    #[error("the file system did not answer within {within_ms} ms")]
+    TimedOut {
+        /// The limit.
+        within_ms: u64,
+    },
+    /// The helper ended before it answered. The fate of a write is unknown.
+    #[error("the file helper ended before it answered")]
+    Interrupted,
+}
+
+impl FilesError {
+    /// True if a write that got this error may have been done.
+    #[must_use]
+    pub const fn is_uncertain(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::Interrupted)
+    }
+}

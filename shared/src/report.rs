@@ -1,0 +1,102 @@
+//! Reports of the supervisor for people: evidence about leases, what a reap does, and the supervisor's own state.
+
+use crate::ids::{GatewayInstanceId, LeaseId};
+use crate::protocol::{LeaseInfo, LeaseState};
+use serde::{Deserialize, Serialize};
+
+/// Evidence about one lease beside its record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvidenceReport {
+    /// The lease.
+    pub lease: LeaseInfo,
+    /// One line for each recorded fact.
+    pub facts: Vec<EvidenceFact>,
+    /// Verdict: `owned`, `not_ours`, `gone` or `unknown`.
+    pub verdict: String,
+    /// Reason of the verdict.
+    pub why: String,
+    /// Living processes of the tree: pid and name.
+    pub tree: Vec<(i32, String)>,
+}
+
+/// One recorded fact beside its value now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvidenceFact {
+    /// Of which process: `wrapper` or `adapter`.
+    pub subject: String,
+    /// Name of the fact: `boot_id`, `start_ticks`, `pidfs_inode` …
+    pub name: String,
+    /// Recorded value; empty when nothing was recorded.
+    pub recorded: String,
+    /// Value now; empty when it cannot be read.
+    pub live: String,
+    /// The two values are equal; `None` when one of them is missing.
+    pub agrees: Option<bool>,
+}
+
+/// Action of a reap for one lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReapLine {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Its state before.
+    pub state: LeaseState,
+    /// `signal`, `mark_lost`, `mark_closed` or `leave`.
+    pub action: String,
+    /// Pids to be signalled.
+    pub pids: Vec<i32>,
+    /// Reason of the action.
+    pub why: String,
+}
+
+/// State of the supervisor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its pid.
+    pub pid: i32,
+    /// Its package version.
+    pub version: String,
+    /// Random id of this start.
+    pub supervisor_id: String,
+    /// Its state directory.
+    pub state_dir: String,
+    /// Time of its start, milliseconds since the Unix epoch.
+    pub started_at_ms: u64,
+    /// The rung of the ladder in use.
+    pub rung: String,
+    /// Rungs that this machine lacks, each with the reason and the remedy.
+    pub rungs_missing: Vec<(String, String)>,
+    /// Abilities of the kernel by name, as probed at start.
+    pub abilities: Vec<(String, bool)>,
+    /// Leases by state.
+    pub leases: Vec<(LeaseState, u64)>,
+    /// Connected gateways, with the number of their living leases.
+    pub gateways: Vec<(GatewayInstanceId, u64)>,
+    /// Output bytes held in rings and spools.
+    pub buffered_bytes: u64,
+    /// Warnings for the operator.
+    pub warnings: Vec<String>,
+    /// Reason for being read-only, if it is.
+    pub read_only: Option<String>,
+    /// Time of the last sweep over leases that no task holds, milliseconds since the Unix epoch.
+    pub swept_at_ms: Option<u64>,
+    /// Outcome of the last upgrade, if there was one.
+    pub last_upgrade: Option<LastUpgrade>,
+}
+
+/// Outcome of an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastUpgrade {
+    /// Time at which this image took over, milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Version before the upgrade.
+    pub from_version: String,
+    /// Version after the upgrade; empty if unknown.
+    pub to_version: String,
+    /// Number of process trees handed over.
+    pub leases: u64,
+    /// Duration without any relayed input or output, in milliseconds.
+    pub pause_ms: u64,
+    /// Reason for a failed upgrade; the old program goes on then.
+    pub error: Option<String>,
+}

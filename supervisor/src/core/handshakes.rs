@@ -1,0 +1,93 @@
+//! Connections that are not admitted yet. They are counted apart from admitted ones, and a new one ends an old one
+//! rather than being refused: honest clients send Hello at once, so silent connections lock no
+//! client out.
+
+use std::collections::VecDeque;
+
+/// Maximum connections of one user in the handshake.
+pub const PER_USER_MAX: usize = 256;
+/// Maximum connections in the handshake.
+pub const TOTAL_MAX: usize = 1_024;
+
+/// Users that the policy knows; all others are one.
+pub type User = Option<u32>;
+
+#[derive(Debug)]
+struct PendingHandshake<T> {
+    id: u64,
+    user: User,
+    held: T,
+}
+
+/// Connections in the handshake, oldest first, each with the value that ends it.
+#[derive(Debug)]
+pub struct Handshakes<T>(VecDeque<PendingHandshake<T>>);
+
+impl<T> Default for Handshakes<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Handshakes<T> {
+    /// Adds a connection. Returns the one that ends in its place when there is no room: the oldest of the same user at
+    /// that user's maximum, otherwise the oldest of the user with the most.
+    pub fn begin(&mut self, id: u64, user: User, held: T) -> Option<T> {
+        let displaced = if self.count(user) >= PER_USER_MAX {
+            Some(user)
+        } else if self.0.len() >= TOTAL_MAX {
+            self.0.iter().map(|waiting| waiting.user).max_by_key(|user| self.count(*user))
+        } else {
+            None
+        };
+        let oldest = displaced.and_then(|of| self.0.iter().position(|waiting| waiting.user == of));
+        let displaced = oldest.and_then(|at| self.0.remove(at));
+        self.0.push_back(PendingHandshake { id, user, held });
+        displaced.map(|waiting| waiting.held)
+    }
+
+    /// Removes a connection: its handshake is over.
+    pub fn end(&mut self, id: u64) {
+        self.0.retain(|waiting| waiting.id != id);
+    }
+
+    fn count(&self, user: User) -> usize {
+        self.0.iter().filter(|waiting| waiting.user == user).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_connection_displaces_oldest_of_same_user() {
+        let mut all = Handshakes::default();
+        assert_eq!(all.begin(0, Some(8), 0), None);
+        let max = PER_USER_MAX as u64;
+        assert!((1..=max).all(|id| all.begin(id, Some(7), id).is_none()));
+        assert_eq!(all.begin(max + 1, Some(7), max + 1), Some(1));
+        all.end(2);
+        assert_eq!(all.begin(max + 2, Some(7), max + 2), None);
+        assert_eq!(all.begin(max + 3, Some(7), max + 3), Some(3));
+        assert_eq!(all.begin(max + 4, Some(8), max + 4), None);
+        assert_eq!(all.begin(max + 5, None, max + 5), None);
+    }
+
+    #[test]
+    fn full_table_displaces_from_largest_user() {
+        let mut all = Handshakes::default();
+        let users = u32::try_from(TOTAL_MAX / PER_USER_MAX).unwrap_or_default();
+        // The last user stays one below its maximum, a further one has a single connection.
+        let of = |id: u64| match id {
+            0 => u32::MAX,
+            id => u32::try_from((id - 1) / PER_USER_MAX as u64).unwrap_or_default(),
+        };
+        for id in 0..TOTAL_MAX as u64 {
+            assert_eq!(all.begin(id, Some(of(id)), id), None, "{id}");
+        }
+        let displaced = all.begin(TOTAL_MAX as u64, Some(users + 1), 0);
+        assert!(displaced.is_some_and(|id| id != 0), "{displaced:?}");
+        assert_eq!(all.0.len(), TOTAL_MAX);
+    }
+}

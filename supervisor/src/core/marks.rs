@@ -1,0 +1,217 @@
+//! Recorded progress of gateways. Each Hello is compared with it: an epoch, event id or offset behind the record means
+//! that the database of the gateway went back in time.
+
+use crate::core::admit::Installation;
+use acp_shared::ids::{LeaseId, StartId};
+use acp_shared::protocol::{Marks, Refusal, RefusalCode};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// Recorded progress of a gateway of protocol 2, beside its highest epoch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// Start id of the highest epoch; `None` if a gateway of protocol 1 showed that epoch.
+    pub start_id: Option<StartId>,
+    /// Highest event id that was acknowledged.
+    pub event_id: u64,
+    /// Time of the last accepted loss, milliseconds since the Unix epoch: offsets of leases started before are not
+    /// compared.
+    pub loss_accepted_ms: Option<u64>,
+}
+
+/// Acknowledged output of a living lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acked {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// First byte that was not acknowledged.
+    pub offset: u64,
+    /// Start time of the lease, milliseconds since the Unix epoch.
+    pub started_at_ms: u64,
+}
+
+/// Compares the marks of a gateway with its record and returns the new record.
+///
+/// # Errors
+/// [`RefusalCode::RolledBack`], naming what is behind and what to do.
+pub fn advance(
+    known: &Installation,
+    epoch: u64,
+    marks: &Marks,
+    acked: &[Acked],
+    now_ms: u64,
+) -> Result<Progress, Refusal> {
+    let progress = &known.progress;
+    let is_same_start =
+        epoch == known.epoch_max && progress.start_id.is_none_or(|start_id| start_id == marks.start_id);
+    let next = Progress { start_id: Some(marks.start_id), ..progress.clone() };
+    if marks.accepts_loss && epoch > known.epoch_max {
+        return Ok(Progress { event_id: marks.event_id, loss_accepted_ms: Some(now_ms), ..next });
+    }
+    let behind = if epoch < known.epoch_max {
+        Some(format!("its epoch is {epoch}, and {} is on record", known.epoch_max))
+    } else if epoch == known.epoch_max && !is_same_start {
+        Some(format!("its epoch {epoch} was used by another start"))
+    } else if is_same_start && progress.start_id.is_some() {
+        // Reconnection of the same process: its database cannot have gone back.
+        None
+    } else if marks.event_id < progress.event_id {
+        let (last, known) = (marks.event_id, progress.event_id);
+        Some(format!(
+            "its last event is {last}, and event {known} was acknowledged ({} are missing)",
+            known - last
+        ))
+    } else {
+        behind_offset(progress, marks, acked)
+    };
+    match behind {
+        None => Ok(Progress { event_id: progress.event_id.max(marks.event_id), ..next }),
+        Some(behind) => Err(Refusal::new(RefusalCode::RolledBack, rolled_back(known, &behind))),
+    }
+}
+
+fn behind_offset(progress: &Progress, marks: &Marks, acked: &[Acked]) -> Option<String> {
+    let shown: HashMap<LeaseId, u64> = marks.offsets.iter().copied().collect();
+    acked.iter().find_map(|acked| {
+        let offset = shown.get(&acked.lease_id).filter(|offset| **offset < acked.offset)?;
+        let is_excepted = progress.loss_accepted_ms.is_some_and(|at| acked.started_at_ms <= at);
+        (!is_excepted).then(|| {
+            let (lease_id, known) = (acked.lease_id, acked.offset);
+            format!("output of lease {lease_id} was acknowledged up to {known}, and it has {offset}")
+        })
+    })
+}
+
+fn rolled_back(known: &Installation, behind: &str) -> String {
+    format!(
+        "the database of gateway {} went back in time: {behind}. Stop the gateway, then put the newest database back, \
+         bring a backup back (acp-gateway store restore FILE) or give up what is missing (acp-gateway store accept-loss)",
+        known.gateway
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use acp_shared::ids::GatewayInstanceId;
+    use acp_shared::protocol::Home;
+
+    struct Case {
+        known: Installation,
+        marks: Marks,
+        acked: Vec<Acked>,
+    }
+
+    /// Epoch 5 of a gateway with 100 events and one agent, acknowledged up to byte 40.
+    fn case() -> Case {
+        let (start_id, lease_id) = (StartId::mint(), LeaseId::mint());
+        let known = Installation {
+            gateway: GatewayInstanceId::mint(),
+            uid: 5,
+            home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
+            epoch_max: 5,
+            progress: Progress { start_id: Some(start_id), event_id: 100, loss_accepted_ms: None },
+            damaged: None,
+        };
+        let marks = Marks { start_id, event_id: 100, offsets: vec![(lease_id, 40)], accepts_loss: false };
+        Case { known, marks, acked: vec![Acked { lease_id, offset: 40, started_at_ms: 1_000 }] }
+    }
+
+    #[test]
+    fn database_behind_the_record_is_refused() {
+        let other = |marks: &mut Marks| marks.start_id = StartId::mint();
+        type Change = fn(&mut Case);
+        let table: [(&str, u64, bool, Change, Option<&str>); 13] = [
+            ("reconnection", 5, false, |_| {}, None),
+            (
+                "reconnection while rows are behind the newest acknowledgement",
+                5,
+                false,
+                |case| case.marks.event_id = 99,
+                None,
+            ),
+            ("next start", 6, true, |_| {}, None),
+            ("next start after more was done", 6, true, |case| case.marks.event_id = 101, None),
+            ("epoch behind", 4, true, |_| {}, Some("epoch is 4, and 5 is on record")),
+            ("epoch of another start", 5, true, |_| {}, Some("epoch 5 was used by another start")),
+            (
+                "event behind",
+                6,
+                true,
+                |case| case.marks.event_id = 98,
+                Some("last event is 98, and event 100"),
+            ),
+            ("offset behind", 6, true, |case| case.marks.offsets[0].1 = 39, Some("up to 40, and it has 39")),
+            (
+                "lease that the supervisor has no more",
+                6,
+                true,
+                |case| {
+                    case.acked.clear();
+                    case.marks.offsets[0].1 = 0;
+                },
+                None,
+            ),
+            ("epoch that protocol 1 showed", 5, true, |case| case.known.progress.start_id = None, None),
+            (
+                "accepted, epoch not above",
+                5,
+                true,
+                |case| case.marks.accepts_loss = true,
+                Some("another start"),
+            ),
+            (
+                "accepted, epoch above",
+                6,
+                true,
+                |case| {
+                    case.marks.accepts_loss = true;
+                    case.marks.event_id = 3;
+                    case.marks.offsets[0].1 = 0;
+                },
+                None,
+            ),
+            (
+                "offset of a lease from before an accepted loss",
+                6,
+                true,
+                |case| {
+                    case.known.progress.loss_accepted_ms = Some(1_000);
+                    case.marks.offsets[0].1 = 0;
+                },
+                None,
+            ),
+        ];
+        for (name, epoch, is_other_start, change, want) in table {
+            let mut case = case();
+            if is_other_start {
+                other(&mut case.marks);
+            }
+            change(&mut case);
+            let got = advance(&case.known, epoch, &case.marks, &case.acked, 7_000);
+            match (got, want) {
+                (Ok(progress), None) => assert_eq!(progress.start_id, Some(case.marks.start_id), "{name}"),
+                (Err(refusal), Some(says)) => {
+                    assert_eq!(refusal.code, RefusalCode::RolledBack, "{name}");
+                    for says in [says, "accept-loss", "store restore"] {
+                        assert!(refusal.message.contains(says), "{name}: {}", refusal.message);
+                    }
+                }
+                (got, want) => panic!("{name}: {got:?}, not {want:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn event_mark_grows_and_only_an_accepted_loss_lowers_it() {
+        let case = case();
+        let next = |event_id, accepts_loss| {
+            let marks = Marks { start_id: StartId::mint(), event_id, offsets: Vec::new(), accepts_loss };
+            advance(&case.known, 6, &marks, &[], 7_000).unwrap()
+        };
+        assert_eq!((next(130, false).event_id, next(130, false).loss_accepted_ms), (130, None));
+        assert_eq!((next(20, true).event_id, next(20, true).loss_accepted_ms), (20, Some(7_000)));
+    }
+}

@@ -1,0 +1,179 @@
+//! Replaces the values of configured environment variables in what agents write to standard error.
+//!
+//! The supervisor is not told which variables an operator configured, so every variable of an agent counts, except the
+//! ones that describe a login (`HOME`, `PATH` …), whose values would hide most paths and are no secrets.
+
+use acp_shared::redact::Secret;
+use memchr::memmem;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Shorter values are not replaced: they are no secrets, and occur in ordinary text.
+const VALUE_BYTES_MIN: usize = 8;
+/// Longer values are recognised by their first bytes; the rest of the line is then left out.
+const NEEDLE_BYTES_MAX: usize = 16 * 1024;
+/// Variables whose values are not replaced. A `*` at the end stands for any ending.
+const PLAIN_VARIABLES: [&str; 12] =
+    ["HOME", "PATH", "PWD", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
+
+/// A line of a value of a variable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Needle {
+    /// Name of the variable.
+    name: String,
+    value: Secret,
+    /// True if the line goes on behind `value`.
+    cut: bool,
+}
+
+/// The values to replace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Redactor {
+    needles: Vec<Needle>,
+}
+
+fn is_plain(name: &str) -> bool {
+    PLAIN_VARIABLES.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(head) => name.starts_with(head),
+        None => name == *pattern,
+    })
+}
+
+impl Redactor {
+    /// The values of an agent's environment. Each line of a value of several lines counts by itself.
+    #[must_use]
+    pub fn of_env(env: &[(String, String)]) -> Self {
+        let mut needles = Vec::new();
+        for (name, value) in env.iter().filter(|(name, _)| !is_plain(name)) {
+            for line in value.lines().map(str::trim).filter(|line| line.len() >= VALUE_BYTES_MIN) {
+                let head = super::tail::head(line, NEEDLE_BYTES_MAX);
+                let cut = head.len() < line.len();
+                needles.push(Needle { name: name.clone(), value: Secret::new(head.to_owned()), cut });
+            }
+        }
+        Self { needles }
+    }
+
+    /// Bytes of the longest value: a line must be known so much further than it is shown.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.needles.iter().map(|needle| needle.value.expose().len()).max().unwrap_or(0)
+    }
+
+    /// The first `bytes_max` bytes of a line, with `[redacted:NAME]` in place of each value. `ended`: the line ends
+    /// where it does because the stream ended, so that its last bytes may be the beginning of a value.
+    #[must_use]
+    pub fn line(&self, line: &[u8], bytes_max: usize, ended: bool) -> Vec<u8> {
+        let mut found = self.find(line);
+        if ended {
+            found.extend(self.needles.iter().filter_map(|needle| Some((cut_off(line, needle)?, needle))));
+        }
+        found.sort_by_key(|(range, _)| range.start);
+        let (mut out, mut from) = (Vec::with_capacity(line.len().min(bytes_max)), 0);
+        for (range, needle) in found.into_iter().take_while(|(range, _)| range.start < bytes_max) {
+            if range.start >= from {
+                out.extend_from_slice(line.get(from..range.start).unwrap_or_default());
+                out.extend_from_slice(format!("[redacted:{}]", needle.name).as_bytes());
+            }
+            from = from.max(range.end);
+        }
+        out.extend_from_slice(line.get(from..line.len().min(bytes_max)).unwrap_or_default());
+        out
+    }
+
+    fn find(&self, line: &[u8]) -> Vec<(Range<usize>, &Needle)> {
+        let mut found = Vec::new();
+        for needle in &self.needles {
+            let value = needle.value.expose().as_bytes();
+            for at in memmem::find_iter(line, value) {
+                let end = if needle.cut { line.len() } else { at + value.len() };
+                found.push((at..end, needle));
+            }
+        }
+        found
+    }
+}
+
+/// The beginning of a value at the end of a line.
+fn cut_off(line: &[u8], needle: &Needle) -> Option<Range<usize>> {
+    let value = needle.value.expose().as_bytes();
+    let most = value.len().min(line.len());
+    let ends = |count: &usize| value.get(..*count).is_some_and(|head| line.ends_with(head));
+    let count = (VALUE_BYTES_MIN..=most).rev().find(ends)?;
+    Some(line.len() - count..line.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn redactor(env: &[(&str, &str)]) -> Redactor {
+        let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Redactor::of_env(&env)
+    }
+
+    #[test]
+    fn values_are_replaced_and_the_rest_stays() {
+        let long = "0123456789abcdef".repeat(2_000);
+        let of = redactor(&[
+            ("API_KEY", "sk-hunter2"),
+            ("OTHER", "hunter2-and-more"),
+            ("SHORT", "seven77"),
+            ("HOME", "/home/somebody"),
+            ("XDG_STATE_HOME", "/home/somebody/state"),
+            ("PEM", "-----BEGIN KEY-----\nAAAABBBBCCCC\n\nshort\n"),
+            ("LONG", &long),
+        ]);
+        for (line, max, ended, want) in [
+            (
+                "key=sk-hunter2, again sk-hunter2",
+                99,
+                false,
+                "key=[redacted:API_KEY], again [redacted:API_KEY]",
+            ),
+            ("sk-hunter2-and-more!", 99, false, "[redacted:API_KEY]!"),
+            ("seven77 in /home/somebody/state", 99, false, "seven77 in /home/somebody/state"),
+            ("| AAAABBBBCCCC", 99, false, "| [redacted:PEM]"),
+            ("ends with sk-hunter", 99, false, "ends with sk-hunter"),
+            ("ends with sk-hunter", 99, true, "ends with [redacted:API_KEY]"),
+            ("ends with sk-hunt", 99, true, "ends with sk-hunt"),
+            ("cut here sk-hunter2 and not there", 12, false, "cut here [redacted:API_KEY]"),
+            ("cut before sk-hunter2", 9, false, "cut befor"),
+            ("", 99, true, ""),
+        ] {
+            let out = of.line(line.as_bytes(), max, ended);
+            assert_eq!(String::from_utf8_lossy(&out), want, "{line} {max} {ended}");
+        }
+        let line = format!("a {long} b");
+        assert_eq!(
+            of.line(line.as_bytes(), 99, false),
+            b"a [redacted:LONG]",
+            "a long value takes the line with it"
+        );
+        assert_eq!(of.longest(), NEEDLE_BYTES_MAX);
+        assert!(!format!("{of:?}").contains("hunter"));
+    }
+
+    proptest! {
+        /// No value stays in a line, for any surroundings and any cut of the line.
+        #[test]
+        fn no_value_gets_through(
+            values in prop::collection::vec("[ab]{8,12}", 1..4),
+            parts in prop::collection::vec(("[ab |]{0,9}", 0usize..4), 0..6),
+            max in 0usize..80,
+        ) {
+            let env: Vec<_> = values.iter().map(|value| ("X".to_owned(), value.clone())).collect();
+            let of = Redactor::of_env(&env);
+            let mut line = String::new();
+            for (text, at) in &parts {
+                line.push_str(text);
+                line.push_str(values.get(*at).map_or("", String::as_str));
+            }
+            let out = String::from_utf8(of.line(line.as_bytes(), max, false)).unwrap_or_default();
+            prop_assert!(!values.iter().any(|value| out.contains(value.as_str())), "{line} -> {out}");
+        }
+    }
+}

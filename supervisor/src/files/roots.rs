@@ -1,0 +1,420 @@
+//! Files beneath the roots of a session.
+//!
+//! A path is resolved and opened by one system call (`openat2` beneath a directory that is held open), so there
+//! is no moment between check and use in which a link could be swapped. What leaves the root by a link or by
+//! `..` is refused by the kernel. A write is a new file in the same directory that is synced and then renamed
+//! over the old one: it happens wholly or not at all. These functions block; they run in the helper process.
+
+use acp_shared::files::{FilesError, Inspection, READ_BYTES_MAX, WRITE_BYTES_MAX};
+use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// Maximum attempts of a lookup that fails because a directory was moved meanwhile.
+const LOOKUP_TRIES: usize = 128;
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// A [`FilesError`] that errors of the system convert into.
+#[derive(Debug)]
+pub(super) struct RootsError(pub(super) FilesError);
+
+type Outcome<T> = Result<T, RootsError>;
+
+impl From<FilesError> for RootsError {
+    fn from(error: FilesError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Errno> for RootsError {
+    fn from(errno: Errno) -> Self {
+        Self(match errno {
+            Errno::NOENT | Errno::NOTDIR => FilesError::NotFound,
+            Errno::XDEV | Errno::LOOP => FilesError::Outside,
+            Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY => FilesError::Denied,
+            Errno::NOSYS => FilesError::Unsupported,
+            Errno::ISDIR | Errno::NXIO => FilesError::NotRegular,
+            Errno::NAMETOOLONG | Errno::INVAL => FilesError::BadPath,
+            other => FilesError::Io { message: other.to_string() },
+        })
+    }
+}
+
+impl From<std::io::Error> for RootsError {
+    fn from(error: std::io::Error) -> Self {
+        let other = || Self(FilesError::Io { message: error.to_string() });
+        Errno::from_io_error(&error).map_or_else(other, Self::from)
+    }
+}
+
+/// The directories of a session, held open: whatever becomes of their names, these are the ones.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    list: Vec<Root>,
+}
+
+#[derive(Debug)]
+struct Root {
+    /// As configured.
+    named: PathBuf,
+    /// Without links: agents see their working directory like this.
+    real: PathBuf,
+    dir: OwnedFd,
+}
+
+impl Roots {
+    /// Opens the roots.
+    ///
+    /// # Errors
+    /// A root is no directory, or the system cannot confine paths.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, FilesError> {
+        let open = |named: &PathBuf| {
+            if !named.is_absolute() {
+                return Err(FilesError::BadPath.into());
+            }
+            let dir = fs::open(named, DIR, Mode::empty())?;
+            // Said now rather than at the first request.
+            lookup(&dir, Path::new("."), DIR)?;
+            let real = real_path(&dir)?;
+            Ok(Root { named: named.clone(), real, dir })
+        };
+        let list: Outcome<_> = paths.iter().map(open).collect();
+        Ok(Self { list: list.map_err(|error| error.0)? })
+    }
+
+    /// Lines of a text file. Lines count from 1.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub(crate) fn read(
+        &self,
+        path: &str,
+        (line, limit): (Option<u64>, Option<u64>),
+        bytes_max: u64,
+    ) -> Result<String, FilesError> {
+        let text = self.read_text(path, bytes_max.min(READ_BYTES_MAX)).map_err(|error| error.0)?;
+        Ok(slice(&text, line, limit).to_owned())
+    }
+
+    /// Replaces the content of a file. Directories that are missing are made.
+    ///
+    /// # Errors
+    /// [`FilesError`]; the old content is untouched then.
+    pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), FilesError> {
+        self.write_bytes(path, content).map_err(|error| error.0)
+    }
+
+    /// State of a file: a write that was started before a crash is settled by the hash, never done twice (H3).
+    ///
+    /// # Errors
+    /// [`FilesError`], but not for a file that is missing.
+    pub(crate) fn inspect(&self, path: &str, text_bytes_max: u64) -> Result<Inspection, FilesError> {
+        self.inspect_file(path, text_bytes_max).map_err(|error| error.0)
+    }
+
+    /// Canonical path of a directory beneath the roots.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub(crate) fn directory(&self, path: &str) -> Result<String, FilesError> {
+        let find = || {
+            let (root, below) = self.locate(path)?;
+            text(real_path(&lookup(&root.dir, below, DIR)?)?)
+        };
+        find().map_err(|error: RootsError| error.0)
+    }
+
+    /// Canonical paths of the roots.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub(crate) fn paths(&self) -> Result<Vec<String>, FilesError> {
+        let all: Outcome<_> = self.list.iter().map(|root| text(root.real.clone())).collect();
+        all.map_err(|error| error.0)
+    }
+
+    /// The root that a path lies below, and the rest of the path.
+    fn locate<'a>(&self, path: &'a str) -> Outcome<(&Root, &'a Path)> {
+        let path = Path::new(path);
+        if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
+            return Err(FilesError::BadPath.into());
+        }
+        let below = |root| below(root, path).map(|rest| (root, rest));
+        // The innermost root: the shortest rest.
+        let found = self.list.iter().filter_map(below).min_by_key(|(_, rest)| rest.components().count());
+        let (root, rest) = found.ok_or(FilesError::Outside)?;
+        Ok((root, if rest.as_os_str().is_empty() { Path::new(".") } else { rest }))
+    }
+
+    fn open_file(&self, path: &str) -> Outcome<(File, u64)> {
+        let (root, below) = self.locate(path)?;
+        let file = lookup(&root.dir, below, READ)?;
+        let stat = fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(FilesError::NotRegular.into());
+        }
+        Ok((File::from(file), u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    fn read_text(&self, path: &str, bytes_max: u64) -> Outcome<String> {
+        let (file, size) = self.open_file(path)?;
+        if size > bytes_max {
+            return Err(FilesError::TooLarge { bytes_max }.into());
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+        // It may grow while it is read.
+        file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > bytes_max {
+            return Err(FilesError::TooLarge { bytes_max }.into());
+        }
+        Ok(String::from_utf8(bytes).map_err(|_| FilesError::NotUtf8)?)
+    }
+
+    fn inspect_file(&self, path: &str, text_bytes_max: u64) -> Outcome<Inspection> {
+        let (root, below) = self.locate(path)?;
+        let found = match lookup(&root.dir, below, PATH) {
+            Err(RootsError(FilesError::NotFound)) => return root.inspect_missing(below),
+            found => found?,
+        };
+        let stat = fs::fstat(&found)?;
+        let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let mut seen = Inspection {
+            canonical: Some(text(real_path(&found)?)?),
+            exists: true,
+            is_regular,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            ..Inspection::default()
+        };
+        if is_regular && seen.size <= WRITE_BYTES_MAX {
+            match self.open_file(path) {
+                // Path and content are of one file, whatever was renamed in between.
+                Ok((file, size)) => {
+                    seen.canonical = Some(text(real_path(&file)?)?);
+                    (seen.size, seen.sha256, seen.text) = content(file, size, text_bytes_max)?;
+                }
+                Err(RootsError(FilesError::Denied)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(seen)
+    }
+
+    fn write_bytes(&self, path: &str, content: &[u8]) -> Outcome<()> {
+        if content.len() as u64 > WRITE_BYTES_MAX {
+            return Err(FilesError::TooLarge { bytes_max: WRITE_BYTES_MAX }.into());
+        }
+        if path.ends_with('/') {
+            return Err(FilesError::NotRegular.into());
+        }
+        let (root, below) = self.locate(path)?;
+        let (dir, name) = root.place(below)?;
+        let mode = target_mode(&dir, name)?;
+        if mode != Target::Link {
+            return replace(&dir, name, mode, content);
+        }
+        // The last name is a link: what it leads to is written, when that lies below the root.
+        let target = lookup(&root.dir, below, OFlags::PATH | OFlags::CLOEXEC)?;
+        let real = real_path(&target)?;
+        let below = real.strip_prefix(&root.real).map_err(|_| FilesError::Outside)?;
+        let (dir, name) = root.place(below)?;
+        match target_mode(&dir, name)? {
+            // Swapped again while we looked: not a game to play.
+            Target::Link => Err(FilesError::Outside.into()),
+            mode => replace(&dir, name, mode, content),
+        }
+    }
+}
+
+impl Root {
+    fn inspect_missing(&self, below: &Path) -> Outcome<Inspection> {
+        let canonical = Some(text(self.canonical(below)?)?);
+        Ok(Inspection { canonical, ..Inspection::default() })
+    }
+
+    /// Canonical path of a file that is missing: that of the nearest directory above it, and the names below.
+    fn canonical(&self, below: &Path) -> Outcome<PathBuf> {
+        let mut names = Vec::new();
+        let mut dir = below;
+        loop {
+            let Some(Component::Normal(name)) = dir.components().next_back() else {
+                return Err(FilesError::BadPath.into());
+            };
+            names.push(name);
+            let parent = dir.parent().unwrap_or(Path::new(""));
+            dir = parent;
+            let found = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            match lookup(&self.dir, found, DIR) {
+                Err(RootsError(FilesError::NotFound)) => {}
+                found => {
+                    let mut path = real_path(&found?)?;
+                    path.extend(names.iter().rev());
+                    return Ok(path);
+                }
+            }
+        }
+    }
+
+    /// The directory of a path below the root, made where it is missing, and the file's name in it.
+    fn place<'a>(&self, below: &'a Path) -> Outcome<(OwnedFd, &'a OsStr)> {
+        let Some(Component::Normal(name)) = below.components().next_back() else {
+            return Err(FilesError::NotRegular.into());
+        };
+        let parent = below.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match lookup(&self.dir, parent, DIR) {
+            Err(RootsError(FilesError::NotFound)) => Ok((self.make(parent)?, name)),
+            found => Ok((found?, name)),
+        }
+    }
+
+    /// Makes a directory and those above it. Each one is made in a directory that was found beneath the root.
+    fn make(&self, path: &Path) -> Outcome<OwnedFd> {
+        let mut dir = lookup(&self.dir, Path::new("."), DIR)?;
+        let mut so_far = PathBuf::new();
+        for part in path.components() {
+            so_far.push(part);
+            dir = match lookup(&self.dir, &so_far, DIR) {
+                Err(RootsError(FilesError::NotFound)) => {
+                    match fs::mkdirat(&dir, part.as_os_str(), Mode::from_raw_mode(0o777)) {
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                    lookup(&self.dir, &so_far, DIR)?
+                }
+                found => found?,
+            };
+        }
+        Ok(dir)
+    }
+}
+
+/// Existing entry at the target of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Nothing,
+    /// A regular file with this mode.
+    File(Mode),
+    Link,
+}
+
+fn target_mode(dir: &OwnedFd, name: &OsStr) -> Outcome<Target> {
+    let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(Target::Nothing),
+        stat => stat?,
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            // The rename would not mind that the file is read-only; the person who made it so does.
+            fs::accessat(dir, name, Access::WRITE_OK, AtFlags::EACCESS)?;
+            Ok(Target::File(Mode::from_raw_mode(stat.st_mode & 0o777)))
+        }
+        FileType::Symlink => Ok(Target::Link),
+        _ => Err(FilesError::NotRegular.into()),
+    }
+}
+
+fn replace(dir: &OwnedFd, name: &OsStr, target: Target, content: &[u8]) -> Outcome<()> {
+    let temporary = format!(".acp-host-{}.tmp", uuid::Uuid::new_v4().simple());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = if target == Target::Nothing { 0o666 } else { 0o600 };
+    let fd = fs::openat(dir, &temporary, flags, Mode::from_raw_mode(mode))?;
+    let written = fill(File::from(fd), target, content)
+        .and_then(|()| fs::renameat(dir, &temporary, dir, name).map_err(RootsError::from));
+    if written.is_err() {
+        // Nothing else to do about it: the first error is the one to tell.
+        let _ = fs::unlinkat(dir, &temporary, AtFlags::empty());
+        return written;
+    }
+    fs::fsync(dir)?;
+    Ok(())
+}
+
+fn fill(mut file: File, target: Target, content: &[u8]) -> Outcome<()> {
+    if let Target::File(mode) = target {
+        fs::fchmod(&file, mode)?;
+    }
+    file.write_all(content)?;
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Resolves and opens in one call, beneath `root`.
+fn lookup(root: &OwnedFd, path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
+    for _ in 0..LOOKUP_TRIES {
+        match fs::openat2(root, path, flags, Mode::empty(), BENEATH) {
+            // Something was moved during the lookup, and the kernel could not tell whether it stayed beneath.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            found => return Ok(found?),
+        }
+    }
+    Err(FilesError::Io { message: Errno::AGAIN.to_string() }.into())
+}
+
+fn below<'a>(root: &Root, path: &'a Path) -> Option<&'a Path> {
+    let named = path.strip_prefix(&root.named).ok();
+    let real = path.strip_prefix(&root.real).ok();
+    [named, real].into_iter().flatten().min_by_key(|rest| rest.components().count())
+}
+
+/// Current path of an open file, without links.
+fn real_path(fd: &impl AsRawFd) -> Outcome<PathBuf> {
+    Ok(std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?)
+}
+
+/// `limit` lines from line `line` on (from 1), with their line ends.
+fn slice(text: &str, line: Option<u64>, limit: Option<u64>) -> &str {
+    let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let skip = count(line.unwrap_or(1).saturating_sub(1));
+    let start = text.split_inclusive('\n').take(skip).map(str::len).sum::<usize>();
+    let rest = text.get(start..).unwrap_or_default();
+    let Some(limit) = limit else { return rest };
+    let len = rest.split_inclusive('\n').take(count(limit)).map(str::len).sum::<usize>();
+    rest.get(..len).unwrap_or_default()
+}
+
+/// Size, hash and, up to a limit, text of a file.
+fn content(file: File, size: u64, text_bytes_max: u64) -> Outcome<(u64, Option<String>, Option<String>)> {
+    let keep = size <= text_bytes_max.min(READ_BYTES_MAX);
+    let (mut file, mut hash, mut block) = (file.take(WRITE_BYTES_MAX + 1), Sha256::new(), vec![0; 65_536]);
+    let (mut bytes, mut read) = (Vec::new(), 0);
+    loop {
+        let count = file.read(&mut block)?;
+        let part = block.get(..count).unwrap_or_default();
+        if count == 0 {
+            break;
+        }
+        hash.update(part);
+        read += count as u64;
+        if keep && read <= text_bytes_max {
+            bytes.extend_from_slice(part);
+        }
+    }
+    let whole = read <= WRITE_BYTES_MAX;
+    let text = (keep && bytes.len() as u64 == read).then(|| String::from_utf8(bytes).ok()).flatten();
+    Ok((read, whole.then(|| hex(&hash.finalize())), text))
+}
+
+fn text(path: PathBuf) -> Outcome<String> {
+    Ok(path.into_os_string().into_string().map_err(|_| FilesError::BadPath)?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        let digit = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0');
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+        text
+    })
+}
+
+#[cfg(test)]
+#[path = "roots_tests.rs"]
+mod tests;

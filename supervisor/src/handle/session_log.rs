@@ -1,0 +1,29 @@
+//! SessionLog: a piece of what the agents of a session wrote to standard error.
+
+use crate::link::Responder;
+use crate::owner::{Owner, Who};
+use acp_shared::ids::SessionKey;
+use acp_shared::protocol::{LogFrom, RefusalCode, Reply};
+
+/// A gateway finds the logs of its own sessions alone: its id is part of their place.
+pub(super) fn handle(
+    owner: &Owner,
+    who: Who,
+    session_key: SessionKey,
+    (from, bytes_max): (LogFrom, u64),
+    to: Responder,
+) {
+    let Who::Gateway(gateway) = who else {
+        return to.refuse(RefusalCode::NotAuthorised, "only its gateway may read the log of a session");
+    };
+    let logs = owner.context.logs.clone();
+    tokio::spawn(async move {
+        match logs.read(gateway, &session_key, from, bytes_max).await {
+            Ok(piece) => to.answer(Ok(Reply::SessionLog(piece))),
+            Err(error) => {
+                tracing::warn!(%error, %gateway, %session_key, "a session log cannot be read");
+                to.refuse(RefusalCode::Busy, "the log of this session cannot be read now; try again");
+            }
+        }
+    });
+}

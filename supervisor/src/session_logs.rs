@@ -1,0 +1,389 @@
+//! Standard error of agents on disk: one log for each session, bounded, for operators.
+//!
+//! `<state>/logs/<gateway>/<hash of the session key>/<offset of the first byte>.log`. A full file is followed by
+//! another; two are kept. Offsets count from the beginning of the log, so that a reader can go on where it was.
+
+use crate::disk::{self, Disk};
+use crate::launchdir::private_dir;
+use acp_shared::ids::{GatewayInstanceId, SessionKey};
+use acp_shared::protocol::{LogFrom, LogPiece, OUTPUT_BYTES_MAX};
+use sha2::{Digest, Sha256};
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+/// Bytes of one log that wait for the disk. What comes beyond is left out, and the log says so.
+const PENDING_BYTES_MAX: usize = 512 * 1024;
+/// Files of one log.
+const FILES_MAX: usize = 2;
+/// Logs of one gateway. The one that was written longest ago goes first.
+const LOGS_MAX: usize = 1_000;
+
+/// The directory of all session logs.
+#[derive(Debug, Clone)]
+pub struct SessionLogs {
+    dir: Arc<Path>,
+    disk: Disk,
+    file_bytes_max: u64,
+}
+
+/// The log of one session, for writing. Clones write to the same one.
+#[derive(Debug, Clone)]
+pub struct SessionLog {
+    dir: Arc<Path>,
+    disk: Disk,
+    file_bytes_max: u64,
+    pending: Arc<Mutex<Pending>>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    text: String,
+    left_out: u64,
+    /// True while a task writes, or waits for its turn to.
+    is_written: bool,
+    /// True if the last attempt to write failed.
+    is_failing: bool,
+}
+
+/// A line of the supervisor's own in a log. Lines of the agent begin with `|` where these have `*`.
+#[must_use]
+pub fn note(text: &str) -> String {
+    format!("{:.3} * {text}\n", jiff::Timestamp::now())
+}
+
+/// A line of an agent in its log.
+#[must_use]
+pub fn line(text: &str) -> String {
+    format!("{:.3} | {text}\n", jiff::Timestamp::now())
+}
+
+impl SessionLogs {
+    /// Logs below `dir`, which is made when the first one is written.
+    #[must_use]
+    pub fn new(dir: &Path, file_bytes_max: u64) -> Self {
+        Self { dir: dir.into(), disk: Disk::default(), file_bytes_max }
+    }
+
+    fn dir_of(&self, gateway: GatewayInstanceId, session: &SessionKey) -> PathBuf {
+        let hash = format!("{:x}", Sha256::digest(session.as_str()));
+        self.dir.join(gateway.to_string()).join(hash.get(..32).unwrap_or(&hash))
+    }
+
+    /// The log of a session, for writing.
+    #[must_use]
+    pub fn log(&self, gateway: GatewayInstanceId, session: &SessionKey) -> SessionLog {
+        SessionLog {
+            dir: self.dir_of(gateway, session).into(),
+            disk: self.disk.clone(),
+            file_bytes_max: self.file_bytes_max,
+            pending: Arc::default(),
+        }
+    }
+
+    /// A piece of a log, in whole lines. A session without a log has an empty one.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub async fn read(
+        &self,
+        gateway: GatewayInstanceId,
+        session: &SessionKey,
+        from: LogFrom,
+        bytes_max: u64,
+    ) -> io::Result<LogPiece> {
+        let dir = self.dir_of(gateway, session);
+        let bytes_max = crate::config::size(bytes_max).clamp(1, OUTPUT_BYTES_MAX);
+        self.disk.run(move || read(&dir, from, bytes_max)).await?
+    }
+
+    /// Removes the log of a session in the background.
+    pub fn remove(&self, gateway: GatewayInstanceId, session: &SessionKey) {
+        let (dir, disk) = (self.dir_of(gateway, session), self.disk.clone());
+        tokio::spawn(async move {
+            drop(disk.run(move || remove_all(&dir)).await);
+        });
+    }
+
+    /// Removes all logs but those of these sessions. This blocks: a log that is begun meanwhile would be removed.
+    pub fn keep_only<'a>(&self, sessions: impl Iterator<Item = (GatewayInstanceId, &'a SessionKey)>) {
+        let known: HashSet<PathBuf> = sessions.map(|(gateway, key)| self.dir_of(gateway, key)).collect();
+        let logs = entries(&self.dir).into_iter().flat_map(|gateway| entries(&gateway));
+        logs.filter(|log| !known.contains(log)).for_each(|log| remove_all(&log));
+    }
+
+    /// The disk that they lie on.
+    #[must_use]
+    pub const fn disk(&self) -> &Disk {
+        &self.disk
+    }
+}
+
+impl SessionLog {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends lines in the background. Never waits: what a slow disk does not take is left out, and counted.
+    pub fn write(&self, text: &str) {
+        {
+            let mut pending = self.pending();
+            if pending.text.len() + text.len() > PENDING_BYTES_MAX {
+                pending.left_out += text.len() as u64;
+                return;
+            }
+            pending.text.push_str(text);
+            if std::mem::replace(&mut pending.is_written, true) {
+                return;
+            }
+        }
+        let log = self.clone();
+        // A turn that is free is taken at once, so that whoever waits for the disk waits for these lines too.
+        let slot = self.disk.try_slot();
+        tokio::spawn(async move {
+            let slot = match slot {
+                Some(slot) => Ok(slot),
+                None => log.disk.slot().await,
+            };
+            if let Ok(slot) = slot {
+                drop(disk::run(slot, move || log.write_pending()).await);
+            }
+        });
+    }
+
+    /// Writes until nothing is pending. This blocks.
+    fn write_pending(&self) {
+        loop {
+            let (text, left_out) = {
+                let mut pending = self.pending();
+                if pending.text.is_empty() && pending.left_out == 0 {
+                    pending.is_written = false;
+                    return;
+                }
+                (std::mem::take(&mut pending.text), std::mem::take(&mut pending.left_out))
+            };
+            let mut text = text;
+            if left_out > 0 {
+                text.push_str(&note(&format!("{left_out} bytes were left out: the disk is too slow")));
+            }
+            let written = append(&self.dir, text.as_bytes(), self.file_bytes_max);
+            let was_failing = std::mem::replace(&mut self.pending().is_failing, written.is_err());
+            if let Err(error) = written
+                && !was_failing
+            {
+                tracing::warn!(%error, path = %self.dir.display(), "a session log cannot be written");
+            }
+        }
+    }
+}
+
+/// Entries of a directory; none if the directory cannot be read.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn remove_all(dir: &Path) {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, path = %dir.display(), "a session log cannot be removed");
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// A file of a log.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    start: u64,
+    bytes: u64,
+}
+
+/// The files of a log, oldest first.
+fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
+    let listed = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let mut parts = Vec::new();
+    for entry in listed {
+        let entry = entry?;
+        let name = entry.file_name();
+        let start = name.to_str().and_then(|name| name.strip_suffix(".log")?.parse().ok());
+        let Some(start) = start else { continue };
+        parts.push(LogFile { path: entry.path(), start, bytes: entry.metadata()?.len() });
+    }
+    parts.sort_by_key(|part| part.start);
+    Ok(parts)
+}
+
+/// Appends lines, each wholly to one file.
+fn append(dir: &Path, mut lines: &[u8], file_bytes_max: u64) -> io::Result<()> {
+    while !lines.is_empty() {
+        let most = lines.len().min(crate::config::size(file_bytes_max));
+        let last = lines.get(..most).and_then(|fits| memchr::memrchr(b'\n', fits));
+        // A line longer than a file gets a file to itself.
+        let end = last.or_else(|| memchr::memchr(b'\n', lines)).map_or(lines.len(), |at| at + 1);
+        let (now, later) = lines.split_at(end);
+        append_to_file(dir, now, file_bytes_max)?;
+        lines = later;
+    }
+    Ok(())
+}
+
+fn append_to_file(dir: &Path, text: &[u8], file_bytes_max: u64) -> io::Result<()> {
+    if !dir.is_dir() {
+        for above in dir.ancestors().take(3).collect::<Vec<_>>().into_iter().rev() {
+            private_dir(above)?;
+        }
+        dir.parent().into_iter().for_each(make_room);
+    }
+    let mut parts = parts(dir)?;
+    let full = |part: &LogFile| part.bytes > 0 && part.bytes + text.len() as u64 > file_bytes_max;
+    let path = match parts.last() {
+        Some(part) if !full(part) => part.path.clone(),
+        last => dir.join(format!("{:020}.log", last.map_or(0, |part| part.start + part.bytes))),
+    };
+    let is_new = parts.last().is_none_or(|part| part.path != path);
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)?.write_all(text)?;
+    let kept = if is_new { FILES_MAX - 1 } else { FILES_MAX };
+    let old = parts.len().saturating_sub(kept);
+    parts.drain(..old).try_for_each(|part| std::fs::remove_file(part.path))
+}
+
+/// Removes the logs of a gateway that were written longest ago, if it has too many.
+fn make_room(gateway: &Path) {
+    let logs = entries(gateway);
+    let Some(over) = logs.len().checked_sub(LOGS_MAX).filter(|over| *over > 0) else { return };
+    let written = |log: &Path| {
+        let times = entries(log).into_iter().filter_map(|file| file.metadata().ok()?.modified().ok());
+        // A log that was just made and has no file yet stays.
+        times.max().unwrap_or_else(SystemTime::now)
+    };
+    let mut logs: Vec<_> = logs.into_iter().map(|log| (written(&log), log)).collect();
+    logs.sort();
+    logs.into_iter().take(over).for_each(|(_, log)| remove_all(&log));
+}
+
+fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
+    let parts = parts(dir)?;
+    let base = parts.first().map_or(0, |part| part.start);
+    let end = parts.last().map_or(0, |part| part.start + part.bytes);
+    let (mut offset, whole) = match from {
+        // Behind its end is where a log that was removed in the meantime has been.
+        LogFrom::Offset(offset) => (if offset > end { base } else { offset.max(base) }, true),
+        LogFrom::End(bytes) => (end.saturating_sub(bytes).max(base), end.saturating_sub(bytes) <= base),
+    };
+    let mut bytes = Vec::new();
+    for part in &parts {
+        let skip = (offset + bytes.len() as u64).saturating_sub(part.start);
+        let room = bytes_max - bytes.len();
+        let count = crate::config::size(part.bytes.saturating_sub(skip)).min(room);
+        if count > 0 {
+            let mut piece = vec![0; count];
+            File::open(&part.path)?.read_exact_at(&mut piece, skip)?;
+            bytes.append(&mut piece);
+        }
+    }
+    if !whole {
+        // The first line may be cut.
+        let line = memchr::memchr(b'\n', &bytes).map_or(0, |at| at + 1);
+        bytes.drain(..line);
+        offset += line as u64;
+    }
+    // A line that is still being written, or does not fit, comes with the next piece.
+    let lines = memchr::memrchr(b'\n', &bytes).map_or(bytes.len(), |at| at + 1);
+    bytes.truncate(lines);
+    Ok(LogPiece { offset, bytes, end })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn text(dir: &Path, from: LogFrom, bytes_max: usize) -> (u64, String, u64) {
+        let piece = read(dir, from, bytes_max).unwrap();
+        (piece.offset, String::from_utf8(piece.bytes).unwrap(), piece.end)
+    }
+
+    #[test]
+    fn a_log_is_bounded_and_read_in_whole_lines() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("logs/gateway/session");
+        assert_eq!(text(&dir, LogFrom::Offset(7), 99), (0, String::new(), 0));
+        append(&dir, b"line 0\n", 21).unwrap();
+        let many: String = (1..10).map(|n| format!("line {n}\n")).collect();
+        append(&dir, many.as_bytes(), 21).unwrap();
+        // Three lines fit into a file; two files are kept.
+        let all = "line 4\nline 5\nline 6\nline 7\nline 8\nline 9\n";
+        assert_eq!(text(&dir, LogFrom::Offset(0), 99), (28, all.into(), 70));
+        assert_eq!(text(&dir, LogFrom::Offset(0), 16), (28, "line 4\nline 5\n".into(), 70));
+        assert_eq!(text(&dir, LogFrom::Offset(56), 99), (56, "line 8\nline 9\n".into(), 70));
+        assert_eq!(text(&dir, LogFrom::Offset(70), 99), (70, String::new(), 70));
+        assert_eq!(text(&dir, LogFrom::Offset(71), 99), (28, all.into(), 70));
+        assert_eq!(text(&dir, LogFrom::End(10), 99), (63, "line 9\n".into(), 70));
+        assert_eq!(text(&dir, LogFrom::End(99), 99).0, 28);
+        append(&dir, &[b'x'; 50], 21).unwrap();
+        let modes =
+            entries(&dir).into_iter().map(|file| file.metadata().unwrap().permissions().mode() & 0o777);
+        assert_eq!(modes.collect::<Vec<_>>(), [0o600, 0o600]);
+        for above in dir.ancestors().take(3) {
+            assert_eq!(above.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{above:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn logs_of_others_are_not_seen_and_unknown_ones_go() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = SessionLogs::new(&root.path().join("logs"), 1_000);
+        let (mine, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
+        let (one, two) = (SessionKey::parse("one").unwrap(), SessionKey::parse("two").unwrap());
+        for (gateway, key) in [(mine, &one), (mine, &two), (other, &one)] {
+            let log = logs.log(gateway, key);
+            log.write(&line(&format!("{gateway} {key}")));
+            log.write(&note("a second piece"));
+        }
+        logs.disk().settle().await;
+        let said = async |gateway, key| {
+            let piece = logs.read(gateway, key, LogFrom::Offset(0), 1 << 20).await.unwrap();
+            String::from_utf8(piece.bytes).unwrap()
+        };
+        let mine_says = said(mine, &one).await;
+        assert!(mine_says.contains(&format!("| {mine} one\n")) && mine_says.contains("* a second piece\n"));
+        assert!(!mine_says.contains(&other.to_string()));
+        logs.keep_only([(mine, &one)].into_iter());
+        assert_eq!((said(mine, &two).await, said(other, &one).await), (String::new(), String::new()));
+        logs.remove(mine, &one);
+        tokio::task::yield_now().await;
+        logs.disk().settle().await;
+        assert_eq!(said(mine, &one).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_holds_up_no_writer_and_little_is_kept_for_it() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = SessionLogs::new(&root.path().join("logs"), 1 << 20);
+        let mut held = Vec::new();
+        while let Some(slot) = logs.disk().try_slot() {
+            held.push(slot);
+        }
+        let (gateway, key) = (GatewayInstanceId::mint(), SessionKey::parse("one").unwrap());
+        let log = logs.log(gateway, &key);
+        for _ in 0..2_000 {
+            log.write(&line(&"x".repeat(1_000)));
+        }
+        assert!(log.pending().text.len() <= PENDING_BYTES_MAX);
+        drop(held);
+        tokio::task::yield_now().await;
+        logs.disk().settle().await;
+        let piece = logs.read(gateway, &key, LogFrom::End(200), 1_000).await.unwrap();
+        assert!(String::from_utf8(piece.bytes).unwrap().contains("bytes were left out"));
+        assert!(piece.end < 2 * PENDING_BYTES_MAX as u64, "{}", piece.end);
+    }
+}

@@ -1,0 +1,258 @@
+//! File requests: served by a helper process beside each lease, which outlives nothing.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::common::{Client, Host, Identity, agent, eventually, kill, runs, say};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::protocol::{RefusalCode, Reply, Request};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::process::Signal;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+type Answer = Result<FilesReply, FilesError>;
+
+/// Running file helpers of a gateway. Their wrappers are told apart by their arguments.
+pub(crate) fn helpers(gateway: GatewayInstanceId) -> Vec<i32> {
+    let needle = format!("OPENCLAW_GATEWAY_INSTANCE_ID={gateway}");
+    let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let pids =
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        let is_helper = read(*pid, "cmdline").split(|b| *b == 0).any(|arg| arg == b"files-helper");
+        is_helper
+            && runs(*pid)
+            && read(*pid, "environ").split(|b| *b == 0).any(|var| var == needle.as_bytes())
+    })
+    .collect()
+}
+
+pub(crate) fn request(scope: FilesScope, root: &Path, op: FilesOp) -> Request {
+    Request::Files(FilesRequest { scope, roots: vec![root.to_str().unwrap().to_owned()], op })
+}
+
+fn answer(reply: Reply) -> Answer {
+    match reply {
+        Reply::Files(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A session with a working directory of its own.
+struct Session {
+    lease_id: LeaseId,
+    dir: tempfile::TempDir,
+}
+
+impl Session {
+    async fn new(gateway: &mut Client) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = agent(&["cat"]);
+        gateway.spawn(&spec).await;
+        Self { lease_id: spec.lease_id, dir }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn request(&self, op: FilesOp) -> Request {
+        request(FilesScope::Lease(self.lease_id), self.dir.path(), op)
+    }
+
+    fn read(&self, name: &str) -> Request {
+        self.request(FilesOp::Read { path: self.path(name), line: None, limit: None, bytes_max: 1 << 20 })
+    }
+
+    fn write(&self, name: &str, content: &str) -> Request {
+        self.request(FilesOp::Write { path: self.path(name), content: content.into() })
+    }
+
+    async fn ask(&self, gateway: &mut Client, body: Request) -> Answer {
+        answer(gateway.call(body).await.unwrap())
+    }
+}
+
+#[tokio::test]
+async fn one_helper_serves_a_lease_and_ends_when_it_is_idle() {
+    let host = Host::with_config("files_idle_ms = 700");
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let session = Session::new(&mut gateway).await;
+    assert_eq!(helpers(identity.id), [0; 0], "none before it is needed");
+    assert_eq!(session.ask(&mut gateway, session.write("a", "one")).await, Ok(FilesReply::Written));
+    let first = helpers(identity.id);
+    assert_eq!(first.len(), 1);
+    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("one".into())));
+    assert_eq!(helpers(identity.id), first, "the same one");
+    let outside = FilesOp::Read { path: "/etc/hostname".into(), line: None, limit: None, bytes_max: 9 };
+    assert_eq!(session.ask(&mut gateway, session.request(outside)).await, Err(FilesError::Outside));
+    eventually("an idle helper ends", || helpers(identity.id).is_empty());
+    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("one".into())));
+    // Look-ups without a lease have a helper of their own, for a moment.
+    let op = FilesOp::Programs { names: vec!["sh".into(), "no-such-program".into()], search: "/bin".into() };
+    let look_up = FilesRequest { scope: FilesScope::Tenant, roots: vec![], op };
+    let found = answer(gateway.call(Request::Files(look_up)).await.unwrap());
+    assert_eq!(found, Ok(FilesReply::Programs(vec![Some("/bin/sh".into()), None])));
+    eventually("both end", || helpers(identity.id).is_empty());
+    let left = host.state_dir().join("wrappers/helpers").join(identity.id.to_string());
+    eventually("nothing of them is left on disk", || std::fs::read_dir(&left).unwrap().next().is_none());
+}
+
+#[tokio::test]
+async fn who_may_not_use_files_is_refused() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let mut stranger = host.gateway().connect().await;
+    let session = Session::new(&mut gateway).await;
+    let code = |result: Result<Reply, _>| -> RefusalCode {
+        let refusal: acp_shared::protocol::Refusal = result.unwrap_err();
+        refusal.code
+    };
+    assert_eq!(code(stranger.call(session.read("a")).await), RefusalCode::LeaseUnknown);
+    let scope = FilesScope::Lease(session.lease_id);
+    let relative = request(scope, Path::new("relative"), FilesOp::Directory { path: "/".into() });
+    assert_eq!(code(gateway.call(relative).await), RefusalCode::BadRequest);
+    let op = FilesOp::Directories { paths: vec!["/".into(); 257] };
+    assert_eq!(code(gateway.call(session.request(op)).await), RefusalCode::TooLarge);
+    gateway.close(session.lease_id).await;
+    gateway.state(session.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    assert_eq!(code(gateway.call(session.read("a")).await), RefusalCode::LeaseEnded);
+}
+
+/// A helper that does not answer is ended at its deadline; other sessions do not notice.
+#[tokio::test]
+async fn a_helper_that_does_not_answer_stalls_its_own_session_only() {
+    let host = Host::with_config("files_request_ms = 3000");
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let (stalled, other) = (Session::new(&mut gateway).await, Session::new(&mut gateway).await);
+    assert_eq!(stalled.ask(&mut gateway, stalled.write("a", "old")).await, Ok(FilesReply::Written));
+    let helper = helpers(identity.id)[0];
+    kill(helper, Signal::STOP);
+    let begun = Instant::now();
+    let waits = gateway.send(stalled.write("a", "new")).await;
+    assert_eq!(other.ask(&mut gateway, other.write("b", "x")).await, Ok(FilesReply::Written));
+    assert!(begun.elapsed() < Duration::from_secs(3), "the other session waited");
+    let late = answer(gateway.reply(waits).await.unwrap());
+    assert_eq!(late, Err(FilesError::TimedOut { within_ms: 3000 }));
+    eventually("it is killed", || !runs(helper));
+    assert_eq!(stalled.ask(&mut gateway, stalled.read("a")).await, Ok(FilesReply::Text("old".into())));
+}
+
+/// No helper outlives the supervisor, whatever it is doing; nor the wrapper that it runs under.
+#[tokio::test]
+async fn helpers_end_with_the_supervisor_and_with_their_wrapper() {
+    let mut host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let sessions = [Session::new(&mut gateway).await, Session::new(&mut gateway).await];
+    for session in &sessions {
+        assert_eq!(session.ask(&mut gateway, session.write("a", "x")).await, Ok(FilesReply::Written));
+    }
+    let all = helpers(identity.id);
+    assert_eq!(all.len(), 2);
+    let stat = std::fs::read_to_string(format!("/proc/{}/status", all[0])).unwrap();
+    let wrapper = stat.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap();
+    kill(wrapper, Signal::KILL);
+    eventually("a helper ends with its wrapper", || !runs(all[0]));
+    // Its request finds that out, and the next one has a new helper.
+    let mut again = Err(FilesError::Interrupted);
+    for session in [&sessions[0], &sessions[1], &sessions[0], &sessions[1]] {
+        again = session.ask(&mut gateway, session.read("a")).await;
+    }
+    assert_eq!(again, Ok(FilesReply::Text("x".into())));
+    let all = helpers(identity.id);
+    kill(all[0], Signal::STOP);
+    host.crash();
+    eventually("no helper is left", || all.iter().all(|pid| !runs(*pid)));
+    host.start();
+    let helpers = host.state_dir().join("wrappers/helpers");
+    assert!(!helpers.exists(), "what a crash left on disk is removed");
+}
+
+/// A planned restart ends the helpers: what was begun is answered or its connection ends, and all goes on after it.
+#[tokio::test]
+async fn an_upgrade_ends_helpers_and_files_are_served_after_it() {
+    let host = Host::with_config("files_request_ms = 20000");
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let session = Session::new(&mut gateway).await;
+    assert_eq!(session.ask(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
+    let before = helpers(identity.id);
+    kill(before[0], Signal::STOP);
+    gateway.send(session.write("a", "new")).await;
+    let done = host.json(&["upgrade"]);
+    assert_eq!(done["error"], serde_json::Value::Null, "{done}");
+    eventually("the helper has ended", || !runs(before[0]));
+    let mut gateway = again(&identity).await;
+    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("old".into())));
+    assert_eq!(helpers(identity.id).len(), 1);
+}
+
+async fn again(identity: &Identity) -> Client {
+    loop {
+        if let Ok(client) = identity.try_connect().await {
+            return client;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// 3,000 requests through the helper, while names change between a file and a link out of the root.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heavy_a_link_swapped_under_the_helper_leads_nowhere() {
+    const OPERATIONS: usize = 3_000;
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let session = Session::new(&mut gateway).await;
+    let (root, outside) = (session.dir.path(), tempfile::tempdir().unwrap());
+    std::fs::write(outside.path().join("file"), "outside").unwrap();
+    std::fs::create_dir(root.join("dir")).unwrap();
+    std::fs::write(root.join("dir/file"), "inside").unwrap();
+    symlink(outside.path(), root.join("dir-out")).unwrap();
+    std::fs::write(root.join("leaf"), "inside").unwrap();
+    symlink(outside.path().join("file"), root.join("leaf-out")).unwrap();
+    let stop = AtomicBool::new(false);
+    let (mut good, mut refused, mut strange) = (0, 0, None);
+    let runtime = tokio::runtime::Handle::current();
+    tokio::task::block_in_place(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for (one, other) in [("dir", "dir-out"), ("leaf", "leaf-out")] {
+                        // A write may have replaced a link by a file; then a file changes places with a file.
+                        let _ =
+                            renameat_with(CWD, root.join(one), CWD, root.join(other), RenameFlags::EXCHANGE);
+                    }
+                }
+            });
+            runtime.block_on(async {
+                for at in 0..OPERATIONS {
+                    let body = match at % 5 {
+                        0 => session.read("dir/file"),
+                        1 => session.read("leaf"),
+                        2 => session.write("dir/new", "inside"),
+                        3 => session.write("leaf", "inside"),
+                        _ => session.read("dir-out/file"),
+                    };
+                    match session.ask(&mut gateway, body).await {
+                        Ok(FilesReply::Written) => good += 1,
+                        Ok(FilesReply::Text(text)) if text == "inside" => good += 1,
+                        Err(FilesError::Outside | FilesError::NotFound) => refused += 1,
+                        other => strange = Some((at, other)),
+                    }
+                }
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+    assert_eq!(strange, None);
+    say(&format!("{good} inside, {refused} refused"));
+    assert!(good > 0 && refused > 0, "the race was no race");
+    assert_eq!(std::fs::read_to_string(outside.path().join("file")).unwrap(), "outside");
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1, "nothing was made outside");
+}

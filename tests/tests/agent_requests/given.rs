@@ -1,0 +1,136 @@
+//! MCP servers and additional directories: given at each opening of a conversation, and no secret of them shown.
+
+use crate::files::said;
+use acp_tests::cli::Followed;
+use acp_tests::house::{AGENT, GATEWAY, House, Plan};
+use acp_tests::story::check_turn;
+use acp_tests::wait::{LONG, SOON, until};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write as _;
+
+const SECRETS: [&str; 4] = ["hidden-global", "hidden-agent", "hidden-session", "hidden-argument"];
+
+const CONFIG: &str = r#"
+[[mcp_servers]]
+name = "everywhere"
+command = "/bin/true"
+env = { TOKEN = "hidden-global" }
+[[mcp_servers]]
+name = "web"
+type = "http"
+url = "http://127.0.0.1:9/mcp"
+[[mcp_servers]]
+name = "events"
+type = "sse"
+url = "http://127.0.0.1:9/hidden-global"
+[[agents.scripted.mcp_servers]]
+name = "web"
+type = "http"
+url = "http://127.0.0.1:9/other"
+headers = { Authorization = "hidden-agent" }
+"#;
+
+fn spawn(house: &House) -> String {
+    let servers = json!({ "mcpServers": { "own": {
+        "command": "/bin/true", "args": ["hidden-argument"], "env": { "TOKEN": "hidden-session" } } } });
+    let file = house.world.write("mcp.json", &servers.to_string());
+    let (cwd, more) = (house.world.dir("work/project"), house.world.dir("work/more"));
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let args = ["sessions", "spawn", "--agent", AGENT, "--cwd", &text(&cwd), "--mcp-config", &text(&file)];
+    let spawned = house.verb(&[&args[..], &["--add-dir", &text(&more)]].concat());
+    spawned["session_key"].as_str().unwrap().to_owned()
+}
+
+/// Names of the servers in the last request of a method.
+fn last(house: &House, method: &str) -> Value {
+    house.received(method).pop().unwrap_or_else(|| panic!("no {method}"))["params"].clone()
+}
+
+#[test]
+fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
+    let mut house = Plan::flags(&[]).gateway(CONFIG).build();
+    let key = spawn(&house);
+    check_turn(&house.prompt(&key, "before"), "end_turn");
+    let new = last(&house, "session/new");
+    let servers = new["mcpServers"].as_array().unwrap();
+    let names: Vec<&Value> = servers.iter().map(|server| &server["name"]).collect();
+    assert_eq!(names, ["everywhere", "web", "own"], "what the agent does not take is left out");
+    assert_eq!(servers[0]["env"], json!([{ "name": "TOKEN", "value": "hidden-global" }]));
+    assert_eq!(servers[1]["headers"], json!([{ "name": "Authorization", "value": "hidden-agent" }]));
+    assert_eq!(servers[2]["args"], json!(["hidden-argument"]));
+    let left_out = house.history(&key).into_iter().filter(|event| event["status"] == "mcp_server_left_out");
+    assert_eq!(left_out.count(), 1, "and said");
+
+    let lease = house.lease(&key);
+    house.kill_gateway();
+    let agent = house.world.agents().remove(0);
+    assert!(house.world.hold(&agent).unwrap().kill());
+    house.start_gateway();
+    house.await_end_of(&lease);
+    check_turn(&house.prompt(&key, "after"), "end_turn");
+    assert_eq!(last(&house, "session/resume")["mcpServers"], new["mcpServers"]);
+
+    let show = house.verb(&["sessions", "show", &key]);
+    assert_eq!(show["mcp_servers"][0]["name"], "own", "{show}");
+    assert_eq!(show["additional_directories"][0], house.world.path("work/more").to_str().unwrap());
+    let journal = serde_json::to_string(&house.history(&key)).unwrap();
+    let config = house.cli(&["config", "show"]).ok().stdout;
+    let mut command = house.world.command("acp-gateway");
+    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(["sessions", "show", &key]);
+    let plain = command.output().unwrap().stdout;
+    let plain = String::from_utf8(plain).unwrap();
+    assert!(plain.contains("own (stdio /bin/true)"), "{plain}");
+    for text in [show.to_string(), journal, config, plain, house.gateway_log()] {
+        for secret in SECRETS {
+            assert!(!text.contains(secret), "{secret} is in {text}");
+        }
+    }
+    house.end();
+}
+
+#[test]
+fn additional_directories_are_roots_of_the_session() {
+    let house = House::approving(&["--directories"]);
+    let key = spawn(&house);
+    let (more, outside) = (house.world.path("work/more"), house.world.path("work/outside"));
+    fs::write(more.join("in.txt"), "inside").unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("in.txt"), "outside").unwrap();
+    let (more, outside) = (more.display(), outside.display());
+    let script = format!("fs_read {more}/in.txt\nfs_write {more}/out.txt written\nfs_read {outside}/in.txt");
+    let said = said(&house, &key, &script);
+    assert_eq!(said[..2], ["fs_read: inside", "fs_write: ok"], "{said:?}");
+    assert!(said[2].starts_with("fs_read: error -"), "{said:?}");
+    assert_eq!(fs::read_to_string(format!("{more}/out.txt")).unwrap(), "written");
+    assert_eq!(last(&house, "session/new")["additionalDirectories"], json!([more.to_string()]));
+
+    let cwd = house.cwd();
+    let cwd = cwd.to_str().unwrap();
+    for (dir, want) in [("/none", "cannot be used"), ("/", "lies outside of agents.scripted.cwd_roots")] {
+        let refused = house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", cwd, "--add-dir", dir]);
+        let text = refused.stdout + &refused.stderr;
+        let want = format!("The additional directory {dir} {want}");
+        assert!(refused.code != Some(0) && text.contains(&want), "{text}");
+    }
+    until(SOON, "nothing was spawned", || house.verb(&["sessions", "list"]).as_array().unwrap().len() == 1);
+    house.end();
+}
+
+#[test]
+fn a_chat_starts_a_session_with_servers_of_a_file() {
+    let house = House::new(&[]);
+    let file = house.world.write("mcp.json", r#"{"mcpServers": {"own": {"command": "/bin/true"}}}"#);
+    let (cwd, file) = (house.world.dir("work/project"), file.to_str().unwrap().to_owned());
+    let cwd = cwd.to_str().unwrap();
+    let args = ["chat", "--agent", AGENT, "--cwd", cwd, "--mcp-config", &file];
+    let (chat, mut typing) = Followed::start_piped(&mut house.world.gateway_verb(GATEWAY, &args));
+    typing.write_all(b"say heard\n").unwrap();
+    drop(typing);
+    let out = chat.finish(LONG).ok();
+    assert!(out.stdout.contains("heard"), "{out:?}");
+    assert_eq!(last(&house, "session/new")["mcpServers"][0]["name"], "own");
+    let wrong = house.cli(&["chat", "KEY", "--mcp-config", &file]);
+    assert_eq!(wrong.error()["code"], "USAGE");
+    house.end();
+}

@@ -1,0 +1,212 @@
+//! Text of agents is data: whatever they send, people and programs can read it, and nothing in it acts.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::cli::{Followed, run};
+use acp_tests::house::{GATEWAY, House};
+use acp_tests::scrape::Scrape;
+use acp_tests::story::{check_failed, check_history, check_turn, chunks};
+use acp_tests::wait::LONG;
+use std::io::Write as _;
+use std::process::Command;
+
+/// Escapes of an agent that clear the screen, set the title, write the clipboard and turn the text around.
+const HOSTILE: &str = "clear \\u001b[2J title \\u001b]0;pwned\\u0007 clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J bidi \
+                       \\u202e end";
+
+/// A verb as people see it: no JSON.
+fn in_words(house: &House, args: &[&str]) -> Command {
+    let mut command = house.world.command("acp-gateway");
+    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
+    command
+}
+
+/// The same in a terminal, which `script` makes.
+fn in_terminal(house: &House, args: &[&str]) -> Command {
+    let plain = in_words(house, args);
+    let words = std::iter::once(plain.get_program()).chain(plain.get_args());
+    let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
+    let line: Vec<String> = words.map(quoted).collect();
+    let mut command = Command::new("script");
+    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
+    command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
+    command
+}
+
+fn assert_harmless(shown: &str) {
+    let own = ["\u{1b}[2m", "\u{1b}[2;3m", "\u{1b}[0m"];
+    let rest = own.iter().fold(shown.to_owned(), |text, own| text.replace(own, ""));
+    let acts = |c: char| {
+        (c.is_control() && !matches!(c, '\n' | '\r' | '\t')) || ('\u{202a}'..='\u{202e}').contains(&c)
+    };
+    assert!(!rest.contains(acts), "{rest:?}");
+    assert!(
+        shown.contains("\\u{1b}]52;c;QUJD") && shown.contains("\\u{202e} end"),
+        "what came is seen: {shown:?}"
+    );
+}
+
+/// An emoji that was cut between two chunks comes out whole for every reader, also when the gateway is killed between the
+/// two; what has no other half is a replacement character.
+#[test]
+fn a_cut_emoji_is_joined_again() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    // A chat looks on.
+    let (mut chat, typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
+    assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "it says what works here");
+    let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["kept 1 file ", "😀 all fine"]);
+
+    let lost = house.prompt(&key, "say a \\ud83d\nplan \\ude00\nsay \\ude00 b\nsay c \\ud83d");
+    check_turn(&lost, "end_turn");
+    assert_eq!(chunks(&lost), ["a ", "\u{fffd}", "\u{fffd} b", "c ", "\u{fffd}"]);
+
+    let mut turn = house.follow(&["prompt", &key, "say over \\ud83d\nsleep 3000\nsay \\ude80 a kill"]);
+    let mut killed = turn.events_until(LONG, |event| event["text"] == "over ");
+    house.kill_gateway();
+    house.start_gateway();
+    killed.extend(turn.finish(LONG).ok().lines());
+    check_turn(&killed, "end_turn");
+    assert_eq!(chunks(&killed).concat(), "over 🚀 a kill");
+
+    // An agent that dies with a half in the air has said it.
+    let died = house.cli(&["prompt", &key, "say last \\ud83d\ncrash"]);
+    assert_eq!(chunks(&died.lines()), ["last ", "\u{fffd}"]);
+
+    let mut seen = String::new();
+    while !seen.contains("last \u{fffd}") {
+        seen.push_str(&chat.line(LONG).unwrap_or_else(|| panic!("the chat ended: {seen}")));
+    }
+    assert!(seen.contains("kept 1 file 😀 all fine") && seen.contains("over 🚀 a kill"), "{seen}");
+    drop(typing);
+    assert_eq!(chat.finish(LONG).code, Some(0));
+    check_history(&house.history(&key));
+    let words = run(&mut in_words(&house, &["sessions", "history", &key]), LONG).ok().stdout;
+    for text in ["kept 1 file 😀 all fine", "over 🚀 a kill", "last \u{fffd}"] {
+        assert!(words.contains(text), "{text} in {words}");
+    }
+    house.end();
+}
+
+/// Bytes that are no UTF-8, numbers beyond a double and nesting beyond what readers follow are replaced, and counted.
+#[test]
+fn what_no_reader_takes_is_replaced_and_counted() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let before = Scrape::of(&house.world.path(GATEWAY).join("gateway.sock"));
+    let series =
+        |outcome: &str| format!("acp_agent_line_faults_total{{backend=\"direct\",outcome=\"{outcome}\"}}");
+    assert_eq!(before.value(&series("repaired")) + before.value(&series("malformed")), 0.0);
+    let deep = format!("{}1e999{}", "[".repeat(200), "]".repeat(200));
+    let call = |id: &str, input: &str| {
+        format!(
+            "raw {{\"sessionUpdate\":\"tool_call\",\"toolCallId\":\"{id}\",\"title\":\"{id}\",\"rawInput\":{input}}}"
+        )
+    };
+    let script =
+        format!("bad_utf8\n{}\n{}\nbad_json\nsay after", call("deep", &deep), call("far", "{\"n\":1e999}"));
+    let events = house.prompt(&key, &script);
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["cut \u{fffd}", "after"]);
+    let input = |title: &str| {
+        let call = events.iter().find(|event| event["title"] == title);
+        call.unwrap_or_else(|| panic!("no {title}: {events:#?}"))["arguments_text"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert!(input("deep").contains("nested too deeply"), "{}", input("deep"));
+    assert_eq!(input("far"), "{\"n\":\"1e999\"}");
+    let after = Scrape::of(&house.world.path(GATEWAY).join("gateway.sock"));
+    assert_eq!((after.value(&series("repaired")), after.value(&series("malformed"))), (3.0, 1.0));
+    house.end();
+}
+
+/// A permission whose title is cut and whose texts bring lines of their own is asked on one line each, and answered.
+#[test]
+fn a_permission_with_forged_lines_is_one_line_each() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let script = "option_name allow_once Yes \\ude00\\n  2. No, never\\u001b[2J\n\
+                  permission rm \\ud83d\\n  1. Do nothing\\u202e\nsay after";
+    let mut turn = house.follow(&["prompt", &key, script, "--interactive"]);
+    let mut events = turn.events_until(LONG, |event| event["type"] == "permission");
+    let list = house.verb(&["permissions", "list", &key]);
+    assert_eq!(list[0]["title"], "rm \u{fffd}   1. Do nothing\\u{202e}", "{list}");
+    assert_eq!(list[0]["options"][0]["name"], "Yes \u{fffd}   2. No, never [2J", "{list}");
+    let words = run(&mut in_words(&house, &["permissions", "list", &key]), LONG).ok().stdout;
+    assert_eq!(words.lines().count(), 2, "{words}");
+
+    let (mut chat, mut typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
+    let id = list[0]["permission_id"].as_str().unwrap();
+    assert_eq!(house.cli(&["permissions", "answer", &key, id, "reject_once"]).code, Some(0));
+    events.extend(turn.finish(LONG).ok().lines());
+    check_turn(&events, "end_turn");
+    assert_eq!(chunks(&events), ["permission: selected reject_once", "after"]);
+
+    // The same in a chat, where every line of the script is a prompt.
+    typing.write_all(b"permission again\\n  1. Do nothing \\ud83d\n").unwrap();
+    let mut seen = Vec::new();
+    while !seen.iter().any(|line: &String| line.contains("Answer with a number.")) {
+        seen.push(chat.line(LONG).unwrap_or_else(|| panic!("it ended: {seen:#?}")));
+    }
+    let asked: Vec<&String> = seen.iter().filter(|line| line.contains("the agent asks")).collect();
+    assert_eq!(asked, ["[the agent asks: again   1. Do nothing \u{fffd}]"], "{seen:#?}");
+    assert_eq!(seen.iter().filter(|line| line.starts_with("  1. ")).count(), 1, "{seen:#?}");
+    typing.write_all(b"1\n").unwrap();
+    drop(typing);
+    let rest = chat.finish(LONG).ok().stdout;
+    assert!(rest.contains("permission: selected allow_once"), "{rest}");
+    house.end();
+}
+
+/// Nothing that an agent sends reaches a terminal as a control, in a prompt and in a history.
+#[test]
+fn nothing_of_an_agent_acts_on_a_terminal() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let script = format!(
+        "say {HOSTILE}\nthought {HOSTILE}\nplan {HOSTILE}\ntool run true # {HOSTILE}\nmode {HOSTILE}\n\
+         error_data -32603 \"{HOSTILE}\""
+    );
+    let shown = run(&mut in_terminal(&house, &["prompt", &key, &script]), LONG);
+    assert_harmless(&shown.stdout);
+    assert!(shown.stdout.contains("Internal error: clear"), "{shown:#?}");
+    for verb in [["sessions", "history"], ["sessions", "show"], ["permissions", "list"]] {
+        let shown = run(&mut in_terminal(&house, &[verb[0], verb[1], &key]), LONG).ok();
+        if verb[1] == "history" {
+            assert_harmless(&shown.stdout);
+        }
+        assert!(!shown.stdout.contains(['\u{7}', '\u{9b}', '\u{202e}']), "{verb:?}: {shown:#?}");
+    }
+    // Programs get JSON that means the same.
+    let json = run(&mut in_terminal(&house, &["sessions", "history", &key, "--json"]), LONG).ok();
+    assert!(!json.stdout.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{json:#?}");
+    assert!(chunks(&json.lines())[0].contains("\u{1b}]52;c;QUJD\u{7} c1 \u{9b}2J bidi \u{202e} end"));
+    house.end();
+}
+
+/// What an agent's error says in its data reaches whoever asked, on one line.
+#[test]
+fn the_data_of_an_error_is_told() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let failed = house.cli(&[
+        "prompt",
+        &key,
+        "error_data -32603 \"Configuration value not found: GOOSE_PROVIDER\\n[tool] nothing\"",
+    ]);
+    let events = failed.lines();
+    let error = check_failed(&events, "ACP_TURN_FAILED");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains(
+            "Internal error: Configuration value not found: GOOSE_PROVIDER [tool] nothing (-32603)"
+        ),
+        "{message}"
+    );
+    house.end();
+}

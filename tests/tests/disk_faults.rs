@@ -1,0 +1,134 @@
+//! The control plane on a disk that fails below SQLite: syncs and writes that return EIO, a WAL frame that is torn.
+//!
+//! The faults come from a preloaded library, `tests/faults/disk_fault.c`, which the test builds with the C compiler
+//! that the project needs anyway.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::house::{AGENT, GATEWAY, House};
+use acp_tests::invariants;
+use acp_tests::scrape::{Scrape, post};
+use acp_tests::service::Service;
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::repository;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A house whose gateway runs with the fault library.
+struct Faulty {
+    house: House,
+    gateway: Option<Service>,
+    library: PathBuf,
+    control: PathBuf,
+}
+
+impl Faulty {
+    fn new() -> Self {
+        let mut house = House::new(&[]);
+        house.end_gateway();
+        let library = house.world.path("disk_fault.so");
+        let source = repository().join("tests/faults/disk_fault.c");
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&library).arg(source);
+        assert!(compiler.status().unwrap().success(), "the fault library compiles");
+        let control = house.world.path("fault");
+        let mut faulty = Self { house, gateway: None, library, control };
+        faulty.start();
+        faulty
+    }
+
+    fn start(&mut self) {
+        let world = &self.house.world;
+        let mut command = world.command("acp-gateway");
+        command.env("LD_PRELOAD", &self.library).env("DISK_FAULT", &self.control);
+        command.args(["serve", "--json", "--state-dir"]).arg(world.path(GATEWAY));
+        command.arg("--supervisor-socket").arg(self.house.socket());
+        command.arg("--config").arg(world.path("gateway.toml"));
+        self.gateway = Some(world.service_of(command));
+    }
+
+    fn set(&self, fault: &str) {
+        let new = self.control.with_extension("new");
+        std::fs::write(&new, fault).unwrap();
+        std::fs::rename(new, &self.control).unwrap();
+    }
+
+    fn say(&self, id: &str, words: &str) -> Value {
+        let socket = self.house.world.path(GATEWAY).join("gateway.sock");
+        post(&socket, "/v1/console/conversations/room/messages", &json!({ "text": words, "message_id": id }))
+    }
+
+    fn spawn(&self) {
+        let cwd = self.house.world.dir("work/project");
+        let spawned = self.say("spawn", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+        assert_eq!(spawned["outcome"], "command", "{spawned}");
+    }
+
+    fn rows(&self, sql: &str) -> i64 {
+        self.house.world.journal(GATEWAY).query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    fn is_writable(&self) -> bool {
+        Scrape::of(&self.house.world.path(GATEWAY).join("gateway.sock")).value("acp_store_writable") == 1.0
+    }
+
+    fn finals(&self) -> i64 {
+        self.rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'")
+    }
+
+    /// The invariants of the database hold, each prompt reached the agent once, and both services end in order.
+    fn end(mut self, prompts: &[&str]) {
+        invariants::check(&self.house.world.journal(GATEWAY));
+        for text in prompts {
+            assert_eq!(self.house.prompts_received(text), 1, "{text}");
+        }
+        assert_eq!(self.gateway.take().unwrap().terminate(LONG), Some(0));
+        self.house.start_gateway();
+        self.house.end();
+    }
+}
+
+/// A message whose commit fails is refused and not kept; the same message is taken once when the disk works again.
+fn failing_calls_acknowledge_nothing(fault: &str) {
+    let faulty = Faulty::new();
+    faulty.spawn();
+    assert_eq!(faulty.say("1", "say before")["outcome"], "prompted");
+    until(SOON, "the first prompt is answered", || faulty.finals() == 1);
+    faulty.set(fault);
+    let refused = faulty.say("2", "say during");
+    assert!(refused["code"].is_string(), "the message is refused: {refused}");
+    assert!(!faulty.is_writable(), "the metric shows it");
+    faulty.set("none");
+    until(SOON, "the store accepts commits again", || faulty.is_writable());
+    let taken = faulty.say("2", "say during");
+    assert_eq!(taken["outcome"], "prompted", "{taken}");
+    until(SOON, "the second prompt is answered", || faulty.finals() == 2);
+    faulty.end(&["say before", "say during"]);
+}
+
+#[test]
+fn failing_syncs_acknowledge_nothing() {
+    failing_calls_acknowledge_nothing("sync");
+}
+
+#[test]
+fn failing_writes_acknowledge_nothing() {
+    failing_calls_acknowledge_nothing("write");
+}
+
+#[test]
+fn torn_wal_frame_loses_no_acknowledged_prompt() {
+    let mut faulty = Faulty::new();
+    faulty.spawn();
+    assert_eq!(faulty.say("1", "chunks 40 pace_ms=20")["outcome"], "prompted");
+    let chunks = "SELECT count(*) FROM acp_events WHERE kind = 'agent_message'";
+    until(SOON, "the turn runs", || faulty.rows(chunks) > 5);
+    faulty.set("torn");
+    assert_eq!(faulty.gateway.take().unwrap().wait(LONG), None, "killed in the middle of a write");
+    faulty.set("none");
+    faulty.start();
+    until(LONG, "the turn goes on to its end", || faulty.finals() == 1);
+    assert_eq!(faulty.rows(chunks), 40, "each chunk once");
+    faulty.end(&["chunks 40 pace_ms=20"]);
+}

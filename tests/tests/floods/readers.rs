@@ -1,0 +1,71 @@
+//! Clients that hold connections to the local API keep nobody else out.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::house::{GATEWAY, House};
+use acp_tests::wait::{LONG, SOON, eventually, until};
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+
+/// More connections than there are places, each with this request; none is ever read.
+fn hold(house: &House, request: &str) -> Vec<UnixStream> {
+    let path = house.world.path(GATEWAY).join("gateway.sock");
+    let connect = |_| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    (0..200).map(connect).collect()
+}
+
+fn state(house: &House, key: &str) -> String {
+    house.verb(&["sessions", "show", key])["state"].as_str().unwrap().to_owned()
+}
+
+/// A permission is answered, a turn is cancelled and `doctor` answers.
+fn check_short_requests(house: &House, key: &str) {
+    let ask = house.cli(&["prompt", key, "permission Delete", "--no-wait", "--interactive"]);
+    assert_eq!(ask.code, Some(0), "{ask:?}");
+    let id = eventually(SOON, "a permission waits", || {
+        let list = house.verb(&["permissions", "list", key]);
+        Some(list[0]["permission_id"].as_str()?.to_owned())
+    });
+    assert_eq!(house.cli(&["permissions", "answer", key, &id, "allow_once"]).code, Some(0));
+    until(SOON, "the turn ends", || state(house, key) == "idle");
+    assert_eq!(house.cli(&["prompt", key, "wait_cancel", "--no-wait"]).code, Some(0));
+    until(SOON, "the turn runs", || state(house, key) == "running");
+    assert_eq!(house.cli(&["sessions", "cancel", key]).code, Some(0));
+    until(SOON, "the turn is cancelled", || state(house, key) == "idle");
+    let doctor = house.cli(&["doctor"]);
+    assert!(doctor.stdout.contains("gateway"), "{doctor:?}");
+}
+
+#[test]
+fn readers_that_do_not_read_leave_room_for_short_requests() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.cli(&["prompt", &key, "chunks 2000 size=2000"]).ok();
+    let ask =
+        format!("GET /v1/sessions/{key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
+    let held = hold(&house, &ask);
+    check_short_requests(&house, &key);
+    drop(held);
+    // With them gone a prompt is followed as before.
+    until(LONG, "a stream finds a place", || house.cli(&["prompt", &key, "say on"]).code == Some(0));
+    house.end();
+}
+
+#[test]
+fn requests_that_never_end_leave_room_for_others() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    for request in [
+        "GET /v1/health HTTP/1.1\r\nhost:",
+        "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{",
+    ] {
+        let held = hold(&house, request);
+        check_short_requests(&house, &key);
+        drop(held);
+    }
+    house.end();
+}

@@ -1,0 +1,125 @@
+//! Standard error of agents: in the log of the session, and in no conversation.
+
+use acp_tests::house::{GATEWAY, House, scripted};
+use acp_tests::scrape::post;
+use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::{Agent, World, open_to_read};
+use rustix::process::Signal;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A value of a variable that is configured for the agent.
+const CONFIGURED: &str = "sk-configured-0123456789";
+/// A secret that the gateway knows nothing of.
+const UNKNOWN: &str = "hunter2-of-another-service";
+
+/// Every value of every table, but the environments of agents that are to be started.
+fn all_values(db: &Path) -> Vec<String> {
+    let db = open_to_read(db);
+    let mut names = db.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
+    let names: Vec<String> = names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let mut all = Vec::new();
+    for name in names {
+        let mut rows = db.prepare(&format!("SELECT * FROM \"{name}\"")).unwrap();
+        let columns: Vec<String> = rows.column_names().iter().map(|name| (*name).to_owned()).collect();
+        let mut rows = rows.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            for (at, column) in columns.iter().enumerate().filter(|(_, name)| *name != "spawn_json") {
+                let value = row.get_ref(at).unwrap();
+                let text = value.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+                all.push(format!("{name}.{column} {text}"));
+            }
+        }
+    }
+    all
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { vec![entry.path()] })
+        .collect()
+}
+
+#[test]
+fn secrets_that_an_agent_prints_before_it_dies_are_in_no_conversation() {
+    let world = World::new();
+    // The arguments of an agent are in the log of the gateway, so the secret is none of them.
+    let secret = world.write("secret", UNKNOWN);
+    let script =
+        format!("read hello; echo \"key $API_KEY of $(cat {}) is refused\" >&2; exit 3", secret.display());
+    let dying = Agent {
+        command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(),
+        ..scripted(&world, &[], "ask")
+    };
+    let dying = dying.env("API_KEY", CONFIGURED);
+    world.configure(GATEWAY, "", &BTreeMap::from([("dying", dying)]));
+    let supervisor = world.supervisor();
+    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    let cwd = world.dir("work/project");
+    let say = |id: &str, text: &str| {
+        let path = "/v1/console/conversations/room/messages";
+        post(&world.path(GATEWAY).join("gateway.sock"), path, &json!({"text": text, "message_id": id}))
+    };
+    let spawned = say("1", &format!("/acp spawn dying --cwd '{}'", cwd.display()));
+    let key = spawned["session_key"].as_str().unwrap_or_else(|| panic!("{spawned}")).to_owned();
+    say("2", "hello");
+    let failed = || {
+        let show = world.cli(GATEWAY, &["sessions", "show", &key]).ok().json();
+        show["last_error"]["message"].as_str().map(str::to_owned)
+    };
+    until(LONG, "the agent has died", || failed().is_some());
+    let status = say("3", "/acp status");
+    let status = status["text"].as_str().unwrap();
+    assert!(
+        status.contains("exit code 3") && status.contains(&format!("acp-gateway logs {key}")),
+        "{status}"
+    );
+    until(LONG, "the log has it", || {
+        let lines = world.cli(GATEWAY, &["logs", &key]).ok().lines();
+        let want = format!("key [redacted:API_KEY] of {UNKNOWN} is refused");
+        lines.iter().any(|line| line["from"] == "agent" && line["text"] == want)
+    });
+    let log = supervisor.log();
+    assert!(log.contains("[redacted:API_KEY]") && !log.contains(CONFIGURED), "{log}");
+    assert!(!gateway.log().contains(CONFIGURED) && !gateway.log().contains(UNKNOWN), "{}", gateway.log());
+    assert_eq!(gateway.terminate(LONG), Some(0));
+    assert_eq!(supervisor.terminate(LONG), Some(0));
+    let values = all_values(&world.path(GATEWAY).join("gateway.db"));
+    assert!(values.iter().any(|value| value.contains("exit code 3")), "the failure is recorded");
+    for secret in [CONFIGURED, UNKNOWN] {
+        let found: Vec<&String> = values.iter().filter(|value| value.contains(secret)).collect();
+        assert!(found.is_empty(), "{found:?}");
+    }
+    for file in files(&world.path("supervisor")) {
+        let bytes = std::fs::read(&file).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&bytes).contains(CONFIGURED), "{}", file.display());
+    }
+}
+
+#[test]
+fn a_log_is_followed_across_restarts_of_the_gateway_until_ctrl_c() {
+    let mut house = House::new(&[]);
+    let key = house.spawn();
+    let _ = house.prompt(&key, "stderr one\nstderr two\nstderr three");
+    let text = |line: &serde_json::Value| line["text"].as_str().unwrap_or_default().to_owned();
+    until(SOON, "the log has it", || {
+        let lines = house.cli(&["logs", &key, "--lines", "2"]).ok().lines();
+        lines.iter().map(text).collect::<Vec<_>>() == ["two", "three"]
+    });
+    let mut followed = house.follow(&["logs", &key, "-f", "-n", "1"]);
+    assert_eq!(text(&followed.event(SOON).unwrap()), "three");
+    let _ = house.prompt(&key, "stderr four");
+    assert_eq!(text(&followed.event(SOON).unwrap()), "four");
+    house.kill_gateway();
+    house.start_gateway();
+    let _ = house.prompt(&key, "stderr five");
+    assert_eq!(text(&followed.event(LONG).unwrap()), "five");
+    assert!(followed.signal(Signal::INT));
+    let output = followed.finish(SOON);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""));
+    let unknown = house.cli(&["logs", "agent:none:acp:1"]);
+    assert_eq!((unknown.code, unknown.error_code().as_str()), (Some(4), "NO_SESSION"));
+    house.end();
+}

@@ -1,0 +1,203 @@
+//! Databases that went back in time beside living agents: noticed, not served on, and given up or brought back by the
+//! operator.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use acp_tests::cli::Followed;
+use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::story::{check_chunks, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, until, wait_for};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long agents stay for a gateway that is away for another reason, in milliseconds.
+const GRACE_MS: u64 = 1_500;
+const FILES: [&str; 2] = ["gateway.db", "gateway.db-wal"];
+
+fn house() -> House {
+    Plan::flags(&[]).supervisor(&format!("detached_grace_ms = {GRACE_MS}\n")).build()
+}
+
+fn state(house: &House) -> PathBuf {
+    house.world.path(GATEWAY)
+}
+
+/// Copies the database of a gateway that does not run.
+fn keep(house: &House, name: &str) -> PathBuf {
+    let kept = house.world.dir(name);
+    for file in FILES {
+        std::fs::copy(state(house).join(file), kept.join(file)).unwrap();
+    }
+    kept
+}
+
+/// Puts a copy in the place of the database of a gateway that does not run.
+fn put(house: &House, kept: &Path) {
+    let _ = std::fs::remove_file(state(house).join("gateway.db-shm"));
+    for file in FILES {
+        std::fs::copy(kept.join(file), state(house).join(file)).unwrap();
+    }
+}
+
+fn last_event(house: &House) -> i64 {
+    let sql = "SELECT coalesce(max(event_id), 0) FROM acp_events";
+    house.world.journal(GATEWAY).query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// Starts a gateway that refuses to serve.
+fn start_refused(house: &House) -> Followed {
+    let started = house.follow(&["serve", "--supervisor-socket", house.socket().to_str().unwrap()]);
+    until(SOON, "the gateway refuses to serve", || {
+        let answer = house.cli(&["sessions", "list"]);
+        assert_ne!(answer.code, Some(0), "it serves: {answer:#?}");
+        answer.error()["detail_code"] == "ROLLED_BACK"
+    });
+    started
+}
+
+fn refusal(house: &House) -> String {
+    house.cli(&["sessions", "list"]).error()["message"].as_str().unwrap().to_owned()
+}
+
+fn states(house: &House, key: &str) -> Vec<(String, Value)> {
+    let shown = house.verb(&["sessions", "show", key]);
+    let runs = shown["runs"].as_array().unwrap_or_else(|| panic!("{shown}"));
+    runs.iter().map(|run| (run["state"].as_str().unwrap().to_owned(), run["error"]["code"].clone())).collect()
+}
+
+#[test]
+fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
+    let mut house = house();
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    let mut running = house.follow(&["prompt", &key, "chunks 100000 pace_ms=5"]);
+    let _ = running.events_until(SOON, |event| event["type"] == "text_delta");
+    let mut waiting = house.follow(&["prompt", &key, "say later"]);
+    until(SOON, "the second prompt waits", || {
+        states(&house, &key).iter().any(|(state, _)| state == "queued")
+    });
+    house.kill_gateway();
+    running.kill9();
+    waiting.kill9();
+    let kept = keep(&house, "older");
+    let before = last_event(&house);
+    house.start_gateway();
+    until(SOON, "more is said and acknowledged", || last_event(&house) > before + 50);
+    house.kill_gateway();
+    put(&house, &kept);
+
+    let killed = Instant::now();
+    let mut refusing = start_refused(&house);
+    let said = refusal(&house);
+    for says in
+        ["went back in time", "1 living agents are kept until 2", "store accept-loss", "store restore"]
+    {
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    let doctor = house.cli(&["doctor"]);
+    assert_eq!(doctor.code, Some(1));
+    assert!(
+        doctor.stdout.contains("refuses to serve") && doctor.stdout.contains("kept until"),
+        "{doctor:#?}"
+    );
+    let shown = house.world.supervisor_cli(house.socket(), &["status"]).ok().stdout;
+    assert!(shown.contains("went back in time") && shown.contains("kept until"), "{shown}");
+    assert_eq!(house.cli(&["store", "accept-loss"]).error()["detail_code"], "STORE_LOCKED");
+    // Starts of the same copy do not count up to an epoch that is let in.
+    for _ in 0..3 {
+        refusing.kill9();
+        refusing = start_refused(&house);
+    }
+    wait_for(killed + Duration::from_millis(2 * GRACE_MS));
+    assert_eq!(house.lease_now(lease.id()).adapter_pid(), lease.adapter_pid());
+    assert_eq!(house.lease_now(lease.id()).state(), "open", "its agent is kept");
+
+    assert!(refusing.signal(Signal::TERM));
+    assert_eq!(refusing.finish(LONG).code, Some(0), "a gateway that refuses ends in order");
+    let accepted = house.verb(&["store", "accept-loss"]);
+    assert_eq!(accepted["uncertain"], 1, "{accepted}");
+    assert!(accepted["known_event_id"].as_i64() > accepted["event_id"].as_i64(), "{accepted}");
+    house.start_gateway();
+    house.await_end_of(&lease);
+    until(SOON, "both turns end", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
+    let uncertain = states(&house, &key).into_iter().filter(|(_, code)| code == "ACP_UNCERTAIN").count();
+    assert_eq!(uncertain, 2, "{:?}", states(&house, &key));
+    let events = house.prompt(&key, "say again");
+    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    // The loss was accepted once: the next start is an ordinary one.
+    house.end_gateway();
+    house.start_gateway();
+    let _ = house.prompt(&key, "say once more");
+    assert_eq!(house.cli(&["store", "accept-loss"]).error()["detail_code"], "STORE_LOCKED");
+    house.end();
+}
+
+#[test]
+fn log_that_was_cut_deleted_or_overwritten_is_refused_and_the_newest_files_are_taken_up() {
+    let mut house = house();
+    let key = house.spawn();
+    let lease = house.lease(&key);
+    // Never idle, so that the newest events stand in the log alone.
+    let mut running = house.follow(&["prompt", &key, "chunks 1500 pace_ms=10 size=20"]);
+    let _ = running.events_until(SOON, |event| event["type"] == "text_delta");
+    let before = last_event(&house);
+    until(SOON, "it talks", || last_event(&house) > before + 100);
+    house.kill_gateway();
+    running.kill9();
+    let kept = keep(&house, "newest");
+    let log = state(&house).join("gateway.db-wal");
+    let length = std::fs::metadata(&log).unwrap().len();
+    assert!(length > 50_000, "the newest events stand in the log");
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 3] = [
+        ("cut", |log| std::fs::File::options().write(true).open(log).unwrap().set_len(4_000).unwrap()),
+        ("deleted", |log| std::fs::remove_file(log).unwrap()),
+        ("overwritten", |log| {
+            let mut bytes = std::fs::read(log).unwrap();
+            bytes.iter_mut().skip(32).step_by(50).for_each(|byte| *byte ^= 0x5a);
+            std::fs::write(log, bytes).unwrap();
+        }),
+    ];
+    for (name, damage) in damages {
+        put(&house, &kept);
+        damage(&log);
+        let mut refusing = start_refused(&house);
+        let said = refusal(&house);
+        assert!(said.contains("its last event is"), "{name}: {said}");
+        refusing.kill9();
+    }
+    put(&house, &kept);
+    house.start_gateway();
+    until(LONG, "the turn ends", || states(&house, &key).iter().all(|(state, _)| state == "completed"));
+    assert_eq!(house.lease(&key).adapter_pid(), lease.adapter_pid(), "its agent was not touched");
+    let history = house.history(&key);
+    check_chunks(&chunks(&history), 1500, 20);
+    check_turn(&house.prompt(&key, "say after"), "end_turn");
+    house.end();
+}
+
+#[test]
+fn restored_backup_is_let_in_and_counts_as_an_accepted_loss() {
+    let mut house = house();
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", file.to_str().unwrap()]);
+    house.kill_gateway();
+    let oldest = keep(&house, "oldest");
+    for text in ["say one", "say two"] {
+        house.start_gateway();
+        let _ = house.prompt(&key, text);
+        house.kill_gateway();
+    }
+    put(&house, &oldest);
+    let mut refusing = start_refused(&house);
+    refusing.kill9();
+    let _ = house.verb(&["store", "restore", file.to_str().unwrap()]);
+    house.start_gateway();
+    let events = house.prompt(&key, "say again");
+    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    house.end();
+}
