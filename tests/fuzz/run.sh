@@ -23,7 +23,7 @@ for source in targets/*.rs; do
     found="$target_dir/found/$name" artifacts="$target_dir/artifacts/$name/"
     rm -rf "$found" && mkdir -p "$found" "$artifacts"
     printf '\n=== %s: %s s, %s\n' "$name" "$seconds" "$mode"
-    arguments=("-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -dict=json.dict
+    arguments=("-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -use_value_profile=1 -dict=json.dict
         "-artifact_prefix=$artifacts" "$found" "corpus/$name")
     log="$target_dir/$name.log" code=0
     if [ "$mode" = planted ]; then

@@ -33,7 +33,7 @@ fn spawn(house: &House, conversation: &str) -> String {
     let text = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
     let spawned = say(house, conversation, "spawn", &text);
     let told = spawned["text"].as_str().unwrap_or_default();
-    assert!(told.contains("works here now") && told.contains("The binding ends after 1d"), "{spawned}");
+    assert!(told.contains("is bound here") && told.contains("The binding ends after 1d"), "{spawned}");
     spawned["session_key"].as_str().unwrap().to_owned()
 }
 
@@ -141,7 +141,7 @@ fn d15_r_a_conversation_of_the_configuration_from_its_first_word() {
     let first = say(&house, "room", "1", "say one");
     let key = first["session_key"].as_str().unwrap().to_owned();
     assert!(key.contains(":acp:binding:console:default:"), "{first}");
-    let intro = format!("works here now, in {}: session {key}", dirs[0]);
+    let intro = format!("is bound here, in {}: session {key}", dirs[0]);
     assert!(first["text"].as_str().unwrap().contains(&intro), "{first}");
     answered(&house, "one");
     house.kill_gateway();

@@ -497,7 +497,7 @@ async fn h13_the_console_makes_conversations_below_others() {
     };
     assert_eq!(shown("room").await, [format!("agent:demo:acp:1 is bound to the conversation {name}.")]);
     let told = shown(&name).await;
-    assert!(told.len() == 1 && told[0].starts_with("demo works here now"), "{told:?}");
+    assert!(told.len() == 1 && told[0].starts_with("demo is bound here"), "{told:?}");
 }
 
 #[tokio::test]

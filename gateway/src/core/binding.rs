@@ -188,7 +188,8 @@ pub(crate) fn with_window(
     }
 }
 
-/// What a conversation is told when it is bound (D1): who works here, where, under which ids, and for how long.
+/// Notice of a new binding (D1): agent, directory, session ids and lifetime. It says nothing of the agent's process, which
+/// may still be starting.
 pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
     let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
     let own = match &session.agent_session_id {
@@ -196,7 +197,7 @@ pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
         None => "agent's id with its first answer".to_owned(),
     };
     format!(
-        "{name} works here now, in {}: session {}, {own}. What you type goes to it. {}",
+        "{name} is bound here, in {}: session {}, {own}. What you type goes to it. {}",
         sanitize::line(&session.cwd, usize::MAX),
         session.session_key,
         lifetime(binding)

@@ -133,7 +133,7 @@ fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
     let told = intro(&session, &row(Some(86_400_000), None));
     assert_eq!(
         told,
-        "demo works here now, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes \
+        "demo is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes \
          to it. The binding ends after 1d without a word."
     );
     session.label = Some("docs".to_owned());
@@ -141,7 +141,7 @@ fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
     let told = intro(&session, &row(Some(5_400_000), Some(172_800_000)));
     assert_eq!(
         told,
-        "docs works here now, in /tmp: session agent:demo:acp:1, agent's id sess-7. What you type goes to it. The \
+        "docs is bound here, in /tmp: session agent:demo:acp:1, agent's id sess-7. What you type goes to it. The \
          binding ends after 1h30m without a word, and 2d after it began at the latest."
     );
     for (idle, age, want) in [

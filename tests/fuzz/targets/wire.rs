@@ -1,7 +1,7 @@
 //! Frames on the supervisor's socket and on the wrapper's: what is decoded is encoded to the same bytes.
 #![no_main]
 use acp_shared::launch::{FromWrapper, ToWrapper};
-use acp_shared::protocol::{FRAME_BYTES_MAX, LeaseKind, Request, ToClient, ToSupervisor};
+use acp_shared::protocol::{FRAME_BYTES_MAX, Request, ToClient, ToSupervisor};
 use acp_shared::wire::{self, Decoder};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -9,8 +9,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&which, bytes)) = data.split_first() else { return };
     match which % 4 {
         0 => frames::<ToSupervisor>(bytes, |message| {
-            let ToSupervisor::Request { body: Request::Spawn(spawn), .. } = message else { return false };
-            matches!(spawn.kind, LeaseKind::Terminal { .. })
+            matches!(message, ToSupervisor::Request { body: Request::Ack { offset: 7, .. }, .. })
         }),
         1 => frames::<ToClient>(bytes, |_| false),
         2 => frames::<FromWrapper>(bytes, |_| false),

@@ -20,7 +20,7 @@ fn a_session_lives_in_its_thread() {
     assert_eq!(made.parent_id, Some(stage.channel));
     let intro = starter.iter().find(|message| message.id == thread);
     let intro = intro.unwrap_or_else(|| panic!("it hangs from its starter: {starter:#?}"));
-    assert!(intro.content.contains("works here now"), "{}", intro.content);
+    assert!(intro.content.contains("is bound here"), "{}", intro.content);
 
     let first = stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);

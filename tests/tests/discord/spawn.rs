@@ -61,14 +61,14 @@ fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
         let key = key.unwrap_or_else(|| panic!("{said}")).to_owned();
         let own = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
         let said = stage.answer(&stage.command(stage.ann, own, "focus", &[("session", json!(key))]));
-        assert!(said.contains("works here now"), "{said}");
+        assert!(said.contains("is bound here"), "{said}");
         works(&stage, own, if form { "focused by form" } else { "focused by text" });
     }
     let said = by_text(&stage, stage.channel, "--thread here --bind here", "--thread and --bind");
     assert!(said.contains("give one of them"), "{said}");
     // The channel itself; what is said there is for the agent from then on.
     let said = by_form(&stage, stage.channel, &[("thread", json!("here"))]);
-    assert!(said.contains("works here now"), "{said}");
+    assert!(said.contains("is bound here"), "{said}");
     works(&stage, stage.channel, "in the channel");
     let said = by_text(&stage, stage.channel, "--bind here", "Next: ");
     assert!(said.contains("is bound to") && said.contains("/unfocus"), "{said}");
@@ -84,9 +84,9 @@ fn d13_r_a_thread_is_bound_itself_and_only_once() {
         let count = stage.fake.threads_of(stage.channel).len();
         let said = match number {
             0 => by_form(&stage, own, &[]),
-            _ => by_text(&stage, own, more, "works here now"),
+            _ => by_text(&stage, own, more, "is bound here"),
         };
-        assert!(said.contains("works here now"), "{said}");
+        assert!(said.contains("is bound here"), "{said}");
         works(&stage, own, &format!("thread {number}"));
         for again in ["--thread auto", "--thread here"] {
             let said = by_text(&stage, own, again, "Next: ");
@@ -128,7 +128,7 @@ fn a_thread_is_made_once_whatever_is_lost_on_the_way() {
         works(&stage, thread(&stage), &format!("after a kill {number}"));
     }
     let starters = texts(&stage.told(stage.channel));
-    let starters = starters.iter().filter(|text| text.contains("works here now")).count();
+    let starters = starters.iter().filter(|text| text.contains("is bound here")).count();
     assert_eq!((starters, stage.fake.threads_of(stage.channel).len()), (3, 3));
     stage.end();
 }

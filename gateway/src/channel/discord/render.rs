@@ -190,7 +190,7 @@ fn millis(time: std::time::Duration) -> u64 {
 /// The name of a thread that begins with this text: its first words.
 pub(super) fn thread_name(starter: &str) -> String {
     let line = starter.lines().next().unwrap_or_default();
-    let head = line.split(" works here").next().unwrap_or(line);
+    let head = line.split(" is bound here").next().unwrap_or(line);
     let name = fit(&sanitize::line(head, usize::MAX), NAME_UNITS_MAX);
     if name.is_empty() { "A session".to_owned() } else { name }
 }
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_called_after_who_works_in_it() {
-        assert_eq!(thread_name("my own works here now, in /x: session agent:1."), "my own");
+        assert_eq!(thread_name("my own is bound here, in /x: session agent:1."), "my own");
         assert_eq!(thread_name(""), "A session");
         assert_eq!(thread_name(&"x".repeat(200)).len(), 90);
         assert_eq!(thread_name(&"🚀".repeat(60)), "🚀".repeat(45));
@@ -333,7 +333,7 @@ mod tests {
     fn names_labels_and_suggestions_fit_whatever_they_are_made_of() {
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
             let long = text.repeat(200);
-            let name = thread_name(&format!("{long} works here now"));
+            let name = thread_name(&format!("{long} is bound here"));
             assert_eq!(Limit::ThreadName.text(&name), Ok(()), "{name}");
             let action =
                 Action { command: "/acp help".to_owned(), label: long.clone(), style: ActionStyle::Primary };

@@ -136,7 +136,7 @@ async fn d01_a_conversation_is_told_what_was_bound() {
     let inlet = inlet(&store, &fake);
     let spawned = inlet.accept(message("m1", "/acp spawn demo")).await.unwrap();
     let Outcome::Command { session_key: Some(key), .. } = &spawned else { panic!("{spawned:?}") };
-    let want = format!("demo works here now, in /tmp: session {key}, agent's id with its first answer.");
+    let want = format!("demo is bound here, in /tmp: session {key}, agent's id with its first answer.");
     assert!(spawned.text().starts_with(&want), "{spawned:?}");
     assert_eq!(
         shown(&store).await.last().unwrap(),

@@ -232,7 +232,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
     let want = format!(
-        "demo works here now, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+        "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
     assert_eq!(spawned.text(), want);
     let taken = answer(&inlet, "/acp spawn demo").await;
@@ -252,7 +252,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
     assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
     let intro = format!(
-        "demo works here now, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+        "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
     assert_eq!(answer(&inlet, &format!("/focus {first}")).await, intro);
     assert_eq!(
@@ -574,11 +574,11 @@ async fn e02_others_may_neither_look_nor_touch() {
     assert!(says("ann", "c", "/session idle 1h").await.starts_with("/session idle is 1h"));
     assert_eq!(
         says("ann", "d", "/focus anns").await,
-        "anns works here now, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+        "anns is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
     assert_eq!(says("ann", "c", "/acp status nobodys").await, "ACP_NOT_OWNER");
     // Bob has one of his own; Ann cannot take his conversation away, nor he hers.
-    assert!(says("bob", "e", "/acp spawn demo").await.starts_with("demo works here now, in /tmp: session "));
+    assert!(says("bob", "e", "/acp spawn demo").await.starts_with("demo is bound here, in /tmp: session "));
     assert_eq!(says("ann", "e", "/focus anns").await, "BOUND_BY_OTHER");
     assert!(says("bob", "e", "/acp close").await.contains(" is being closed"));
 }

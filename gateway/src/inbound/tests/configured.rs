@@ -51,7 +51,7 @@ async fn d15_the_first_message_begins_the_session_and_a_restart_finds_it() {
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let key = session_of(&first).to_owned();
     assert!(key.starts_with("agent:demo:acp:binding:console:default:"), "{key}");
-    let want = format!("demo works here now, in /tmp: session {key}");
+    let want = format!("demo is bound here, in /tmp: session {key}");
     assert!(first.text().starts_with(&want), "{first:?}");
     assert!(first.text().ends_with("The binding does not end by itself."), "{first:?}");
     assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap(), first, "told again, it is the same");
@@ -80,7 +80,7 @@ async fn d15_a_crash_while_it_is_bound_binds_it_once() {
     let again = super::inlet(&store, &fake);
     assert_eq!(again.resume().await.unwrap(), 1);
     assert_eq!(again.accept(said).await.unwrap(), acted);
-    assert!(acted.text().starts_with("demo works here now"), "{acted:?}");
+    assert!(acted.text().starts_with("demo is bound here"), "{acted:?}");
     assert_eq!(bound(&store).await.len(), 1);
     assert_eq!(fake.said(), ["hello"]);
 }
@@ -134,7 +134,7 @@ async fn d15_what_changed_takes_hold_with_the_next_message() {
     let next = inlet.accept(message("m3", "hello")).await.unwrap();
     assert_eq!(session_of(&next), format!("{first}:2"));
     let want = format!(
-        "{first} is over: the configuration of this conversation has another mode and another cwd. demo works here now"
+        "{first} is over: the configuration of this conversation has another mode and another cwd. demo is bound here"
     );
     assert!(next.text().starts_with(&want), "{next:?}");
     assert_eq!(fake.effects(), [format!("closed {first} false")]);
@@ -183,7 +183,7 @@ async fn d15_a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbou
     assert!(unbound.text().starts_with("Unbound."), "{unbound:?}");
     let back = inlet.accept(message("m6", "hello")).await.unwrap();
     assert_eq!(session_of(&back), first, "the configured session is there still");
-    assert!(back.text().starts_with("demo works here now"), "{back:?}");
+    assert!(back.text().starts_with("demo is bound here"), "{back:?}");
     let closed = inlet.accept(message("m7", "/acp close")).await.unwrap();
     assert!(closed.text().contains("the next message begins a new session"), "{closed:?}");
     assert_eq!(session_of(&inlet.accept(message("m8", "hello")).await.unwrap()), format!("{first}:2"));
@@ -212,7 +212,7 @@ async fn d15_a_thread_joins_its_channel_and_accounts_stay_apart() {
     let (one, two) = (one.unwrap(), two.unwrap());
     let key = session_of(&one).to_owned();
     assert_eq!(session_of(&two), key, "at once, they still share one");
-    assert!(two.text().contains("demo works here now"), "each is told: {two:?}");
+    assert!(two.text().contains("demo is bound here"), "each is told: {two:?}");
     assert_eq!(bound(&store).await.len(), 2);
     let ignored = inlet.accept(said("m3", "thread", Some("lobby"))).await.unwrap();
     assert_eq!(session_of(&ignored), key, "bound is bound, whatever the channel says of its parent");

@@ -67,7 +67,7 @@ fn tagged() -> Vec<Message> {
 /// Numbers them, and says when they were made.
 fn kept(transcript: Vec<Message>) -> Vec<Message> {
     let mut out = vec![
-        Message { id: 5, ..message(PARENT, "scripted works here now") },
+        Message { id: 5, ..message(PARENT, "scripted is bound here") },
         Message { id: 6, kind: THREAD_STARTER, ..message(ONE, "") },
         Message { id: 7, author_id: ANN, ..message(ONE, "ask tok-1-1") },
     ];
