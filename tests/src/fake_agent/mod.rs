@@ -28,6 +28,7 @@
 //! | `fs_write PATH TEXT` | `fs/write_text_file`; says `fs_write: ok` or `fs_write: error CODE` |
 //! | `terminal CMD…` | `terminal/create` of `sh -c CMD`, `wait_for_exit`, `output`, `release`; says `terminal: exit=E signal=S truncated=T output=TEXT` or `terminal: METHOD error CODE` |
 //! | `terminal_kill CMD…` | the same with `terminal/kill` before the wait |
+//! | `terminals COUNT CMD…` | that many `terminal/create`, then a `terminal/release` of each; says `terminals: created N of COUNT` and, for each other one, `terminal: terminal/create error CODE` |
 //! | `ext_request NAME` | a request of that name, prefixed or not; says `ext_request NAME: RESULT` or `… error CODE` |
 //! | `ext_notify NAME` | a notification of that name |
 //! | `long_line BYTES` | one `available_commands_update` whose line has exactly that many bytes, at least 400 |

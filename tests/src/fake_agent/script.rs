@@ -32,6 +32,7 @@ pub(crate) enum Directive {
     FsRead { path: String },
     FsWrite { path: String, text: String },
     Terminal { command: String, kill: bool },
+    Terminals { count: usize, command: String },
     ExtRequest(String),
     ExtNotify(String),
     LongLine { bytes: usize },
@@ -63,7 +64,7 @@ pub(crate) enum Directive {
 pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
 /// The first word of every directive.
-const NAMES: [&str; 40] = [
+const NAMES: [&str; 41] = [
     "say",
     "chunks",
     "stamps",
@@ -77,6 +78,7 @@ const NAMES: [&str; 40] = [
     "fs_write",
     "terminal",
     "terminal_kill",
+    "terminals",
     "ext_request",
     "ext_notify",
     "long_line",
@@ -157,6 +159,10 @@ fn directive(line: &str) -> Result<Directive, String> {
         "fs_write" => path_and_text(name, rest).map(|(path, text)| Directive::FsWrite { path, text }),
         "terminal" => Ok(Directive::Terminal { command: required(name, rest)?, kill: false }),
         "terminal_kill" => Ok(Directive::Terminal { command: required(name, rest)?, kill: true }),
+        "terminals" => {
+            let (count, command) = word(rest);
+            Ok(Directive::Terminals { count: number(count)?, command: required(name, command)? })
+        }
         "ext_request" => Ok(Directive::ExtRequest(required(name, rest)?)),
         "ext_notify" => Ok(Directive::ExtNotify(required(name, rest)?)),
         "long_line" => match number(rest)? {
@@ -321,6 +327,7 @@ mod tests {
             ("fs_write a b c", D::FsWrite { path: text("a"), text: text("b c") }),
             ("terminal echo 'a  b'", D::Terminal { command: text("echo 'a  b'"), kill: false }),
             ("terminal_kill sleep 9", D::Terminal { command: text("sleep 9"), kill: true }),
+            ("terminals 17 sleep 9", D::Terminals { count: 17, command: text("sleep 9") }),
             ("ext_request craft/x", D::ExtRequest(text("craft/x"))),
             ("ext_notify _x", D::ExtNotify(text("_x"))),
             ("long_line 573440", D::LongLine { bytes: 573_440 }),

@@ -153,6 +153,7 @@ impl Agent {
                 let params = json!({"sessionId": turn.session, "path": turn.cwd.join(path), "content": text});
                 self.ask_and_say(turn, "fs_write", "fs/write_text_file", params, |_| Some("ok".to_owned()))?;
             }
+            Directive::Terminals { count, command } => self.terminals(turn, *count, command)?,
             Directive::Terminal { command, kill } => self.terminal(turn, command, *kill)?,
             Directive::ExtRequest(name) => {
                 let params = json!({"sessionId": turn.session});
@@ -460,11 +461,22 @@ impl Agent {
         }
     }
 
+    /// Creates `count` terminals that run at once, and releases them.
+    fn terminals(&mut self, turn: &mut Turn, count: usize, command: &str) -> Result<(), Halt> {
+        let mut created = Vec::new();
+        for _ in 0..count {
+            let params = terminal_params(turn, command);
+            created.extend(self.terminal_step(turn, "terminal/create", params)?);
+        }
+        for terminal in &created {
+            let on = json!({"sessionId": turn.session, "terminalId": terminal["terminalId"]});
+            self.terminal_step(turn, "terminal/release", on)?;
+        }
+        self.say(turn, &format!("terminals: created {} of {count}", created.len()))
+    }
+
     fn terminal(&mut self, turn: &mut Turn, command: &str, kill: bool) -> Result<(), Halt> {
-        let params = json!({
-            "sessionId": turn.session, "command": "/bin/sh", "args": ["-c", command], "env": [],
-            "cwd": turn.cwd, "outputByteLimit": TERMINAL_BYTES_MAX,
-        });
+        let params = terminal_params(turn, command);
         let Some(created) = self.terminal_step(turn, "terminal/create", params)? else { return Ok(()) };
         let on = json!({"sessionId": turn.session, "terminalId": created["terminalId"]});
         if !on["terminalId"].is_string() {
@@ -508,6 +520,13 @@ impl Agent {
             }
         }
     }
+}
+
+fn terminal_params(turn: &Turn, command: &str) -> Value {
+    json!({
+        "sessionId": turn.session, "command": "/bin/sh", "args": ["-c", command], "env": [],
+        "cwd": turn.cwd, "outputByteLimit": TERMINAL_BYTES_MAX,
+    })
 }
 
 fn plan(entries: &[String]) -> Value {

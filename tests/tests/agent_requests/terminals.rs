@@ -6,6 +6,9 @@ use acp_tests::lease::Lease;
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 
+/// Code of the JSON-RPC error for a limit that is reached.
+const LIMIT_REACHED: i64 = -32005;
+
 /// The living terminal of a session.
 fn terminal(house: &House, key: &str) -> Lease {
     eventually(SOON, "a terminal runs", || {
@@ -178,5 +181,22 @@ fn heavy_h3_a_command_is_started_once() {
     }
     let started = std::fs::read_to_string(house.cwd().join("started")).unwrap();
     assert_eq!(started, (0..rounds).map(|n| format!("{n}\n")).collect::<String>(), "each command once");
+    house.end();
+}
+
+/// An agent runs 16 terminals at most: each further one is refused at once with a typed error, and a released one makes
+/// room.
+#[test]
+fn terminals_of_an_agent_are_bounded() {
+    let house = House::approving(&[]);
+    let key = house.spawn();
+    let refused = format!("terminal: terminal/create error {LIMIT_REACHED}");
+    for _ in 0..2 {
+        let said = said(&house, &key, "terminals 18 sleep 3600");
+        assert_eq!(said, [refused.as_str(), &refused, "terminals: created 16 of 18"]);
+        until(LONG, "every released terminal is closed", || {
+            terminals(&house, &key).iter().all(|lease| lease.state() == "closed")
+        });
+    }
     house.end();
 }
