@@ -178,8 +178,7 @@ async fn refuse_to_serve(
     let (store, supervisor) = (&service.store, &service.supervisor);
     tokio::spawn(refuse::settle(store.clone(), supervisor.clone(), api.ending.clone()));
     let refusing = async {
-        let rollback = refuse::first_refusal(supervisor).await?;
-        let failure = refuse::note(store, &rollback).await;
+        let failure = refuse::at_start(store, supervisor).await?;
         if !stays {
             return Some(Err(failure));
         }

@@ -35,8 +35,23 @@ pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
     }
 }
 
+/// How the start of a gateway whose database may have gone back in time is answered: an error for people if it is
+/// refused. While the supervisor does not answer, an earlier refusal of this database stands.
+pub(crate) async fn at_start(store: &Store, supervisor: &Supervisor) -> Option<Failure> {
+    if let Some(rollback) = first_refusal(supervisor).await {
+        return Some(note(store, &rollback).await);
+    }
+    if matches!(*supervisor.status().borrow(), LinkStatus::Up { .. }) {
+        return None;
+    }
+    let dir = store.dir().to_owned();
+    let known = tokio::task::spawn_blocking(move || rollback::read(&dir)).await.ok().flatten()?;
+    let reason = "the supervisor refused this database before, and does not answer now";
+    (known.epoch == store.identity().epoch).then(|| failure(words(&known, reason)))
+}
+
 /// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
-pub(crate) async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
+async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
     let mut status = supervisor.status();
     let answered = status.wait_for(|status| !matches!(status, LinkStatus::Connecting | LinkStatus::Busy(_)));
     match tokio::time::timeout(FIRST_ANSWER, answered).await {
@@ -61,7 +76,8 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
         kept_until_ms: rollback.kept_until_ms,
     };
     let dir = store.dir().to_owned();
-    let (kept, text) = (note.clone(), words(&note, &rollback.refusal.message));
+    let (kept, text) =
+        (note.clone(), words(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
     let written = tokio::task::spawn_blocking(move || rollback::write(&dir, &kept)).await;
     if !matches!(written, Ok(Ok(()))) {
         tracing::warn!(?written, "refusal not noted in the state directory");
@@ -75,12 +91,16 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
         kept_until = %utc(note.kept_until_ms),
         "gateway refuses to serve: database went back in time"
     );
+    failure(text)
+}
+
+fn failure(text: String) -> Failure {
     Failure::new(Code::StoreUnavailable, text).detail(ROLLED_BACK).origin("gateway")
 }
 
 fn words(note: &Note, reason: &str) -> String {
     format!(
-        "The gateway refuses to serve. The supervisor says: {reason}. The database here is at epoch {} and event {}, on \
+        "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, on \
          record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",
         note.epoch,
         note.event_id,

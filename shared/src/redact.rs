@@ -36,9 +36,42 @@ impl fmt::Debug for EnvNames<'_> {
     }
 }
 
+/// A type error of serde without the text that had the wrong type: it may be a secret in the wrong place.
+#[must_use]
+pub fn hide_value(error: &str) -> String {
+    const BEGIN: &str = "invalid type: string \"";
+    let Some((head, rest)) = error.split_once(BEGIN) else { return error.to_owned() };
+    let mut is_escaped = false;
+    let end = rest.find(|c| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    });
+    let tail = end.and_then(|at| rest.get(at + 1..)).unwrap_or_default();
+    format!("{head}invalid type: string{tail}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn type_errors_hold_no_value() {
+        for (error, want) in [
+            (
+                r#"invalid type: string "--token=x", expected a sequence"#,
+                "invalid type: string, expected a sequence",
+            ),
+            (
+                r#"a: invalid type: string "q\"x\\", expected a map"#,
+                "a: invalid type: string, expected a map",
+            ),
+            ("invalid type: integer `5`, expected a string", "invalid type: integer `5`, expected a string"),
+            (r#"invalid type: string "cut"#, "invalid type: string"),
+        ] {
+            assert_eq!(hide_value(error), want);
+        }
+    }
 
     #[test]
     fn values_do_not_print() {

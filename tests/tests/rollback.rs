@@ -48,7 +48,12 @@ fn last_event(house: &House) -> i64 {
 
 /// Starts a gateway that refuses to serve.
 fn start_refused(house: &House) -> Followed {
-    let started = house.follow(&["serve", "--supervisor-socket", house.socket().to_str().unwrap()]);
+    start_refused_at(house, house.socket())
+}
+
+/// Starts a gateway with a supervisor at `socket`, which refuses to serve.
+fn start_refused_at(house: &House, socket: &Path) -> Followed {
+    let started = house.follow(&["serve", "--supervisor-socket", socket.to_str().unwrap()]);
     until(SOON, "the gateway refuses to serve", || {
         let answer = house.cli(&["sessions", "list"]);
         assert_ne!(answer.code, Some(0), "it serves: {answer:#?}");
@@ -113,6 +118,14 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
     wait_for(killed + Duration::from_millis(2 * GRACE_MS));
     assert_eq!(house.lease_now(lease.id()).adapter_pid(), lease.adapter_pid());
     assert_eq!(house.lease_now(lease.id()).state(), "open", "its agent is kept");
+
+    // What is known to be refused is not served where no supervisor answers.
+    refusing.kill9();
+    let nobody = house.world.write("nobody.sock", "");
+    refusing = start_refused_at(&house, &nobody);
+    assert!(refusal(&house).contains("refused this database before"), "{}", refusal(&house));
+    refusing.kill9();
+    refusing = start_refused(&house);
 
     assert!(refusing.signal(Signal::TERM));
     assert_eq!(refusing.finish(LONG).code, Some(0), "a gateway that refuses ends in order");

@@ -3,6 +3,7 @@
 use crate::cli::usage;
 use crate::core::mcp::McpServers;
 use crate::error::Failure;
+use acp_shared::redact::hide_value;
 use clap::Args;
 use serde::Deserialize;
 use std::io::Read;
@@ -56,7 +57,7 @@ fn servers_of(path: &Path) -> Result<McpServers, Failure> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(wrong(format!("larger than {FILE_BYTES_MAX} bytes")));
     }
-    let file: McpFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let file: McpFile = serde_json::from_str(&text).map_err(|error| wrong(hide_value(&error.to_string())))?;
     Ok(file.mcp_servers)
 }
 
@@ -95,6 +96,10 @@ mod tests {
             let failure = read(text).unwrap_err();
             assert!(failure.message.contains(want) && failure.message.contains("mcp.json"), "{failure:?}");
         }
+        let leaking =
+            read(r#"{"mcpServers": {"a": {"command": "c", "args": "--token=hidden"}}}"#).unwrap_err();
+        assert!(leaking.message.contains("expected a sequence"), "{leaking:?}");
+        assert!(!leaking.message.contains("hidden"), "{leaking:?}");
         let absent = GivenArgs { mcp_config: Some("/none/mcp.json".into()), ..GivenArgs::default() };
         assert!(absent.read().unwrap_err().message.contains("/none/mcp.json"));
     }

@@ -3,6 +3,7 @@
 
 use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
+use acp_shared::redact::hide_value;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ pub(crate) fn nearest_source(key: &[String], sources: &Sources) -> Source {
 }
 
 fn fault(error: &dyn fmt::Display) -> ConfigError {
-    ConfigError(vec![Problem { source: Source::Default, message: error.to_string().trim().to_owned() }])
+    ConfigError(vec![Problem { source: Source::Default, message: hide_value(error.to_string().trim()) }])
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
@@ -146,7 +147,7 @@ fn read_file(
     let at = |offset: usize| Source::File { path: path.to_owned(), line: line_of(text, offset) };
     let bad = |e: &toml::de::Error| {
         let source = at(e.span().map_or(0, |span| span.start));
-        ConfigError(vec![Problem { source, message: e.message().to_owned() }])
+        ConfigError(vec![Problem { source, message: hide_value(e.message()) }])
     };
     let tree = DeTable::parse(text).map_err(|e| bad(&e))?;
     let mut walk = Walk { at: &at, sources, problems: Vec::new() };

@@ -131,6 +131,7 @@ fn mistakes_name_their_place_and_the_nearest_key() {
         ("zzz = 1\n", vec![":1: ", "zzz is no key"]),
         ("[agents.a]\ncomand = [\"x\"]\n", vec![":2: ", "agents.a.comand", "agents.a.command?"]),
         ("[acp.stream]\nmax_chunk_chars = \"x\"\n", vec![":2: ", "invalid type"]),
+        ("[[mcp_servers]]\nname = \"n\"\nargs = \"--hidden\"\n", vec![":3: ", "string, expected a sequence"]),
         ("[acp\n", vec![":1: "]),
         ("[acp.stream]\n\nmax_chunk_chars = 5\n", vec![":3: ", "5 is out of bounds, 50 to 4000"]),
         ("[agents.a]\neof_ms = 99999999\n", vec![":2: ", "agents.a.eof_ms"]),

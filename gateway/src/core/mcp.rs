@@ -99,15 +99,38 @@ pub(crate) fn param(server: &McpServer) -> Value {
     }
 }
 
-/// Replaces the secrets of these servers in the JSON of an agent, which may repeat what it was given.
-pub(crate) fn redacted(json: &str, servers: &[McpServer]) -> String {
-    let secrets = |server: &McpServer| -> Vec<String> {
+/// Secret values of servers that are long enough to be looked for, longest first.
+fn secrets(servers: &[McpServer]) -> Vec<String> {
+    let values = |server: &McpServer| -> Vec<String> {
         let values = server.args.iter().chain(server.env.values()).chain(server.headers.values());
         values.chain(&server.url).map(|secret| secret.0.clone()).collect()
     };
-    let mut secrets: Vec<String> = servers.iter().flat_map(secrets).collect();
+    let mut secrets: Vec<String> = servers.iter().flat_map(values).collect();
     secrets.retain(|secret| secret.len() >= REDACTED_BYTES_MIN);
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
+}
+
+/// Replaces the secrets of these servers in text of an agent.
+pub(crate) fn redact_text(text: &mut String, servers: &[McpServer]) {
+    for secret in secrets(servers) {
+        if text.contains(&secret) {
+            *text = text.replace(&secret, "***");
+        }
+    }
+}
+
+/// Replaces the secrets of these servers in an error of an agent.
+pub(crate) fn redact_failure(failure: &mut Failure, servers: &[McpServer]) {
+    redact_text(&mut failure.message, servers);
+    if let Some(error) = &mut failure.acp {
+        blank(error, &secrets(servers));
+    }
+}
+
+/// Replaces the secrets of these servers in the JSON of an agent, which may repeat what it was given.
+pub(crate) fn redacted(json: &str, servers: &[McpServer]) -> String {
+    let secrets = secrets(servers);
     match serde_json::from_str::<Value>(json) {
         Ok(mut value) if !secrets.is_empty() => {
             blank(&mut value, &secrets);
@@ -120,7 +143,7 @@ pub(crate) fn redacted(json: &str, servers: &[McpServer]) -> String {
 fn blank(value: &mut Value, secrets: &[String]) {
     match value {
         Value::String(text) => {
-            for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+            for secret in secrets {
                 if text.contains(secret.as_str()) {
                     *text = text.replace(secret.as_str(), "***");
                 }

@@ -6,6 +6,7 @@ use crate::http::Api;
 use crate::http::server::Peer;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_shared::redact::hide_value;
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
@@ -133,7 +134,8 @@ impl<T: DeserializeOwned> FromRequest<Api> for Input<T> {
             Ok(Ok(bytes)) => bytes,
         };
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(text).map(Self).map_err(|error| Refused::usage(format!("the body: {error}")))
+        let body = serde_json::from_slice(text).map(Self);
+        body.map_err(|error| Refused::usage(format!("the body: {}", hide_value(&error.to_string()))))
     }
 }
 

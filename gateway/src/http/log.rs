@@ -1,6 +1,7 @@
 //! The log of a session: standard error of its agents, kept by the supervisor.
 
 use crate::api::LogPage;
+use crate::core::mcp;
 use crate::http::Api;
 use crate::http::answer::{Json, Key, Refused};
 use acp_shared::ids::SessionKey;
@@ -33,15 +34,22 @@ pub(crate) async fn log(
     query: Result<Query<LogQuery>, QueryRejection>,
 ) -> Result<Json<LogPage>, Refused> {
     let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
-    api.service.session(&key).await?;
+    let session = api.service.session(&key).await?;
     let piece = match (query.offset, query.lines) {
         (Some(_), Some(_)) => return Err(Refused::usage("either offset or lines")),
         (Some(offset), None) => api.service.session_log(&key, LogFrom::Offset(offset)).await?,
         (None, lines) => last_lines(&api, &key, lines.unwrap_or(LINES)).await?,
     };
     let next_offset = piece.offset + piece.bytes.len() as u64;
+    let mut text = String::from_utf8_lossy(&piece.bytes).into_owned();
+    // The supervisor redacts the agent's environment; it does not know what the agent was told over ACP.
+    let loaded = api.service.config();
+    let of_agent = loaded.config.agents.get(&session.agent).map(|agent| agent.mcp_servers.as_slice());
+    let levels =
+        [loaded.config.mcp_servers.as_slice(), of_agent.unwrap_or_default(), &session.options.mcp_servers];
+    mcp::redact_text(&mut text, &mcp::merged(levels));
     Ok(Json(LogPage {
-        text: String::from_utf8_lossy(&piece.bytes).into_owned(),
+        text,
         offset: piece.offset,
         next_offset,
         more: next_offset < piece.end && !piece.bytes.is_empty(),

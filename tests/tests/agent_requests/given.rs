@@ -71,6 +71,12 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
     check_turn(&house.prompt(&key, "after"), "end_turn");
     assert_eq!(last(&house, "session/resume")["mcpServers"], new["mcpServers"]);
 
+    // An agent that repeats what it was given. The prompt holds it in another spelling.
+    let repeats = r#"error_data -32000 {"details": "no \u0068idden-session at \u0068idden-agent"}"#;
+    let failed = house.prompt(&key, repeats);
+    let error = failed.last().unwrap()["error"].to_string();
+    assert!(error.contains("no *** at ***"), "{error}");
+
     let show = house.verb(&["sessions", "show", &key]);
     assert_eq!(show["mcp_servers"][0]["name"], "own", "{show}");
     assert_eq!(show["additional_directories"][0], house.world.path("work/more").to_str().unwrap());
@@ -86,6 +92,18 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
             assert!(!text.contains(secret), "{secret} is in {text}");
         }
     }
+    house.end();
+}
+
+#[test]
+fn logs_hold_no_secret_of_a_server() {
+    let house = Plan::flags(&[]).gateway(CONFIG).build();
+    let key = spawn(&house);
+    let said = SECRETS.map(|secret| format!("stderr leaks {secret}.")).join("\n");
+    check_turn(&house.prompt(&key, &said), "end_turn");
+    until(LONG, "the log is written", || {
+        house.cli(&["logs", &key]).ok().stdout.matches("leaks ***.").count() == SECRETS.len()
+    });
     house.end();
 }
 

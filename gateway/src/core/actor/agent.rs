@@ -6,6 +6,7 @@ use super::{Act, Actor, Batch};
 use crate::core::effect::Write;
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::LinkStep;
+use crate::core::mcp;
 use crate::core::rows::{LeaseUse, RunMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
@@ -17,12 +18,29 @@ use serde_json::json;
 
 impl Actor {
     pub(super) fn on_steps(&mut self, steps: Vec<LinkStep>, out: &mut Batch) {
-        for step in steps {
+        for mut step in steps {
+            self.redact(&mut step);
             if self.session.state == SessionState::Closed {
                 self.on_link_step_when_closed(step, out);
             } else {
                 self.on_link_step(step, out);
             }
+        }
+    }
+
+    /// Removes the secrets of MCP servers, which the agent knows, from what it says in errors.
+    fn redact(&self, step: &mut LinkStep) {
+        let servers = || {
+            mcp::merged([self.profile.mcp_servers.as_slice(), self.session.options.mcp_servers.as_slice()])
+        };
+        match step {
+            LinkStep::Failed(failure) | LinkStep::TurnFailed { failure, .. } => {
+                mcp::redact_failure(failure, &servers());
+            }
+            LinkStep::Note(text) | LinkStep::OptionAnswered { text, .. } => {
+                mcp::redact_text(text, &servers());
+            }
+            _ => {}
         }
     }
 

@@ -27,6 +27,11 @@ pub(super) const ID_CHARS_MAX: usize = 200;
 const SETTINGS_CHARS_MAX: usize = 16 * 1024;
 /// How many modes or options of one list are read.
 const LIST_MAX: usize = 200;
+/// Longest path of a file request: PATH_MAX of Linux.
+const PATH_BYTES_MAX: usize = 4_096;
+/// Most bytes of a command with arguments, environment and directory, as JSON. Each of them is stored several times,
+/// quoted: in the question, in its event and in the lease.
+const COMMAND_BYTES_MAX: usize = 64 * 1024;
 
 /// Raw JSON as a value; `Null` for what is too deep.
 pub(super) fn value(raw: &str) -> Value {
@@ -331,24 +336,34 @@ fn permission_option(option: &Value) -> Option<PermissionOption> {
 pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'static str> {
     let text = |name: &'static str| params.string(name).map(String::from).ok_or(name);
     let number = |name: &str| params.get(name).and_then(|raw| raw.parse::<u64>().ok());
+    let path = || text("path").and_then(|path| fits(path, PATH_BYTES_MAX, "path (4,096 bytes at most)"));
     Ok(match method {
-        "fs/read_text_file" => {
-            Wanted::FsRead { path: text("path")?, line: number("line"), limit: number("limit") }
+        "fs/read_text_file" => Wanted::FsRead { path: path()?, line: number("line"), limit: number("limit") },
+        "fs/write_text_file" => Wanted::FsWrite { path: path()?, content: text("content")? },
+        "terminal/create" => {
+            // The members as they were sent hold the decoded ones: the sum of their lengths is the bound.
+            let sent = ["command", "args", "env", "cwd"].map(|name| params.get(name).map_or(0, str::len));
+            if sent.iter().sum::<usize>() > COMMAND_BYTES_MAX {
+                return Err("command (64 KiB at most, with args, env and cwd)");
+            }
+            Wanted::TerminalCreate {
+                command: text("command")?,
+                args: strings(params.get("args")),
+                env: environment(params.get("env")),
+                cwd: params.get("cwd").and_then(string).map(String::from),
+                output_bytes_max: number("outputByteLimit"),
+            }
         }
-        "fs/write_text_file" => Wanted::FsWrite { path: text("path")?, content: text("content")? },
-        "terminal/create" => Wanted::TerminalCreate {
-            command: text("command")?,
-            args: strings(params.get("args")),
-            env: environment(params.get("env")),
-            cwd: params.get("cwd").and_then(string).map(String::from),
-            output_bytes_max: number("outputByteLimit"),
-        },
         "terminal/output" => Wanted::TerminalOutput { terminal_id: text("terminalId")? },
         "terminal/wait_for_exit" => Wanted::TerminalWait { terminal_id: text("terminalId")? },
         "terminal/kill" => Wanted::TerminalKill { terminal_id: text("terminalId")? },
         "terminal/release" => Wanted::TerminalRelease { terminal_id: text("terminalId")? },
         _ => return Err("method"),
     })
+}
+
+fn fits(text: String, bytes_max: usize, what: &'static str) -> Result<String, &'static str> {
+    if text.len() <= bytes_max { Ok(text) } else { Err(what) }
 }
 
 fn strings(raw: Option<&str>) -> Vec<String> {
