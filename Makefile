@@ -30,10 +30,10 @@ SIM_SEEDS ?= 10000
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build wrapper man completions test test-foreign test-foreign-nightly test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 up: build ## Build everything and run it: supervisor, gateway, demo agent
 	exec $(TARGET_DIR)/release/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
@@ -78,8 +78,13 @@ endif
 test-foreign: ## Install real agents into target/foreign and run them through the gateway, and in threads of a fake Discord
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
-	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --skip nightly_
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test discord -- --ignored --test-threads=1 foreign::
+
+test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway
+	$(CARGO) build --locked --workspace --bins
+	tests/foreign/install-nightly.sh "$(TARGET_DIR)/foreign"
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --nocapture nightly_
 
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
 	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
@@ -90,7 +95,7 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::the_demo_agent_lives_in_a_thread
 	$(TARGET_DIR)/debug/thread-picture draw tests/pictures/thread.json > packaging/doc/discord-thread.svg
 
-nightly: fuzz ## Fuzz, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 fresh seeds (SIM_FRESH=N)
+nightly: fuzz test-foreign-nightly ## Fuzz, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 fresh seeds (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_DISCORD_TURNS=500 $(CARGO) test --locked -p acp-tests --test discord -- --nocapture chaos::heavy_every

@@ -1,13 +1,10 @@
-//! Real agents, installed by `tests/foreign/install.sh`, with everything set so that they talk to the fake model
+//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, with everything set so that they talk to the fake model
 //! only and make no calls of their own beside the conversation. Nothing here makes them ask before they write:
 //! that is the task of the gateway's presets.
 
 use crate::world::{Agent, World};
 use serde_json::json;
 use std::path::PathBuf;
-
-/// The names of the agents, as presets and configuration know them.
-pub const AGENTS: [&str; 2] = ["qwen", "opencode"];
 
 /// Where the agents are installed.
 ///
@@ -21,7 +18,18 @@ pub fn installed() -> PathBuf {
     dir
 }
 
-/// One of [`AGENTS`] in a world, talking to the model at `url`.
+/// Why an agent of the nightly run is not installed; `None` when it is.
+///
+/// # Panics
+/// When the agents of the nightly run are not installed.
+#[must_use]
+pub fn missing(name: &str) -> Option<String> {
+    let dir = installed().join("nightly");
+    assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign-nightly`", dir.display());
+    std::fs::read_to_string(dir.join(format!("{name}-missing"))).ok()
+}
+
+/// An agent by its name in presets and configuration, in a world, talking to the model at `url`.
 ///
 /// # Panics
 /// When it is not installed, or there is none of that name.
@@ -30,18 +38,20 @@ pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     match name {
         "qwen" => qwen(world, url),
         "opencode" => opencode(world, url),
+        "gemini" => gemini(world, url),
+        "vibe" => vibe(world, url),
         _ => panic!("no foreign agent is called {name}"),
     }
 }
 
 /// The agent with a home of its own in the world, so that it finds no configuration of this machine.
-fn at_home(world: &World, name: &str, arg: &str) -> Agent {
-    let bin = installed().join("bin");
+fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
+    let bin = installed().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
     let home = world.dir(&format!("home-{name}"));
-    let program = bin.join(name);
+    let program = bin.join(program);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
     // The presets alone ensure that they ask.
-    let mut agent = Agent::new(&[&program.to_string_lossy(), arg]).unsure().env("PATH", &path);
+    let mut agent = Agent::new(&[&[&*program.to_string_lossy()], args].concat()).unsure().env("PATH", &path);
     for (variable, below) in [
         ("HOME", ""),
         ("XDG_CONFIG_HOME", ".config"),
@@ -65,7 +75,7 @@ fn qwen(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false},
     });
     world.write("home-qwen/.qwen/settings.json", &settings.to_string());
-    at_home(world, "qwen", "--acp")
+    at_home(world, "qwen", "qwen", &["--acp"])
         .env("OPENAI_BASE_URL", url)
         .env("OPENAI_API_KEY", "none")
         .env("OPENAI_MODEL", "fake")
@@ -85,10 +95,36 @@ fn opencode(world: &World, url: &str) -> Agent {
         "provider": {"fake": provider},
     });
     let path = world.write("home-opencode/opencode.json", &config.to_string());
-    at_home(world, "opencode", "acp")
+    at_home(world, "opencode", "opencode", &["acp"])
         .env("OPENCODE_CONFIG", &path.to_string_lossy())
         .env("OPENCODE_DISABLE_AUTOUPDATE", "true")
         .env("OPENCODE_DISABLE_MODELS_FETCH", "true")
         .env("OPENCODE_DISABLE_LSP_DOWNLOAD", "true")
         .env("OPENCODE_DISABLE_DEFAULT_PLUGINS", "true")
+}
+
+fn gemini(world: &World, url: &str) -> Agent {
+    let settings = json!({
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "model": {"name": "fake"},
+        "privacy": {"usageStatisticsEnabled": false},
+        "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
+    });
+    world.write("home-gemini/.gemini/settings.json", &settings.to_string());
+    at_home(world, "gemini", "gemini", &["--acp"])
+        .env("GOOGLE_GEMINI_BASE_URL", url.trim_end_matches("/v1"))
+        .env("GEMINI_API_KEY", "none")
+}
+
+fn vibe(world: &World, url: &str) -> Agent {
+    let config = format!(
+        "active_model = \"fake\"\nenable_telemetry = false\nenable_update_checks = false\nenable_auto_update = false\n\
+         [[providers]]\nname = \"fake\"\napi_base = \"{url}\"\napi_key_env_var = \"FAKE_API_KEY\"\n\
+         [[models]]\nname = \"fake\"\nprovider = \"fake\"\nalias = \"fake\"\n"
+    );
+    let path = world.write("home-vibe/.vibe/config.toml", &config);
+    let home = path.parent().unwrap_or(&path);
+    at_home(world, "vibe", "vibe-acp", &[])
+        .env("VIBE_HOME", &home.to_string_lossy())
+        .env("FAKE_API_KEY", "none")
 }

@@ -286,6 +286,26 @@ fn opencode_through_the_gateway() {
     whole_life("opencode");
 }
 
+/// The whole life of an agent that nightly installs; a machine that cannot have it says so.
+fn nightly_life(name: &'static str) {
+    match foreign::missing(name) {
+        Some(reason) => eprintln!("SKIPPED: {name} is not installed: {}", reason.trim()),
+        None => whole_life(name),
+    }
+}
+
+#[test]
+#[ignore = "needs installed agents: make test-foreign-nightly"]
+fn nightly_gemini_cli_through_the_gateway() {
+    nightly_life("gemini");
+}
+
+#[test]
+#[ignore = "needs installed agents: make test-foreign-nightly"]
+fn nightly_mistral_vibe_through_the_gateway() {
+    nightly_life("vibe");
+}
+
 /// Without resume and load, a lost conversation is said to be lost, as often as it takes.
 #[test]
 #[ignore = "part of make test-foreign"]

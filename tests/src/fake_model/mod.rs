@@ -1,7 +1,8 @@
-//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface,
-//! streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
+//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and Google's
+//! GenerateContent ([`generate`]), streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
 //! whether the agent hung up before the end, is kept for the test (`GET /log`).
 
+mod generate;
 pub mod probe;
 mod reply;
 pub mod request;
@@ -12,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use reply::Ending;
 use request::Request;
 use script::Step;
 use serde_json::{Value, json};
@@ -44,9 +46,41 @@ impl Log {
         }
     }
 
+    /// Writes down a request and returns the steps of its answer, and the line that holds it.
+    fn begin(&self, request: &Request) -> Result<(Vec<Step>, usize), Refusal> {
+        let steps = if request.is_side_call() {
+            vec![Step::Say("a title".to_owned())]
+        } else {
+            script::answer(&script::steps(&request.prompt), request.tool_results)
+        };
+        let line = self.add(json!({
+            "side_call": request.is_side_call(),
+            "script": request.script().chars().take(SCRIPT_CHARS_MAX).collect::<String>(),
+            "scripts_before": request.scripts_before,
+            "tool_results": request.tool_results,
+            "tools": request.tool_names(),
+            "stream": request.stream,
+            // `open` while it is answered, `done` at its end, `aborted` when the agent hung up before.
+            "state": "open",
+            "pieces_sent": 0,
+        }));
+        if let Some(Step::Error(status)) = steps.iter().find(|step| matches!(step, Step::Error(_))) {
+            self.set(line, "state", json!("done"));
+            let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            return Err(Refusal { status, message: "the script wants an error" });
+        }
+        Ok((steps, line))
+    }
+
     fn all(&self) -> Vec<Value> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// HTTP error that a script wants instead of an answer.
+struct Refusal {
+    status: StatusCode,
+    message: &'static str,
 }
 
 /// Serves until the process ends.
@@ -58,6 +92,7 @@ pub async fn serve(listener: TcpListener) -> std::io::Result<()> {
         .route("/log", get(async |State(log): State<Log>| Json(log.all())))
         .route("/v1/models", get(models))
         .route("/v1/chat/completions", post(completions))
+        .route("/v1beta/models/{call}", post(generate::call))
         .with_state(Log::default());
     axum::serve(listener, app).await
 }
@@ -70,32 +105,12 @@ async fn models() -> Json<Value> {
 
 async fn completions(State(log): State<Log>, Json(body): Json<Value>) -> Response {
     let request = Request::parse(&body);
-    let steps = if request.is_side_call() {
-        vec![Step::Say("a title".to_owned())]
-    } else {
-        script::answer(&script::steps(&request.prompt), request.tool_results)
-    };
-    let line = log.add(json!({
-        "side_call": request.is_side_call(),
-        "script": request.script().chars().take(SCRIPT_CHARS_MAX).collect::<String>(),
-        "scripts_before": request.scripts_before,
-        "tool_results": request.tool_results,
-        "tools": request.tool_names(),
-        "stream": request.stream,
-        // `open` while it is answered, `done` at its end, `aborted` when the agent hung up before.
-        "state": "open",
-        "pieces_sent": 0,
-    }));
-    if let Some(Step::Error(status)) = steps.iter().find(|step| matches!(step, Step::Error(_))) {
-        log.set(line, "state", json!("done"));
-        let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let error =
-            json!({"error": {"message": "the script wants an error", "type": "scripted", "code": null}});
-        return (status, Json(error)).into_response();
-    }
-    if request.stream {
-        reply::streamed(&request, steps, log, line)
-    } else {
-        reply::whole(&request, steps, log, line).await
+    match log.begin(&request) {
+        Err(Refusal { status, message }) => {
+            let error = json!({"error": {"message": message, "type": "scripted", "code": null}});
+            (status, Json(error)).into_response()
+        }
+        Ok((steps, line)) if request.stream => reply::streamed(&request, steps, Ending::new(log, line)),
+        Ok((steps, line)) => reply::whole(&request, steps, Ending::new(log, line)).await,
     }
 }

@@ -32,6 +32,15 @@ impl FakeModel {
         self.service.ready["url"].as_str().unwrap_or_else(|| panic!("no url in {}", self.service.ready))
     }
 
+    /// The address without `/v1`: the base of Google's interface.
+    ///
+    /// # Panics
+    /// When it named none.
+    #[must_use]
+    pub fn root(&self) -> &str {
+        self.url().trim_end_matches("/v1")
+    }
+
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> i32 {
@@ -44,7 +53,7 @@ impl FakeModel {
     /// When it cannot.
     #[must_use]
     pub fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
-        let address = self.url().trim_start_matches("http://").trim_end_matches("/v1");
+        let address = self.root().trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
         let length = body.len();
         let head = format!(

@@ -14,13 +14,25 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 /// One event of the stream, and how long to wait before it.
-type Timed = (Duration, String);
+pub(super) type Timed = (Duration, String);
 
 /// Says in the log how the answer ended: a stream that is dropped early was hung up on.
-struct Ending {
+pub(super) struct Ending {
     log: Log,
     line: usize,
     state: &'static str,
+}
+
+impl Ending {
+    /// The end of the answer to the request of this line.
+    pub(super) const fn new(log: Log, line: usize) -> Self {
+        Self { log, line, state: "aborted" }
+    }
+
+    /// Marks the answer as whole.
+    pub(super) const fn done(&mut self) {
+        self.state = "done";
+    }
 }
 
 impl Drop for Ending {
@@ -30,14 +42,14 @@ impl Drop for Ending {
 }
 
 /// A piece of the answer before it is spelled.
-enum Piece {
+pub(super) enum Piece {
     Text(String),
-    Call { name: String, arguments: String },
+    Call { name: String, arguments: Value },
     Hang,
 }
 
 /// What the steps say, each piece with the time to wait before it, and why the answer ends.
-fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Piece)>, &'static str) {
+pub(super) fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Piece)>, &'static str) {
     let mut pieces = Vec::new();
     let mut finish = "stop";
     for step in steps {
@@ -50,7 +62,7 @@ fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Piece)>, &'sta
             Step::Write { .. } | Step::Run { .. } => match request.call(&step) {
                 Some((name, arguments)) => {
                     finish = "tool_calls";
-                    pieces.push((Duration::ZERO, Piece::Call { name, arguments: arguments.to_string() }));
+                    pieces.push((Duration::ZERO, Piece::Call { name, arguments }));
                 }
                 None => {
                     let text = format!("no tool for {step:?} among {:?}", request.tool_names());
@@ -65,11 +77,6 @@ fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Piece)>, &'sta
 
 fn usage() -> Value {
     json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15})
-}
-
-/// The id of a tool call: distinct within a conversation, and the same whenever it is run again.
-fn call_id(request: &Request) -> String {
-    format!("call_{}", request.tool_results)
 }
 
 fn event(request: &Request, delta: &Value, finish: Option<&str>) -> String {
@@ -90,8 +97,8 @@ fn events(request: &Request, steps: Vec<Step>) -> VecDeque<Option<Timed>> {
         let delta = match piece {
             Piece::Text(text) => json!({"content": text}),
             Piece::Call { name, arguments } => json!({"tool_calls": [{
-                "index": 0, "id": call_id(request), "type": "function",
-                "function": {"name": name, "arguments": arguments},
+                "index": 0, "id": request.call_id(), "type": "function",
+                "function": {"name": name, "arguments": arguments.to_string()},
             }]}),
             Piece::Hang => {
                 events.push_back(None);
@@ -113,30 +120,29 @@ fn events(request: &Request, steps: Vec<Step>) -> VecDeque<Option<Timed>> {
 }
 
 /// The answer as a stream of server-sent events, at the pace of the script.
-pub(super) fn streamed(request: &Request, steps: Vec<Step>, log: Log, line: usize) -> Response {
-    let events = events(request, steps);
-    let ending = Ending { log: log.clone(), line, state: "aborted" };
-    let body = stream::unfold((events, ending, 0_u64), move |(mut events, mut ending, sent)| {
-        let log = log.clone();
-        async move {
-            let next = events.pop_front()?;
-            let Some((wait, text)) = next else { return std::future::pending().await };
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
-            }
-            log.set(line, "pieces_sent", json!(sent + 1));
-            if events.is_empty() {
-                ending.state = "done";
-            }
-            Some((Ok::<_, Infallible>(text), (events, ending, sent + 1)))
+pub(super) fn streamed(request: &Request, steps: Vec<Step>, ending: Ending) -> Response {
+    stream(events(request, steps), ending)
+}
+
+/// Sends events, each after its time; `None` sends nothing more until the agent gives up.
+pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: Ending) -> Response {
+    let body = stream::unfold((events, ending, 0_u64), async |(mut events, mut ending, sent)| {
+        let next = events.pop_front()?;
+        let Some((wait, text)) = next else { return std::future::pending().await };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
         }
+        ending.log.set(ending.line, "pieces_sent", json!(sent + 1));
+        if events.is_empty() {
+            ending.done();
+        }
+        Some((Ok::<_, Infallible>(text), (events, ending, sent + 1)))
     });
     ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
 }
 
 /// The answer as one document.
-pub(super) async fn whole(request: &Request, steps: Vec<Step>, log: Log, line: usize) -> Response {
-    let mut ending = Ending { log, line, state: "aborted" };
+pub(super) async fn whole(request: &Request, steps: Vec<Step>, mut ending: Ending) -> Response {
     let (pieces, finish) = pieces(request, steps);
     let mut text = String::new();
     let mut calls = Vec::new();
@@ -145,12 +151,12 @@ pub(super) async fn whole(request: &Request, steps: Vec<Step>, log: Log, line: u
         match piece {
             Piece::Text(more) => text.push_str(&more),
             Piece::Call { name, arguments } => calls.push(json!({
-                "id": call_id(request), "type": "function", "function": {"name": name, "arguments": arguments},
+                "id": request.call_id(), "type": "function", "function": {"name": name, "arguments": arguments.to_string()},
             })),
             Piece::Hang => std::future::pending().await,
         }
     }
-    ending.state = "done";
+    ending.done();
     let mut message = json!({"role": "assistant", "content": text});
     if !calls.is_empty() {
         message["tool_calls"] = json!(calls);

@@ -76,6 +76,12 @@ impl Request {
         self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect()
     }
 
+    /// The id of a tool call: distinct within a conversation, and the same whenever it is run again.
+    #[must_use]
+    pub fn call_id(&self) -> String {
+        format!("call_{}", self.tool_results)
+    }
+
     /// The call of the agent's own tool that does what the step wants: its name and its arguments.
     #[must_use]
     pub fn call(&self, step: &Step) -> Option<(String, Value)> {
