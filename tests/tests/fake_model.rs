@@ -105,3 +105,52 @@ fn it_answers_with_the_error_that_is_wanted_and_lists_its_model() {
     assert_eq!(status, 200);
     assert!(text.contains("\"fake\""), "{text}");
 }
+
+/// Google's GenerateContent interface: a stream that calls a tool, its continuation in one piece, and the refusals.
+#[test]
+fn generate_content_streams_calls_and_refuses() {
+    const MODELS: &str = "/v1beta/models/fake";
+    let world = World::new();
+    let model = FakeModel::start(&world);
+    let script = "[[write /f x y]] [[say written]]";
+    let schema = json!({"type": "object", "properties": {"file_path": {}, "content": {}}});
+    let mut body = json!({
+        "contents": [{"role": "user", "parts": [{"text": script}]}],
+        "tools": [{"functionDeclarations": [{"name": "write_file", "parametersJsonSchema": schema}]}],
+    });
+    let stream = format!("{MODELS}:streamGenerateContent");
+    let (status, text) = model.ask("POST", &format!("{stream}?alt=sse&key=none"), &body.to_string());
+    assert_eq!(status, 200, "{text}");
+    let events = events(&text.replace("\r\n", "\n"));
+    let call = &events[0]["candidates"][0]["content"]["parts"][0]["functionCall"];
+    assert_eq!(
+        *call,
+        json!({"id": "call_0", "name": "write_file", "args": {"file_path": "/f", "content": "x y"}})
+    );
+    let last = events.last().unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(last["candidates"][0]["finishReason"], "STOP");
+    assert_eq!(last["usageMetadata"]["totalTokenCount"], 15);
+
+    let turns = body["contents"].as_array_mut().unwrap_or_else(|| panic!("contents"));
+    turns.push(json!({"role": "model", "parts": [{"functionCall": call}]}));
+    let half = body.to_string();
+    let turns = body["contents"].as_array_mut().unwrap_or_else(|| panic!("contents"));
+    let result =
+        json!({"functionResponse": {"id": "call_0", "name": "write_file", "response": {"output": "ok"}}});
+    turns.push(json!({"role": "user", "parts": [result]}));
+    let whole = format!("{MODELS}:generateContent?key=none");
+    let (_, text) = model.ask("POST", &whole, &body.to_string());
+    let answer: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(answer["candidates"][0]["content"]["parts"], json!([{"text": "written"}]));
+    assert_eq!(model.asked(script).map(|line| line["tool_results"].clone()), Some(json!(1)));
+
+    let whole_body = body.to_string();
+    for (path, body, want) in [
+        (format!("{MODELS}:countTokens?key=none"), &whole_body, 404),
+        (format!("{MODELS}:generateContent"), &whole_body, 403),
+        (format!("{stream}?key=none"), &whole_body, 400),
+        (whole, &half, 400),
+    ] {
+        assert_eq!(model.ask("POST", &path, body).0, want, "{path}");
+    }
+}

@@ -16,7 +16,7 @@ pub(crate) struct Preset {
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// The session mode in which it asks before it acts.
     pub(crate) asking_mode: Option<&'static str>,
-    /// True for an agent that asks without an asking mode, through the environment above.
+    /// True for an agent that asks without an asking mode: through the environment above, or started as above.
     pub(crate) asks: bool,
     /// Session modes in which it approves by itself.
     pub(crate) self_approving_modes: &'static [&'static str],
@@ -169,6 +169,8 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "cline",
         title: "Cline",
         commands: &[&["cline", "--acp"], &["npx", "-y", "cline", "--acp"]],
+        // Its config option `auto_approve` is off unless `--auto-approve true` or `--yolo` is given (3.0.65).
+        asks: true,
         install: "npm install -g cline",
         ..DEFAULT
     },
@@ -358,8 +360,10 @@ mod tests {
             ("vibe", Some("ask"), 2_000, None),
             ("kimi", Some("default"), 2_000, None),
             ("qoder", Some("default"), 2_000, None),
+            ("cline", None, 2_000, None),
         ] {
             let preset = find(name).copied().unwrap_or(DEFAULT);
+            assert_eq!(preset.asks, name == "cline", "{name}");
             assert_eq!(
                 (preset.asking_mode, preset.eof_ms, preset.env.first().copied()),
                 (mode, eof_ms, env),

@@ -5,7 +5,7 @@
 //! | `streamGenerateContent?alt=sse` | server-sent events, each a `GenerateContentResponse`; the end of the body is the end |
 //! | `generateContent` | one `GenerateContentResponse` |
 //!
-//! Every other method is not found. A request needs an API key (`x-goog-api-key`), and contents that the interface
+//! Every other method is not found. A request needs an API key (`x-goog-api-key` or `?key=`), and contents that the interface
 //! would take: turns of `user` and `model`, each with parts, the last one of the user, and a `functionResponse` for
 //! each `functionCall` of the turn before. Anything else is refused with 400, so that a wrong client fails here.
 
@@ -39,10 +39,14 @@ pub(super) async fn call(
     if !is_streamed && method != "generateContent" {
         return error(StatusCode::NOT_FOUND, "NOT_FOUND", &format!("no method {method}"));
     }
-    if headers.get(KEY_HEADER).is_none_or(|key| key.is_empty()) {
+    let query = query.unwrap_or_default();
+    let has_pair = |wanted: fn(&str) -> bool| query.split('&').any(wanted);
+    let has_key = headers.get(KEY_HEADER).is_some_and(|key| !key.is_empty())
+        || has_pair(|pair| pair.strip_prefix("key=").is_some_and(|key| !key.is_empty()));
+    if !has_key {
         return error(StatusCode::FORBIDDEN, "PERMISSION_DENIED", "no API key");
     }
-    let is_sse = query.unwrap_or_default().split('&').any(|pair| pair == "alt=sse");
+    let is_sse = has_pair(|pair| pair == "alt=sse");
     if is_streamed != is_sse {
         return error(StatusCode::BAD_REQUEST, "INVALID_ARGUMENT", "only a stream has alt=sse, and it must");
     }
