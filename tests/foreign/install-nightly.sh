@@ -85,10 +85,12 @@ Dir::State::status "/dev/null";
 Dir::Cache "$apt/cache";
 Acquire::Languages "none";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
 END
     # As root, apt-get would otherwise download as a user who may not enter this directory.
     [ "$(id -u)" != 0 ] || echo 'APT::Sandbox::User "root";' >>"$apt/apt.conf"
-    (cd "$apt/debs" && export APT_CONFIG=$apt/apt.conf && apt-get -qq update && apt-get -qq download \
+    (cd "$apt/debs" && apt-get -qq -c "$apt/apt.conf" update && apt-get -qq -c "$apt/apt.conf" download \
         python3.13-minimal libpython3.13-minimal libpython3.13-stdlib python3-pip-whl \
         libc6 libgcc-s1 libstdc++6 libexpat1 zlib1g libssl3t64 libbz2-1.0 libffi8 liblzma5 libsqlite3-0 libuuid1) ||
         return 1
