@@ -2,6 +2,17 @@
 
 use std::fmt;
 
+/// What follows when the gateway closes a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Another connection resumes the session.
+    Resume,
+    /// Another connection identifies a new session.
+    Identify,
+    /// Another connection would end in the same way: what a person has to do.
+    Stop(&'static str),
+}
+
 /// A code with which the gateway closes a connection (documentation, "Gateway close event codes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Close {
@@ -9,34 +20,38 @@ pub struct Close {
     pub code: u16,
     /// What happened.
     pub what: &'static str,
-    /// What to do where another attempt would end in the same way; otherwise a new connection is made.
-    pub then: Option<&'static str>,
+    /// What follows.
+    pub next: Next,
 }
 
-const fn again(code: u16, what: &'static str) -> Close {
-    Close { code, what, then: None }
+const fn resumed(code: u16, what: &'static str) -> Close {
+    Close { code, what, next: Next::Resume }
+}
+
+const fn identified(code: u16, what: &'static str) -> Close {
+    Close { code, what, next: Next::Identify }
 }
 
 const fn fatal(code: u16, what: &'static str, then: &'static str) -> Close {
-    Close { code, what, then: Some(then) }
+    Close { code, what, next: Next::Stop(then) }
 }
 
 /// Every code that is documented.
 pub const CLOSES: [Close; 14] = [
-    again(4000, "Discord does not know what went wrong"),
-    again(4001, "Discord did not know an opcode or a payload of ours"),
-    again(4002, "Discord could not read what was sent"),
-    again(4003, "something was sent before the session began"),
+    resumed(4000, "Discord does not know what went wrong"),
+    resumed(4001, "Discord did not know an opcode or a payload of ours"),
+    resumed(4002, "Discord could not read what was sent"),
+    identified(4003, "something was sent before the session began, or the session is no longer valid"),
     fatal(
         4004,
         "Discord refuses the bot's token",
         "Open the developer portal, your application, Bot; press Reset Token, and put the new token where the \
          configuration says that it is. Then reload, or start again.",
     ),
-    again(4005, "the session was begun twice"),
-    again(4007, "the session cannot be resumed from that number on"),
-    again(4008, "too much was sent in too short a time"),
-    again(4009, "the session timed out"),
+    resumed(4005, "the session was begun twice"),
+    identified(4007, "the session cannot be resumed from that number on"),
+    resumed(4008, "too much was sent in too short a time"),
+    identified(4009, "the session timed out"),
     fatal(
         4010,
         "Discord refuses the number of this shard",
@@ -89,19 +104,19 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a code means. One that is not documented is tried again.
+/// The meaning of a code. A session that was closed with an undocumented one is resumed.
 #[must_use]
 pub fn meaning(code: u16) -> Close {
     let known = CLOSES.iter().find(|close| close.code == code);
-    known.copied().unwrap_or(again(code, "the connection was closed"))
+    known.copied().unwrap_or(resumed(code, "the connection was closed"))
 }
 
-/// The failure that a code stands for, if it is no use to try again.
+/// The failure that a code stands for, if another connection would end in the same way.
 #[must_use]
 pub fn failure(code: u16) -> Option<Failure> {
-    let Close { code, what, then } = meaning(code);
-    let then = then?.to_owned();
-    Some(Failure { code: Some(code), what: what.to_owned(), then })
+    let Close { code, what, next } = meaning(code);
+    let Next::Stop(then) = next else { return None };
+    Some(Failure { code: Some(code), what: what.to_owned(), then: then.to_owned() })
 }
 
 #[cfg(test)]
@@ -118,6 +133,12 @@ mod tests {
     }
 
     #[test]
+    fn sessions_that_are_over_are_not_resumed() {
+        let new: Vec<u16> = (0..=u16::MAX).filter(|code| meaning(*code).next == Next::Identify).collect();
+        assert_eq!(new, [4003, 4007, 4009]);
+    }
+
+    #[test]
     fn a_missing_intent_says_what_to_click() {
         let text = failure(4014).expect("fatal").to_string();
         for part in ["code 4014", "Bot", "Privileged Gateway Intents", "Message Content Intent"] {
@@ -130,10 +151,8 @@ mod tests {
     #[test]
     fn every_code_is_said_in_words() {
         for close in CLOSES {
-            assert!(
-                !close.what.ends_with('.') && close.then.is_none_or(|then| then.ends_with('.')),
-                "{close:?}"
-            );
+            let is_sentence = |next| !matches!(next, Next::Stop(then) if !then.ends_with('.'));
+            assert!(!close.what.ends_with('.') && is_sentence(close.next), "{close:?}");
         }
     }
 }

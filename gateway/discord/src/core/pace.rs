@@ -1,13 +1,12 @@
-//! How fast connections are made again.
+//! Pace of new sessions and of new connections.
 //!
-//! The service counts how often a session is begun (IDENTIFY), 1000 times a day as a rule, and takes the bot's token
-//! away when that is passed (documentation, "Session Start Limit"). The library begins one every few seconds when
-//! something goes on being wrong, so the pace is kept here.
+//! The service counts how often a session is identified, 1000 times a day as a rule, and resets the bot's token when
+//! that is passed (documentation, "Session Start Limit").
 
 use std::collections::VecDeque;
 
 /// At least so much between two sessions that are begun (documentation, "Rate Limiting").
-pub const BETWEEN_MS: u64 = 5_000;
+const BETWEEN_MS: u64 = 5_000;
 const HOUR_MS: u64 = 3_600_000;
 /// So many in an hour, if it went on, would use up a day's.
 const ALARM_AT: usize = 25;
@@ -19,19 +18,31 @@ const BREAKS_WITHIN_MS: u64 = 10_000;
 /// The longest pause after attempts that led to nothing.
 const PAUSE_MAX_MS: u64 = 60_000;
 
-/// What was done lately. Times are of one clock that only goes forward, in milliseconds.
+/// Pace at which the shards of one bot identify sessions. Times are of one monotonic clock, in milliseconds.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct IdentifyPace {
+    /// Sessions of the last hour that count.
     begun: VecDeque<u64>,
-    broke: VecDeque<u64>,
+    last: Option<u64>,
     alarmed: Option<u64>,
-    /// Attempts in a row that led to no session.
-    failed: u32,
+    /// Sessions that will not count: the first one of each further shard.
+    free: u32,
 }
 
-impl Pace {
-    /// A session was begun. Says how many were in the last hour, once an hour, if those are too many.
+impl IdentifyPace {
+    /// The pace of a bot with this number of shards.
+    #[must_use]
+    pub fn of_shards(shards: u32) -> Self {
+        Self { free: shards.saturating_sub(1), ..Self::default() }
+    }
+
+    /// Records that a session was identified. Returns the count of the last hour, once an hour, if it is too high.
     pub fn began(&mut self, now: u64) -> Option<usize> {
+        self.last = Some(now);
+        if self.free > 0 {
+            self.free -= 1;
+            return None;
+        }
         self.begun.push_back(now);
         let count = self.lately(now);
         let told = self.alarmed.is_some_and(|at| now.saturating_sub(at) < HOUR_MS);
@@ -42,7 +53,7 @@ impl Pace {
         Some(count)
     }
 
-    /// How many were begun in the last hour.
+    /// Count of sessions that count and were identified within the last hour.
     fn lately(&mut self, now: u64) -> usize {
         while self.begun.front().is_some_and(|at| now.saturating_sub(*at) >= HOUR_MS) {
             self.begun.pop_front();
@@ -50,37 +61,48 @@ impl Pace {
         self.begun.len()
     }
 
-    /// How much is to be between the last one that was begun and the next.
-    pub fn spacing(&mut self, now: u64) -> u64 {
+    /// Minimum time between the last IDENTIFY and the next.
+    fn spacing(&mut self, now: u64) -> u64 {
         let count = self.lately(now);
         STEPS.iter().rev().find(|(from, _)| count >= *from).map_or(BETWEEN_MS, |(_, ms)| *ms)
     }
 
-    /// The connection broke. Says whether it breaks so fast that it is better to wait.
-    pub fn broke(&mut self, now: u64) -> bool {
+    /// Time until the next session may be identified.
+    pub fn until_next(&mut self, now: u64) -> u64 {
+        let spacing = self.spacing(now);
+        self.last.map_or(0, |last| (last + spacing).saturating_sub(now))
+    }
+}
+
+/// Pauses between connections of one shard.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    broke: VecDeque<u64>,
+    /// Attempts in a row that led to no session.
+    failed: u32,
+}
+
+impl Backoff {
+    /// Records that a connection ended. Returns the pause before the next one: none, unless connections end so fast
+    /// that it is not the network.
+    pub fn broke(&mut self, now: u64) -> u64 {
         self.broke.push_back(now);
         while self.broke.front().is_some_and(|at| now.saturating_sub(*at) >= BREAKS_WITHIN_MS) {
             self.broke.pop_front();
         }
-        self.broke.len() >= BREAKS
+        if self.broke.len() >= BREAKS { self.failed() } else { 0 }
     }
 
-    /// A session began and is of use.
+    /// Records that a session began or was resumed.
     pub const fn succeeded(&mut self) {
         self.failed = 0;
     }
 
-    /// An attempt led to nothing. Says how long to wait before the next one.
+    /// Records an attempt that led to no session. Returns the pause before the next one.
     pub fn failed(&mut self) -> u64 {
         let pause = 1_000_u64 << self.failed.min(6);
         self.failed = self.failed.saturating_add(1);
         pause.min(PAUSE_MAX_MS)
-    }
-
-    /// How long to wait until a session may be begun.
-    pub fn until_next(&mut self, now: u64) -> u64 {
-        let spacing = self.spacing(now);
-        self.begun.back().map_or(0, |last| (last + spacing).saturating_sub(now))
     }
 }
 
@@ -90,7 +112,7 @@ mod tests {
 
     #[test]
     fn sessions_are_begun_ever_slower_and_never_a_thousand_a_day() {
-        let mut pace = Pace::default();
+        let mut pace = IdentifyPace::default();
         assert_eq!(pace.until_next(0), 0);
         let (mut now, mut begun, mut alarms) = (0, 0, 0);
         while now < 24 * HOUR_MS {
@@ -110,27 +132,34 @@ mod tests {
 
     #[test]
     fn too_many_are_told_once_an_hour() {
-        let mut pace = Pace::default();
+        let mut pace = IdentifyPace::default();
         let told: Vec<usize> = (0..60).filter_map(|i| pace.began(i * 1000)).collect();
         assert_eq!(told, [ALARM_AT]);
         assert!(pace.began(HOUR_MS + 24_001).is_some());
     }
 
     #[test]
-    fn breaks_at_once_are_not_a_network() {
-        let mut pace = Pace::default();
-        let fast: Vec<bool> = (0..6).map(|i| pace.broke(i * 100)).collect();
-        assert_eq!(fast, [false, false, false, false, false, true]);
-        let mut pace = Pace::default();
-        assert!(!(0..60).any(|i| pace.broke(i * 2_000)));
+    fn the_first_session_of_each_shard_does_not_count() {
+        let mut pace = IdentifyPace::of_shards(30);
+        assert!(!(0..30).any(|shard| pace.began(shard * BETWEEN_MS).is_some()));
+        assert_eq!(pace.until_next(29 * BETWEEN_MS), BETWEEN_MS);
+    }
+
+    #[test]
+    fn connections_that_end_at_once_are_made_after_a_pause() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<u64> = (0..7).map(|i| backoff.broke(i * 100)).collect();
+        assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000]);
+        let mut backoff = Backoff::default();
+        assert!((0..60).all(|i| backoff.broke(i * 2_000) == 0));
     }
 
     #[test]
     fn pauses_double_up_to_a_minute_and_begin_anew() {
-        let mut pace = Pace::default();
-        let pauses: Vec<u64> = (0..8).map(|_| pace.failed()).collect();
+        let mut backoff = Backoff::default();
+        let pauses: Vec<u64> = (0..8).map(|_| backoff.failed()).collect();
         assert_eq!(pauses, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
-        pace.succeeded();
-        assert_eq!(pace.failed(), 1_000);
+        backoff.succeeded();
+        assert_eq!(backoff.failed(), 1_000);
     }
 }

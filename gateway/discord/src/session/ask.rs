@@ -11,7 +11,7 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// As the service wants programs to name themselves (API reference, "User Agent").
-const USER_AGENT: &str =
+pub(super) const USER_AGENT: &str =
     concat!("DiscordBot (https://github.com/acp-host/acp-host, ", env!("CARGO_PKG_VERSION"), ")");
 /// More than that is no bot for one process.
 const SHARDS_MAX: u32 = 64;

@@ -1,0 +1,415 @@
+//! Gateway protocol of one shard: HELLO, heartbeats, IDENTIFY, RESUME, and the reason and pause of each reconnect.
+//!
+//! Pure: the driver passes what happened and the time, performs the outputs in order, and calls [`Shard::tick`] at
+//! [`Shard::deadline`]. Times are of one monotonic clock, in milliseconds. Chance is a number from 0 up to 1.
+//!
+//! Source: gateway documentation (version 10), "Connection Lifecycle". Nothing is sent before HELLO; a session is
+//! resumed wherever the documentation allows it, and a connection without READY or RESUMED is ended in bounded time.
+#![deny(clippy::indexing_slicing)]
+
+use super::base::Base;
+use super::closes::{self, Failure, Next};
+use super::event::Event;
+use super::pace::Backoff;
+use super::read::{self, Read, Unreadable};
+use serde_json::Value as Json;
+
+/// Maximum time from the start of a connection (name lookup, TCP, TLS, websocket) to HELLO.
+const HELLO_WITHIN_MS: u64 = 15_000;
+/// Minimum time between two heartbeats that the service asks for: a client may send 120 payloads a minute.
+const ASKED_BEAT_MS: u64 = 1_000;
+/// Bounds of the heartbeat interval.
+const INTERVAL_MS: (u64, u64) = (100, 24 * 3_600_000);
+/// Maximum number of connections in a row on which RESUME may stay unanswered before a new session is identified.
+const RESUMES_MAX: u32 = 3;
+/// Pause after an invalid session: 1 to 5 seconds, random.
+const INVALID_MS: (f64, f64) = (1_000.0, 4_000.0);
+/// Normal closure (RFC 6455). The service ends the session.
+pub const CLOSE_NORMAL: u16 = 1000;
+/// Code that a connection is closed with whose session is to be resumed: anything but 1000 and 1001.
+pub const CLOSE_RESUMABLE: u16 = 4000;
+
+/// Payload from the service.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Frame {
+    /// Opcode 0.
+    Dispatch {
+        /// Sequence number.
+        seq: Option<u64>,
+        /// Name of the event.
+        kind: String,
+        /// Data of the event.
+        data: Json,
+    },
+    /// Opcode 1: a heartbeat is asked for.
+    Heartbeat,
+    /// Opcode 7.
+    Reconnect,
+    /// Opcode 9.
+    InvalidSession {
+        /// Whether the session may be resumed.
+        resumable: bool,
+    },
+    /// Opcode 10.
+    Hello {
+        /// Heartbeat interval.
+        interval_ms: u64,
+    },
+    /// Opcode 11.
+    Ack,
+    /// A payload that is not as documented.
+    Unreadable,
+}
+
+/// Payload to the service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Payload {
+    /// Opcode 1, with the last sequence number.
+    Heartbeat(Option<u64>),
+    /// Opcode 2.
+    Identify,
+    /// Opcode 6.
+    Resume {
+        /// Name of the session.
+        session: String,
+        /// Last sequence number.
+        seq: u64,
+    },
+}
+
+/// End of a connection that the driver noticed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// A connection could not be made.
+    NotConnected(String),
+    /// The service closed it with this code.
+    Closed(u16),
+    /// It ended without a code.
+    Broken,
+    /// A message was larger than allowed. RESUME would bring it again.
+    TooLarge,
+}
+
+/// End of a connection, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reconnect {
+    /// Code to close the connection with; `None` where it has ended.
+    pub close: Option<u16>,
+    /// Reason, for people.
+    pub why: String,
+    /// Pause before the next connection.
+    pub after_ms: u64,
+    /// Whether the next connection resumes the session; otherwise it identifies a new one.
+    pub resume: bool,
+    /// Whether the address of the gateway is to be asked for again.
+    pub ask: bool,
+}
+
+/// What the driver has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Send a payload.
+    Send(Payload),
+    /// Pass on an event.
+    Event {
+        /// Name of the event.
+        kind: String,
+        /// What was read.
+        read: Result<Read, Unreadable>,
+    },
+    /// Report events as missed: this number, or an unknown number for 0.
+    Gap(u64),
+    /// End this connection and make another one. Nothing follows.
+    Reconnect(Reconnect),
+}
+
+/// Session that can be resumed.
+#[derive(Debug)]
+struct Session {
+    id: String,
+    /// Address for RESUME, if it was given and is permitted.
+    url: Option<String>,
+}
+
+#[derive(Debug)]
+struct Heartbeat {
+    interval_ms: u64,
+    due_ms: u64,
+    sent_ms: Option<u64>,
+    is_acked: bool,
+}
+
+/// Connection from its start on.
+#[derive(Debug)]
+struct Connection {
+    hello_by_ms: u64,
+    /// `None` after READY or RESUMED.
+    answer_by_ms: Option<u64>,
+    /// `None` before HELLO.
+    heartbeat: Option<Heartbeat>,
+}
+
+/// State of one shard over all of its connections.
+#[derive(Debug)]
+pub struct Shard {
+    number: u32,
+    base: Base,
+    answer_ms: u64,
+    session: Option<Session>,
+    seq: Option<u64>,
+    backoff: Backoff,
+    /// Connections in a row on which RESUME was sent and not answered.
+    unanswered: u32,
+    connection: Option<Connection>,
+}
+
+impl Shard {
+    /// A shard without a session. `answer_ms` is the time from the start of a connection to READY or RESUMED.
+    #[must_use]
+    pub fn new(number: u32, base: Base, answer_ms: u64) -> Self {
+        Self {
+            number,
+            base,
+            answer_ms,
+            session: None,
+            seq: None,
+            backoff: Backoff::default(),
+            unanswered: 0,
+            connection: None,
+        }
+    }
+
+    /// Whether the next connection resumes a session; otherwise it identifies one.
+    #[must_use]
+    pub const fn resumes(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Address for the next connection, where the session has its own.
+    #[must_use]
+    pub fn resume_url(&self) -> Option<&str> {
+        self.session.as_ref()?.url.as_deref()
+    }
+
+    /// Records an attempt that ended before a connection was begun. Returns the pause before the next one.
+    pub fn failed(&mut self) -> u64 {
+        self.backoff.failed()
+    }
+
+    /// Begins a connection.
+    pub fn connecting(&mut self, now: u64) {
+        self.connection = Some(Connection {
+            hello_by_ms: now.saturating_add(self.answer_ms.min(HELLO_WITHIN_MS)),
+            answer_by_ms: Some(now.saturating_add(self.answer_ms)),
+            heartbeat: None,
+        });
+    }
+
+    /// Time of the next [`Shard::tick`], while there is a connection.
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        let connection = self.connection.as_ref()?;
+        let Some(heartbeat) = &connection.heartbeat else { return Some(connection.hello_by_ms) };
+        Some(connection.answer_by_ms.unwrap_or(u64::MAX).min(heartbeat.due_ms))
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: u64) -> Vec<Output> {
+        let seq = self.seq;
+        let Some(connection) = &mut self.connection else { return Vec::new() };
+        let Some(heartbeat) = &mut connection.heartbeat else {
+            let is_late = now >= connection.hello_by_ms;
+            return if is_late { vec![Output::Reconnect(self.no_hello())] } else { Vec::new() };
+        };
+        if connection.answer_by_ms.is_some_and(|by| now >= by) {
+            return vec![Output::Reconnect(self.no_answer())];
+        }
+        if now < heartbeat.due_ms {
+            return Vec::new();
+        }
+        if !heartbeat.is_acked {
+            let why = "Discord did not answer a heartbeat in time";
+            return vec![Output::Reconnect(self.broke(now, Some(CLOSE_RESUMABLE), why.to_owned()))];
+        }
+        heartbeat.is_acked = false;
+        heartbeat.sent_ms = Some(now);
+        heartbeat.due_ms = now.saturating_add(heartbeat.interval_ms);
+        vec![Output::Send(Payload::Heartbeat(seq))]
+    }
+
+    /// Takes a payload from the service.
+    pub fn frame(&mut self, now: u64, frame: Frame, chance: f64) -> Vec<Output> {
+        let seq = self.seq;
+        let Some(connection) = &mut self.connection else { return Vec::new() };
+        let heartbeat = match (frame, &mut connection.heartbeat) {
+            (Frame::Hello { interval_ms }, None) => return self.hello(now, interval_ms, chance),
+            (Frame::Reconnect, _) => {
+                let why = "Discord asked for a reconnect".to_owned();
+                return vec![Output::Reconnect(self.broke(now, Some(CLOSE_RESUMABLE), why))];
+            }
+            (Frame::InvalidSession { resumable }, _) => {
+                return vec![Output::Reconnect(self.invalid(now, resumable, chance))];
+            }
+            (Frame::Dispatch { seq, kind, data }, Some(_)) => return self.dispatch(seq, kind, &data),
+            (Frame::Unreadable, Some(_)) => return vec![Output::Gap(0)],
+            (Frame::Ack, Some(heartbeat)) => {
+                heartbeat.is_acked = true;
+                return Vec::new();
+            }
+            (Frame::Heartbeat, Some(heartbeat)) => heartbeat,
+            // A second HELLO; and before HELLO nothing else has a meaning.
+            _ => return Vec::new(),
+        };
+        if heartbeat.sent_ms.is_some_and(|at| now.saturating_sub(at) < ASKED_BEAT_MS) {
+            return Vec::new();
+        }
+        // The schedule stays as it is: this one may be acknowledged after the next one is due.
+        heartbeat.sent_ms = Some(now);
+        vec![Output::Send(Payload::Heartbeat(seq))]
+    }
+
+    /// Takes the end of the connection.
+    ///
+    /// # Errors
+    /// [`Failure`] where another connection would end in the same way.
+    pub fn ended(&mut self, now: u64, end: End) -> Result<Reconnect, Failure> {
+        let why = match end {
+            End::NotConnected(why) => {
+                return Ok(self.not_connected(format!("no connection could be made: {why}")));
+            }
+            End::Broken => "the connection broke".to_owned(),
+            End::TooLarge => {
+                self.session = None;
+                "Discord sent a message that is too large".to_owned()
+            }
+            End::Closed(code) => {
+                let close = closes::meaning(code);
+                if let Some(failure) = closes::failure(code) {
+                    return Err(failure);
+                }
+                if close.next == Next::Identify {
+                    self.session = None;
+                }
+                format!("{} (code {code})", close.what)
+            }
+        };
+        Ok(self.broke(now, None, why))
+    }
+
+    fn hello(&mut self, now: u64, interval_ms: u64, chance: f64) -> Vec<Output> {
+        let interval_ms = interval_ms.clamp(INTERVAL_MS.0, INTERVAL_MS.1);
+        if let Some(connection) = &mut self.connection {
+            connection.heartbeat = Some(Heartbeat {
+                interval_ms,
+                due_ms: now.saturating_add(part(interval_ms, chance)),
+                sent_ms: None,
+                is_acked: true,
+            });
+        }
+        let payload = if let (Some(session), Some(seq)) = (&self.session, self.seq) {
+            self.unanswered += 1;
+            Payload::Resume { session: session.id.clone(), seq }
+        } else {
+            self.session = None;
+            self.seq = None;
+            Payload::Identify
+        };
+        vec![Output::Send(payload)]
+    }
+
+    fn invalid(&mut self, now: u64, resumable: bool, chance: f64) -> Reconnect {
+        if !resumable {
+            self.session = None;
+        }
+        let why = if resumable { "Discord asked to resume the session" } else { "Discord ended the session" };
+        let close = if resumable { CLOSE_RESUMABLE } else { CLOSE_NORMAL };
+        let pause = std::time::Duration::from_secs_f64((INVALID_MS.0 + INVALID_MS.1 * unit(chance)) / 1_000.0);
+        let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).max(self.backoff.broke(now));
+        self.lost(Some(close), why.to_owned(), pause, false)
+    }
+
+    fn dispatch(&mut self, seq: Option<u64>, kind: String, data: &Json) -> Vec<Output> {
+        let read = read::event(&kind, data);
+        let events: &[Event] = if let Ok(Read::Events(events)) = &read { events } else { &[] };
+        let mut outputs = Vec::new();
+        if let (Some(seq), Some(last)) = (seq, self.seq)
+            && seq > last.saturating_add(1)
+        {
+            outputs.push(Output::Gap(seq - last - 1));
+        }
+        match events.first() {
+            Some(Event::Ready(ready)) => {
+                let url = data.get("resume_gateway_url").and_then(Json::as_str);
+                let url = url.and_then(|url| self.base.gateway(url).ok());
+                self.session = Some(Session { id: ready.session.clone(), url });
+                self.seq = seq;
+                self.answered();
+            }
+            Some(Event::Resumed) => self.answered(),
+            _ => {}
+        }
+        self.seq = self.seq.max(seq);
+        outputs.push(Output::Event { kind, read });
+        outputs
+    }
+
+    fn answered(&mut self) {
+        self.unanswered = 0;
+        self.backoff.succeeded();
+        if let Some(connection) = &mut self.connection {
+            connection.answer_by_ms = None;
+        }
+    }
+
+    fn no_hello(&mut self) -> Reconnect {
+        let limit = self.answer_ms.min(HELLO_WITHIN_MS) / 1_000;
+        let why = format!("shard {} got no HELLO within {limit} s of connecting", self.number);
+        self.not_connected(why)
+    }
+
+    fn no_answer(&mut self) -> Reconnect {
+        self.session = None;
+        let limit = self.answer_ms / 1_000;
+        let why = format!("shard {} got neither READY nor RESUMED within {limit} s of connecting", self.number);
+        let pause = self.backoff.failed();
+        self.lost(Some(CLOSE_NORMAL), why, pause, true)
+    }
+
+    /// The next connection goes to the first address, which is asked for again: this one leads nowhere.
+    fn not_connected(&mut self, why: String) -> Reconnect {
+        if let Some(session) = &mut self.session {
+            session.url = None;
+        }
+        let pause = self.backoff.failed();
+        self.lost(None, why, pause, true)
+    }
+
+    fn broke(&mut self, now: u64, close: Option<u16>, why: String) -> Reconnect {
+        let pause = self.backoff.broke(now);
+        self.lost(close, why, pause, false)
+    }
+
+    fn lost(&mut self, close: Option<u16>, why: String, after_ms: u64, ask: bool) -> Reconnect {
+        self.connection = None;
+        if self.unanswered >= RESUMES_MAX {
+            self.session = None;
+        }
+        if self.session.is_none() {
+            self.unanswered = 0;
+        }
+        Reconnect { close, why, after_ms, resume: self.resumes(), ask }
+    }
+}
+
+const fn unit(chance: f64) -> f64 {
+    chance.clamp(0.0, 1.0)
+}
+
+/// A part of a time.
+fn part(whole_ms: u64, chance: f64) -> u64 {
+    let part = std::time::Duration::from_millis(whole_ms).mul_f64(unit(chance));
+    u64::try_from(part.as_millis()).unwrap_or(whole_ms)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! The protocol as tables: what comes in, and all that goes out.
+
+#![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use super::*;
+use crate::core::event::Event;
+use serde_json::json;
+
+const ANSWER_MS: u64 = 30_000;
+const INTERVAL: u64 = 40_000;
+
+fn shard() -> Shard {
+    Shard::new(0, Base::parse("http://127.0.0.1:1").expect("base"), ANSWER_MS)
+}
+
+fn hello() -> Frame {
+    Frame::Hello { interval_ms: INTERVAL }
+}
+
+fn event(seq: u64, kind: &str, data: Json) -> Frame {
+    Frame::Dispatch { seq: Some(seq), kind: kind.to_owned(), data }
+}
+
+fn ready(url: &str) -> Frame {
+    let user = json!({ "id": "1", "username": "bot" });
+    let data = json!({ "session_id": "s", "resume_gateway_url": url, "user": user, "application": { "id": "2" } });
+    event(1, "READY", data)
+}
+
+fn deleted(seq: u64) -> Frame {
+    event(seq, "CHANNEL_DELETE", json!({ "id": "5" }))
+}
+
+fn resume(seq: u64) -> Vec<Output> {
+    vec![Output::Send(Payload::Resume { session: "s".to_owned(), seq })]
+}
+
+fn identify() -> Vec<Output> {
+    vec![Output::Send(Payload::Identify)]
+}
+
+fn beat(seq: Option<u64>) -> Vec<Output> {
+    vec![Output::Send(Payload::Heartbeat(seq))]
+}
+
+fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, ask: bool) -> Reconnect {
+    Reconnect { close, why: why.to_owned(), after_ms, resume, ask }
+}
+
+/// A shard whose session began on its first connection, at 0, with a first heartbeat due at 20 s.
+fn begun() -> Shard {
+    let mut shard = shard();
+    shard.connecting(0);
+    assert_eq!(shard.frame(0, hello(), 0.5), identify());
+    assert_eq!(shard.frame(0, ready("ws://127.0.0.1:2"), 0.0).len(), 1);
+    shard
+}
+
+/// The same on its second connection, with RESUME sent.
+fn resuming() -> Shard {
+    let mut shard = begun();
+    assert_eq!(shard.ended(1, End::Broken), Ok(reconnect(None, "the connection broke", 0, true, false)));
+    shard.connecting(1);
+    assert_eq!(shard.frame(1, hello(), 0.5), resume(1));
+    shard
+}
+
+#[test]
+fn nothing_is_sent_before_hello() {
+    for mut shard in [shard(), { begun() }] {
+        shard.connecting(0);
+        for frame in [Frame::Heartbeat, Frame::Ack, Frame::Unreadable, deleted(2)] {
+            assert_eq!(shard.frame(1, frame.clone(), 0.5), [], "{frame:?}");
+        }
+        assert_eq!(shard.tick(14_999), []);
+    }
+}
+
+#[test]
+fn hello_is_answered_by_identify_or_resume() {
+    let mut first = shard();
+    first.connecting(0);
+    assert_eq!(first.frame(0, hello(), 0.5), identify());
+    // A second HELLO changes nothing.
+    assert_eq!((first.frame(0, hello(), 0.9), first.deadline()), (Vec::new(), Some(20_000)));
+    let mut second = begun();
+    assert_eq!(second.frame(5, deleted(7), 0.5).len(), 2);
+    assert!(second.ended(6, End::Broken).is_ok_and(|lost| lost.resume));
+    second.connecting(6);
+    assert_eq!(second.frame(7, hello(), 0.5), resume(7));
+}
+
+#[test]
+fn resume_goes_to_the_address_of_the_session_if_it_is_permitted() {
+    for (url, used) in [
+        ("ws://127.0.0.1:2/", Some("ws://127.0.0.1:2")),
+        ("wss://gateway.discord.gg", None),
+        ("ws://127.0.0.1:2/?token=x", None),
+        ("", None),
+    ] {
+        let mut shard = begun();
+        shard.frame(1, ready(url), 0.0);
+        assert_eq!(shard.resume_url(), used, "{url}");
+    }
+    let mut lost = begun();
+    let refused = lost.ended(1, End::NotConnected("refused".to_owned()));
+    let expected = reconnect(None, "no connection could be made: refused", 1_000, true, true);
+    assert_eq!((refused, lost.resume_url()), (Ok(expected), None), "the first address is tried next");
+}
+
+#[test]
+fn heartbeats_keep_their_interval_and_one_without_an_answer_ends_the_connection() {
+    let mut shard = begun();
+    assert_eq!((shard.deadline(), shard.tick(19_999)), (Some(20_000), Vec::new()));
+    assert_eq!((shard.tick(20_000), shard.deadline()), (beat(Some(1)), Some(60_000)));
+    assert_eq!(shard.frame(20_010, Frame::Ack, 0.5), []);
+    assert_eq!(shard.tick(60_000), beat(Some(1)));
+    let why = "Discord did not answer a heartbeat in time";
+    let lost = Output::Reconnect(reconnect(Some(CLOSE_RESUMABLE), why, 0, true, false));
+    assert_eq!((shard.tick(100_000), shard.deadline()), (vec![lost], None));
+    assert_eq!((shard.tick(200_000), shard.frame(200_000, deleted(2), 0.5)), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn the_first_heartbeat_is_due_after_a_random_part_of_the_interval() {
+    for (interval_ms, chance, due) in [
+        (INTERVAL, 0.0, 0),
+        (INTERVAL, 0.25, 10_000),
+        (INTERVAL, 7.0, ANSWER_MS),
+        (20_000, 7.0, 20_000),
+        (0, 0.999, 99),
+        (u64::MAX, 0.999, ANSWER_MS),
+    ] {
+        let mut shard = shard();
+        shard.connecting(0);
+        shard.frame(0, Frame::Hello { interval_ms }, chance);
+        assert_eq!(shard.deadline(), Some(due), "{interval_ms} {chance}");
+    }
+}
+
+#[test]
+fn a_heartbeat_that_is_asked_for_is_sent_at_once_and_leaves_the_schedule() {
+    let mut shard = begun();
+    assert_eq!((shard.frame(5, Frame::Heartbeat, 0.5), shard.deadline()), (beat(Some(1)), Some(20_000)));
+    // No more than one in a second: 120 payloads in a minute are allowed.
+    assert_eq!(shard.frame(1_004, Frame::Heartbeat, 0.5), []);
+    assert_eq!(shard.frame(1_005, Frame::Heartbeat, 0.5), beat(Some(1)));
+    // None of them was acknowledged.
+    assert_eq!(shard.tick(20_000), beat(Some(1)));
+}
+
+#[test]
+fn a_connection_without_hello_is_ended_and_the_session_kept() {
+    let mut shard = resuming();
+    assert_eq!(shard.ended(2, End::Broken).map(|lost| lost.resume), Ok(true));
+    shard.connecting(10);
+    assert_eq!((shard.deadline(), shard.tick(15_009)), (Some(15_010), Vec::new()));
+    let why = "shard 0 got no HELLO within 15 s of connecting";
+    let lost = Output::Reconnect(reconnect(None, why, 1_000, true, true));
+    assert_eq!(shard.tick(15_010), [lost]);
+}
+
+#[test]
+fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified() {
+    for mut shard in [shard(), resuming()] {
+        shard.connecting(100);
+        shard.frame(100, hello(), 0.5);
+        // Neither events nor acknowledged heartbeats are an answer.
+        assert_eq!(shard.tick(20_100).len(), 1);
+        shard.frame(20_200, Frame::Ack, 0.5);
+        shard.frame(20_200, deleted(2), 0.5);
+        let why = "shard 0 got neither READY nor RESUMED within 30 s of connecting";
+        let lost = Output::Reconnect(reconnect(Some(CLOSE_NORMAL), why, 1_000, false, true));
+        assert_eq!((shard.deadline(), shard.tick(30_100)), (Some(30_100), vec![lost]));
+        shard.connecting(31_100);
+        assert_eq!(shard.frame(31_100, hello(), 0.5), identify());
+    }
+}
+
+#[test]
+fn an_unreadable_ready_is_no_answer() {
+    let mut shard = shard();
+    shard.connecting(0);
+    shard.frame(0, hello(), 1.0);
+    let outputs = shard.frame(0, event(1, "READY", json!({})), 0.5);
+    assert!(matches!(outputs.as_slice(), [Output::Event { read: Err(_), .. }]), "{outputs:?}");
+    assert_eq!((shard.resumes(), shard.deadline()), (false, Some(30_000)));
+}
+
+#[test]
+fn requests_of_the_service_to_reconnect() {
+    let asked = "Discord asked for a reconnect";
+    let again = "Discord asked to resume the session";
+    let over = "Discord ended the session";
+    let invalid = |resumable| Frame::InvalidSession { resumable };
+    for (frame, chance, expected) in [
+        (Frame::Reconnect, 0.5, reconnect(Some(CLOSE_RESUMABLE), asked, 0, true, false)),
+        (invalid(true), 0.0, reconnect(Some(CLOSE_RESUMABLE), again, 1_000, true, false)),
+        (invalid(true), 1.0, reconnect(Some(CLOSE_RESUMABLE), again, 5_000, true, false)),
+        (invalid(false), 0.5, reconnect(Some(CLOSE_NORMAL), over, 3_000, false, false)),
+    ] {
+        assert_eq!(begun().frame(1, frame.clone(), chance), [Output::Reconnect(expected)], "{frame:?}");
+    }
+    // Without a session there is none to resume.
+    let mut first = shard();
+    first.connecting(0);
+    let expected = reconnect(Some(CLOSE_RESUMABLE), again, 1_000, false, false);
+    assert_eq!(first.frame(0, invalid(true), 0.0), [Output::Reconnect(expected)]);
+}
+
+#[test]
+fn the_end_of_a_connection_decides_what_follows() {
+    for (end, resume) in [
+        (End::Broken, Some(true)),
+        (End::Closed(1000), Some(true)),
+        (End::Closed(1001), Some(true)),
+        (End::Closed(1006), Some(true)),
+        (End::Closed(4000), Some(true)),
+        (End::Closed(4001), Some(true)),
+        (End::Closed(4002), Some(true)),
+        (End::Closed(4003), Some(false)),
+        (End::Closed(4004), None),
+        (End::Closed(4005), Some(true)),
+        (End::Closed(4007), Some(false)),
+        (End::Closed(4008), Some(true)),
+        (End::Closed(4009), Some(false)),
+        (End::Closed(4010), None),
+        (End::Closed(4011), None),
+        (End::Closed(4012), None),
+        (End::Closed(4013), None),
+        (End::Closed(4014), None),
+        (End::TooLarge, Some(false)),
+    ] {
+        let ended = begun().ended(1, end.clone());
+        assert_eq!(ended.as_ref().ok().map(|lost| (lost.resume, lost.after_ms)), resume.map(|r| (r, 0)), "{end:?}");
+    }
+    let lost = reconnect(None, "the session timed out (code 4009)", 0, false, false);
+    assert_eq!(begun().ended(1, End::Closed(4009)), Ok(lost));
+    assert_eq!(begun().ended(1, End::Closed(4014)).err(), closes::failure(4014));
+}
+
+#[test]
+fn a_session_that_answers_no_resume_is_given_up() {
+    let mut shard = resuming();
+    for resume in [true, true, false] {
+        let lost = shard.ended(2, End::Closed(4000));
+        assert_eq!(lost.map(|lost| lost.resume), Ok(resume));
+        shard.connecting(3);
+        shard.frame(3, hello(), 0.5);
+    }
+}
+
+#[test]
+fn connections_that_end_at_once_are_made_ever_slower() {
+    let mut shard = begun();
+    let pauses: Vec<u64> = (0..8)
+        .map(|at| {
+            shard.connecting(at);
+            shard.ended(at, End::Broken).expect("no failure").after_ms
+        })
+        .collect();
+    assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000, 4_000]);
+}
+
+#[test]
+fn sequence_numbers_that_jump_are_a_gap_before_the_event() {
+    let mut shard = begun();
+    let gaps = |outputs: &[Output]| -> Vec<u64> {
+        let gap = |output: &Output| if let Output::Gap(lost) = output { Some(*lost) } else { None };
+        outputs.iter().filter_map(gap).collect()
+    };
+    for (frame, lost) in [
+        (deleted(2), vec![]),
+        (deleted(5), vec![2]),
+        // One that comes again is passed on.
+        (deleted(4), vec![]),
+        (deleted(6), vec![]),
+        (Frame::Unreadable, vec![0]),
+        (deleted(u64::MAX), vec![u64::MAX - 7]),
+    ] {
+        let outputs = shard.frame(1, frame.clone(), 0.5);
+        assert_eq!(gaps(&outputs), lost, "{frame:?}");
+        let passed = outputs.iter().any(|output| matches!(output, Output::Event { read: Ok(_), .. }));
+        assert_eq!(passed, frame != Frame::Unreadable);
+    }
+}
+
+#[test]
+fn a_resumed_session_goes_on() {
+    let mut shard = resuming();
+    assert_eq!(shard.frame(2, deleted(2), 0.5).len(), 1);
+    let resumed = Output::Event { kind: "RESUMED".to_owned(), read: Ok(Read::Events(vec![Event::Resumed])) };
+    assert_eq!(shard.frame(3, event(3, "RESUMED", json!({})), 0.5), [resumed]);
+    assert_eq!((shard.deadline(), shard.resumes()), (Some(20_001), true));
+}
+
+#[test]
+fn a_new_session_begins_its_own_numbers() {
+    let mut shard = resuming();
+    shard.frame(2, deleted(900), 0.5);
+    shard.frame(3, Frame::InvalidSession { resumable: false }, 0.5);
+    shard.connecting(4);
+    assert_eq!(shard.frame(4, hello(), 0.0), identify());
+    assert_eq!(shard.tick(4), beat(None));
+    shard.frame(5, Frame::Ack, 0.5);
+    assert_eq!(shard.frame(6, ready("ws://127.0.0.1:2"), 0.5).len(), 1);
+    assert_eq!(shard.tick(INTERVAL + 4), beat(Some(1)));
+}

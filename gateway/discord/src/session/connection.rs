@@ -1,0 +1,140 @@
+//! One websocket to the gateway: TCP, TLS where the address has it, and text messages in both directions.
+
+use super::ask::USER_AGENT;
+use crate::core::shard::End;
+use futures_util::{SinkExt as _, StreamExt as _};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::http::header;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_util::either::Either;
+
+/// Maximum size of a message. The largest ones describe a guild.
+const MESSAGE_MAX: usize = 32 << 20;
+/// Maximum time for TCP to one of the addresses of the host.
+const ADDRESS_WITHIN: Duration = Duration::from_secs(4);
+/// Maximum time for sending a payload.
+const SEND_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time for the service to answer a close.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// A connection.
+pub(super) struct Connection(WebSocketStream<Either<TcpStream, TlsStream<TcpStream>>>);
+
+/// What a connection brings.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// A text message.
+    Text(String),
+    /// A message that is no text.
+    NoText,
+    /// The end of the connection.
+    End(End),
+}
+
+impl Connection {
+    /// Connects to an address that was judged, `ws[s]://HOST[:PORT][/PATH]`. The caller bounds the time.
+    ///
+    /// # Errors
+    /// Why no connection could be made, without the address.
+    pub(super) async fn open(url: &str) -> Result<Self, String> {
+        let url = reqwest::Url::parse(url).map_err(|error| error.to_string())?;
+        let host = url.host_str().ok_or("the address names no host")?;
+        let stream = tcp(&url).await.map_err(|error| error.to_string())?;
+        let stream = if url.scheme() == "wss" {
+            Either::Right(tls(host, stream).await.map_err(|error| error.to_string())?)
+        } else {
+            Either::Left(stream)
+        };
+        let mut asked = url.clone();
+        asked.set_query(Some("v=10&encoding=json"));
+        let mut request = asked.as_str().into_client_request().map_err(|error| error.to_string())?;
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        let config = WebSocketConfig {
+            max_message_size: Some(MESSAGE_MAX),
+            max_frame_size: Some(MESSAGE_MAX),
+            ..WebSocketConfig::default()
+        };
+        let opened = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
+        opened.map(|(socket, _)| Self(socket)).map_err(|error| error.to_string())
+    }
+
+    /// Sends a text message.
+    ///
+    /// # Errors
+    /// When the connection has ended, or takes nothing in time.
+    pub(super) async fn send(&mut self, text: String) -> Result<(), End> {
+        let sent = tokio::time::timeout(SEND_WITHIN, self.0.send(Message::Text(text))).await;
+        sent.map_err(|_| End::Broken)?.map_err(|error| ended(&error))
+    }
+
+    /// Receives the next message. Nothing is lost when this is dropped before it is done.
+    pub(super) async fn next(&mut self) -> Received {
+        loop {
+            return match self.0.next().await {
+                Some(Ok(Message::Text(text))) => Received::Text(text),
+                Some(Ok(Message::Binary(_))) => Received::NoText,
+                Some(Ok(Message::Close(Some(frame)))) => Received::End(End::Closed(frame.code.into())),
+                Some(Ok(Message::Close(None))) | None => Received::End(End::Broken),
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
+                Some(Err(error)) => Received::End(ended(&error)),
+            };
+        }
+    }
+
+    /// Closes the connection with a code and waits for the service to do the same.
+    pub(super) async fn close(mut self, code: u16) {
+        let frame = CloseFrame { code: code.into(), reason: "".into() };
+        let closed = async {
+            if self.0.close(Some(frame)).await.is_ok() {
+                while let Some(Ok(_)) = self.0.next().await {}
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+    }
+}
+
+const fn ended(error: &Error) -> End {
+    if matches!(error, Error::Capacity(_)) { End::TooLarge } else { End::Broken }
+}
+
+/// Connects to the first address of the host that answers.
+async fn tcp(url: &reqwest::Url) -> io::Result<TcpStream> {
+    let none = || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    let host = url.host_str().ok_or_else(none)?.trim_matches(['[', ']']);
+    let port = url.port_or_known_default().ok_or_else(none)?;
+    let mut last = none();
+    for address in tokio::net::lookup_host((host, port)).await? {
+        match tokio::time::timeout(ADDRESS_WITHIN, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}
+
+/// TLS with the certificate authorities of Mozilla.
+async fn tls(host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}

@@ -1,0 +1,196 @@
+//! Connections of one shard: does what its protocol says ([`crate::core::shard`]).
+
+use super::ask::{self, Asked};
+use super::connection::{Connection, Received};
+use super::intake::Intake;
+use super::payload::{self, Identity};
+use super::{Clock, Settings};
+use crate::core::closes::Failure;
+use crate::core::event::{Event, Gap};
+use crate::core::pace::IdentifyPace;
+use crate::core::shard::{CLOSE_NORMAL, End, Frame, Output, Payload, Reconnect, Shard};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio_util::sync::CancellationToken;
+
+/// Permission to identify a session. Held until IDENTIFY is sent, so that shards begin one after the other.
+type Turn = Option<OwnedMutexGuard<IdentifyPace>>;
+
+/// What all shards of a bot share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) client: reqwest::Client,
+    pub(super) stop: CancellationToken,
+    pub(super) intake: Arc<Intake>,
+    pub(super) pace: Arc<Mutex<IdentifyPace>>,
+    pub(super) clock: Clock,
+}
+
+/// Driver of one shard.
+pub(super) struct Driver {
+    shared: Shared,
+    shard: Shard,
+    identity: Identity,
+    /// Address of the gateway; `None` where it is to be asked for.
+    url: Option<String>,
+}
+
+/// How a connection ended.
+enum Ended {
+    Stopped,
+    Failed(Failure),
+    Lost(Reconnect),
+}
+
+impl Driver {
+    /// The driver of shard `number` of `shards`, with the address of the gateway.
+    pub(super) fn new(shared: Shared, number: u32, shards: u32, url: String) -> Self {
+        let Settings { token, base, direct_messages, answer_within, .. } = shared.settings.clone();
+        let answer_ms = u64::try_from(answer_within.as_millis()).unwrap_or(u64::MAX);
+        let identity = Identity { token, direct_messages, shard: number, shards };
+        Self { shard: Shard::new(number, base, answer_ms), identity, url: Some(url), shared }
+    }
+
+    /// Makes one connection after the other until it is stopped.
+    ///
+    /// # Errors
+    /// [`Failure`] where another connection would end in the same way.
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        let stop = self.shared.stop.clone();
+        let mut pause = Duration::ZERO;
+        loop {
+            let ready = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                ready = self.prepare(pause) => ready,
+            };
+            let (url, turn) = ready?;
+            let lost = match self.serve(&url, turn).await {
+                Ended::Stopped => return Ok(()),
+                Ended::Failed(failure) => return Err(failure),
+                Ended::Lost(lost) => lost,
+            };
+            pause = Duration::from_millis(lost.after_ms);
+            if lost.ask {
+                self.url = None;
+            }
+            self.report(lost.why, pause, lost.resume);
+        }
+    }
+
+    fn report(&self, why: String, pause: Duration, resume: bool) {
+        let (shard, pause_ms) = (self.identity.shard, pause.as_millis());
+        tracing::warn!(shard, why, pause_ms, resume, "gateway connection lost");
+        self.shared.intake.put(Event::Disconnected { why });
+    }
+
+    /// Waits, and gets the address and the permission for the next connection.
+    async fn prepare(&mut self, pause: Duration) -> Result<(String, Turn), Failure> {
+        tokio::time::sleep(pause).await;
+        while self.url.is_none() {
+            match ask::gateway(&self.shared.client, &self.shared.settings).await {
+                Asked::At { url, .. } => self.url = Some(url),
+                Asked::Refused(failure) => return Err(failure),
+                Asked::Later { why, after } => {
+                    let pause = after.max(Duration::from_millis(self.shard.failed()));
+                    self.report(why, pause, self.shard.resumes());
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+        let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
+        let turn = if self.shard.resumes() { None } else { Some(self.turn().await) };
+        Ok((url.unwrap_or_default(), turn))
+    }
+
+    async fn turn(&self) -> OwnedMutexGuard<IdentifyPace> {
+        let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
+        let wait = pace.until_next(self.shared.clock.now());
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+        pace
+    }
+
+    /// Makes a connection and serves it to its end.
+    async fn serve(&mut self, url: &str, mut turn: Turn) -> Ended {
+        let stop = self.shared.stop.clone();
+        self.shard.connecting(self.shared.clock.now());
+        let opened = tokio::select! {
+            () = stop.cancelled() => return Ended::Stopped,
+            () = self.due() => Err("it took too long".to_owned()),
+            opened = Connection::open(url) => opened,
+        };
+        let mut connection = match opened {
+            Ok(connection) => connection,
+            Err(why) => return self.ended(End::NotConnected(why)),
+        };
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => {
+                    connection.close(CLOSE_NORMAL).await;
+                    return Ended::Stopped;
+                }
+                () = self.due() => None,
+                received = connection.next() => Some(received),
+            };
+            let now = self.shared.clock.now();
+            let outputs = match received {
+                None => self.shard.tick(now),
+                Some(Received::Text(text)) => self.shard.frame(now, payload::decode(&text), chance()),
+                Some(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
+                Some(Received::End(end)) => return self.ended(end),
+            };
+            for output in outputs {
+                match output {
+                    Output::Event { kind, read } => self.shared.intake.take(&kind, read),
+                    Output::Gap(lost) => self.shared.intake.gap(Gap::Skipped, lost),
+                    Output::Send(payload) => {
+                        if let Err(end) = self.send(&mut connection, &payload, &mut turn).await {
+                            return self.ended(end);
+                        }
+                    }
+                    Output::Reconnect(lost) => {
+                        if let Some(code) = lost.close {
+                            connection.close(code).await;
+                        }
+                        return Ended::Lost(lost);
+                    }
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, end: End) -> Ended {
+        match self.shard.ended(self.shared.clock.now(), end) {
+            Ok(lost) => Ended::Lost(lost),
+            Err(failure) => Ended::Failed(failure),
+        }
+    }
+
+    /// Comes back at the deadline of the shard.
+    async fn due(&self) {
+        match self.shard.deadline() {
+            Some(at) => self.shared.clock.sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn send(&self, connection: &mut Connection, payload: &Payload, turn: &mut Turn) -> Result<(), End> {
+        let sent = connection.send(self.identity.encode(payload)).await;
+        if *payload == Payload::Identify {
+            // Counted whether or not it arrived.
+            self.shared.intake.identified();
+            let count = turn.take().and_then(|mut pace| pace.began(self.shared.clock.now()));
+            count.into_iter().for_each(|count| self.shared.intake.alarm(count));
+        }
+        sent
+    }
+}
+
+/// A random number from 0 up to 1, from the keys that the standard library draws for its hash maps.
+fn chance() -> f64 {
+    let drawn = RandomState::new().build_hasher().finish();
+    let drawn = u32::try_from(drawn >> 32).unwrap_or_default();
+    f64::from(drawn) / (f64::from(u32::MAX) + 1.0)
+}
