@@ -1,4 +1,4 @@
-//! The session of the gateway with the real library, against the strict fake: what a broken connection costs, and what
+//! The session of the gateway against the strict fake: what a broken connection costs, and what
 //! people do as data.
 
 use acp_discord::core::base::Base;
@@ -172,9 +172,50 @@ fn a_service_that_answers_no_heartbeat_is_left_and_found_again() {
         _ => None,
     });
     stage.fake.withhold_acks(false);
-    stage.ready();
+    stage.post("missed");
+    stage.until(|event| matches!(event, Event::Resumed).then_some(()));
     stage.post("again");
-    assert_eq!(stage.text(), "again");
+    let counts = stage.counts.now();
+    assert_eq!((counts.identifies, counts.readies, counts.resumes), (1, 1, 1));
+    stage.end();
+}
+
+#[test]
+fn a_service_that_sends_no_hello_is_left_in_bounded_time() {
+    let mut stage = stage(|fake, _| fake.withhold_hellos(1));
+    let why = stage.until(|event| match event {
+        Event::Disconnected { why } => Some(why),
+        _ => None,
+    });
+    assert_eq!(why, "shard 0 got no HELLO within 5 s of connecting");
+    stage.ready();
+    let tally = stage.fake.tally();
+    assert_eq!((tally.sockets, tally.identifies, tally.closes.len()), (2, 1, 0), "{tally:?}");
+    stage.end();
+}
+
+/// However a connection ends: no event is missed, none comes twice, and nothing was sent that must not be sent.
+#[test]
+fn each_broken_connection_is_resumed_after_hello() {
+    // Time for a client that does not wait for HELLO.
+    let mut stage = stage(|fake, _| fake.configure(json!({ "hello_after_ms": 500 })));
+    stage.ready();
+    let acts = [
+        SocketAct::Cut,
+        SocketAct::Reconnect,
+        SocketAct::Close(4000),
+        SocketAct::Close(1001),
+        SocketAct::InvalidSession { resumable: true },
+    ];
+    for (number, act) in acts.into_iter().enumerate() {
+        stage.fake.sockets(None, act);
+        stage.post(&format!("after {number}"));
+        assert_eq!(stage.text(), format!("after {number}"), "{act:?}");
+        stage.until(|event| matches!(event, Event::Resumed).then_some(()));
+    }
+    let tally = stage.fake.tally();
+    assert_eq!((tally.identifies, tally.resumes, tally.sockets), (1, 5, 6), "{tally:?}");
+    assert!(tally.closes.is_empty(), "{tally:?}");
     stage.end();
 }
 

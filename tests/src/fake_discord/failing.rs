@@ -47,6 +47,11 @@ impl FakeDiscord {
         self.tell(&Order::InvalidSessions { count });
     }
 
+    /// The next connections get no HELLO.
+    pub fn withhold_hellos(&self, count: u64) {
+        self.tell(&Order::WithholdHellos { count });
+    }
+
     /// The next IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
     pub fn unanswered(&self, count: u64) {
         self.tell(&Order::Unanswered { count });

@@ -21,6 +21,7 @@
 //! - A locked archived thread takes no post, not even of moderators.
 //! - A connection that does not beat for one and a half intervals is closed with 4009; its session can be resumed all
 //!   the same.
+//! - Who sends anything before HELLO is closed with 4003. HELLO comes a moment after the connection.
 //! - Two IDENTIFYs may follow each other at once (`identify_every_ms` has the service's five seconds).
 //! - Bots have every permission that a test did not take away: [`core::permissions`].
 //!

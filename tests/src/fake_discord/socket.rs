@@ -7,6 +7,7 @@ use rustix::net::sockopt::set_socket_linger;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::channel;
 use tokio_tungstenite::WebSocketStream;
@@ -28,6 +29,8 @@ enum End {
     Ours(u16, &'static str),
     /// We break it off.
     Reset,
+    /// We end it inside of a message.
+    Cut,
 }
 
 /// Serves a connection to its end. `begun` is what the client sent along with its request.
@@ -50,6 +53,7 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
                 }
                 Some(ToSocket::Close(code, reason)) => break End::Ours(code, reason),
                 Some(ToSocket::Reset) | None => break End::Reset,
+                Some(ToSocket::Cut) => break End::Cut,
             },
             message = stream.next() => match message {
                 Some(Ok(Message::Text(text))) => app.act(|machine, now| machine.socket_text(now, id, &text)),
@@ -68,6 +72,11 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
         End::Ours(code, reason) => {
             app.close_socket(id, None);
             close(&mut stream, code, reason).await;
+        }
+        End::Cut => {
+            app.close_socket(id, None);
+            // A text of a thousand bytes, of which the first ones come.
+            let _ = stream.get_mut().write_all(b"\x81\x7e\x03\xe8{\"op\":0").await;
         }
         End::Reset => {
             app.close_socket(id, None);

@@ -200,4 +200,10 @@ fn the_service_closes_asks_to_reconnect_and_invalidates() {
     let mut wire = Wire::ready(&ground);
     ground.fake.sockets(None, SocketAct::Reset);
     assert_eq!(wire.end(), None, "a reset is no close");
+    let mut wire = Wire::ready(&ground);
+    ground.fake.sockets(None, SocketAct::Cut);
+    assert_eq!(wire.end(), None, "the end inside of a message is none either");
+    ground.fake.withhold_hellos(1);
+    Wire::open(ground.fake.address(), "/?v=10&encoding=json").quiet();
+    Wire::connect(ground.fake.address());
 }

@@ -38,6 +38,7 @@ fn felt(rule: Rule, ground: &Ground) -> bool {
         | Rule::WebhookCount => of_interactions(rule, ground),
         Rule::MessageContentIntent
         | Rule::DisallowedIntents
+        | Rule::HelloFirst
         | Rule::Heartbeats
         | Rule::ClientEvents
         | Rule::ClientPayload
@@ -252,6 +253,12 @@ fn of_gateway(rule: Rule, ground: &Ground) -> bool {
                 super::wire::Got::Closed(code) => code == 4014,
                 _ => false,
             }
+        }
+        Rule::HelloFirst => {
+            ground.fake.configure(json!({"hello_after_ms": 1000}));
+            let mut wire = Wire::open(ground.fake.address(), "/?v=10&encoding=json");
+            wire.identify("TOKEN", INTENTS);
+            wire.next() == super::wire::Got::Closed(4003)
         }
         Rule::Heartbeats => {
             ground.fake.configure(json!({"heartbeat_interval_ms": 100}));

@@ -323,7 +323,8 @@ impl Shard {
         }
         let why = if resumable { "Discord asked to resume the session" } else { "Discord ended the session" };
         let close = if resumable { CLOSE_RESUMABLE } else { CLOSE_NORMAL };
-        let pause = std::time::Duration::from_secs_f64((INVALID_MS.0 + INVALID_MS.1 * unit(chance)) / 1_000.0);
+        let pause =
+            std::time::Duration::from_secs_f64((INVALID_MS.0 + INVALID_MS.1 * unit(chance)) / 1_000.0);
         let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).max(self.backoff.broke(now));
         self.lost(Some(close), why.to_owned(), pause, false)
     }
@@ -370,7 +371,8 @@ impl Shard {
     fn no_answer(&mut self) -> Reconnect {
         self.session = None;
         let limit = self.answer_ms / 1_000;
-        let why = format!("shard {} got neither READY nor RESUMED within {limit} s of connecting", self.number);
+        let why =
+            format!("shard {} got neither READY nor RESUMED within {limit} s of connecting", self.number);
         let pause = self.backoff.failed();
         self.lost(Some(CLOSE_NORMAL), why, pause, true)
     }

@@ -1,94 +1,16 @@
-//! The session with the real library against gateways that do odd things.
+//! The session against gateways that do odd things.
 
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
+mod bot;
+mod protocol;
 mod script;
 
-use acp_discord::core::base::Base;
-use acp_discord::core::closes::Failure;
 use acp_discord::core::event::{Event, Gap};
-use acp_discord::session::{Counts, Events, Settings, pipe, run};
-use acp_shared::redact::Secret;
+use bot::{SOON, bot, eventually};
 use script::{Answer, Conn, Server};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-
-/// Seconds to READY or RESUMED here.
-const ANSWER_SECONDS: u64 = 5;
-/// How long anything may take on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
-
-struct Bot {
-    events: Events,
-    stop: CancellationToken,
-    counts: Arc<Counts>,
-    task: JoinHandle<Result<(), Failure>>,
-}
-
-fn bot(server: &Server, room: usize) -> Bot {
-    let counts = Arc::new(Counts::default());
-    let settings = Settings {
-        token: Secret::new("hunter2".to_owned()),
-        base: Base::parse(&server.url()).expect("base"),
-        direct_messages: false,
-        shards: None,
-        answer_within: Duration::from_secs(ANSWER_SECONDS),
-        counts: Arc::clone(&counts),
-    };
-    let (sink, events) = pipe(room);
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(run(settings, stop.clone(), sink));
-    Bot { events, stop, counts, task }
-}
-
-impl Bot {
-    async fn next(&mut self) -> Event {
-        let next = tokio::time::timeout(SOON, self.events.next()).await;
-        next.expect("an event comes soon").expect("the session goes on")
-    }
-
-    /// Passes over events until one is as asked.
-    async fn until<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
-        loop {
-            if let Some(found) = wanted(&self.next().await) {
-                return found;
-            }
-        }
-    }
-
-    async fn ready(&mut self) {
-        self.until(|event| matches!(event, Event::Ready(_)).then_some(())).await;
-    }
-
-    async fn end(self) -> Result<(), Failure> {
-        self.stop.cancel();
-        tokio::time::timeout(SOON, self.task).await.expect("it ends soon").expect("it does not panic")
-    }
-}
-
-/// Threads of the library in this process.
-fn threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
-    let name =
-        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-    tasks
-        .flatten()
-        .filter(|task| task.file_name() != "0")
-        .map(name)
-        .filter(|name| name.trim() == "discord")
-        .count()
-}
-
-async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !is() {
-        assert!(Instant::now() < end, "not soon: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_a_burst_keep_their_order() {
@@ -108,7 +30,7 @@ async fn events_of_a_burst_keep_their_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_closes_in_order_and_leaves_no_thread() {
+async fn a_stop_closes_in_order() {
     let server = Server::start(|_, mut conn: Conn| async move {
         conn.begin().await;
         conn.keep().await;
@@ -116,9 +38,7 @@ async fn a_stop_closes_in_order_and_leaves_no_thread() {
     .await;
     let mut bot = bot(&server, 10);
     bot.ready().await;
-    assert_eq!(threads(), 1);
     bot.end().await.expect("stopped");
-    eventually("its thread is gone", || threads() == 0).await;
     let closed = Arc::clone(&server.closed);
     eventually("the service hears of it", || *closed.lock().expect("lock") == [1000]).await;
 }
@@ -173,7 +93,6 @@ async fn fatal_codes_end_it_with_words() {
             .await;
         assert_eq!((failure.code, server.connections()), (Some(code), 1));
         assert_eq!(bot.end().await, Err(failure));
-        eventually("its thread is gone", || threads() == 0).await;
     }
 }
 
@@ -220,7 +139,6 @@ async fn an_unanswered_resume_ends_in_a_new_session() {
     bot.end().await.expect("stopped");
 }
 
-/// The library then reads a connection that has ended, without a pause, until a heartbeat is due: here for an hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_without_a_code_is_noticed() {
     let server = Server::start(|number, mut conn: Conn| async move {
@@ -236,7 +154,6 @@ async fn a_close_without_a_code_is_noticed() {
     bot.ready().await;
     bot.ready().await;
     bot.end().await.expect("stopped");
-    eventually("its thread is gone", || threads() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,7 +187,7 @@ async fn a_connection_that_is_dropped_twice_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_library_cannot_read_is_read_or_told() {
+async fn what_is_not_as_documented_is_read_or_told() {
     let server = Server::start(|_, mut conn: Conn| async move {
         conn.begin().await;
         conn.dispatch("INTERACTION_CREATE", script::click_without_locale(200)).await;
@@ -317,7 +234,7 @@ async fn what_the_library_cannot_read_is_read_or_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_the_library_cannot_read_begins_all_the_same() {
+async fn a_ready_without_fields_that_are_not_needed_begins_a_session() {
     let server = Server::start(|_, mut conn: Conn| async move {
         conn.greet(41_250).await;
         let mut ready = script::ready();

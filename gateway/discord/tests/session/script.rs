@@ -7,11 +7,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+
+/// Time before HELLO in which a client has to send nothing.
+const BEFORE_HELLO: Duration = Duration::from_millis(50);
 
 type Play = Arc<dyn Fn(usize, Conn) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
@@ -28,6 +32,15 @@ pub(crate) struct Server {
     connections: Arc<AtomicUsize>,
     /// Codes with which clients closed.
     pub(crate) closed: Arc<Mutex<Vec<u16>>>,
+    /// Payloads that clients sent before HELLO. A test with any fails.
+    early: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let early = self.early.lock().expect("lock");
+        assert!(early.is_empty() || std::thread::panicking(), "sent before HELLO: {early:?}");
+    }
 }
 
 impl Server {
@@ -48,10 +61,12 @@ impl Server {
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let address = listener.local_addr().expect("address").to_string();
-        let server = Self { connections: Arc::default(), closed: Arc::default(), address };
+        let server =
+            Self { connections: Arc::default(), closed: Arc::default(), early: Arc::default(), address };
         let answer = Arc::new(answer(&server.address));
         let play: Play = Arc::new(move |number, conn| Box::pin(play(number, conn)));
         let (connections, closed) = (Arc::clone(&server.connections), Arc::clone(&server.closed));
+        let early = Arc::clone(&server.early);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let work = serve(
@@ -60,6 +75,7 @@ impl Server {
                     Arc::clone(&play),
                     Arc::clone(&connections),
                     Arc::clone(&closed),
+                    Arc::clone(&early),
                 );
                 tokio::spawn(work);
             }
@@ -88,6 +104,7 @@ async fn serve(
     play: Play,
     connections: Arc<AtomicUsize>,
     closed: Arc<Mutex<Vec<u16>>>,
+    early: Arc<Mutex<Vec<Value>>>,
 ) {
     let mut head = [0; 8];
     while stream.peek(&mut head).await.is_ok_and(|have| (1..head.len()).contains(&have)) {
@@ -107,7 +124,7 @@ async fn serve(
     }
     let Ok(socket) = tokio_tungstenite::accept_async(stream).await else { return };
     let number = connections.fetch_add(1, Ordering::SeqCst);
-    play(number, Conn { socket, seq: 0, closed }).await;
+    play(number, Conn { socket, seq: 0, closed, early }).await;
 }
 
 /// One websocket.
@@ -115,6 +132,7 @@ pub(crate) struct Conn {
     socket: WebSocketStream<TcpStream>,
     seq: u64,
     closed: Arc<Mutex<Vec<u16>>>,
+    early: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Conn {
@@ -124,18 +142,31 @@ impl Conn {
 
     /// HELLO, and waits for IDENTIFY or RESUME; answers which.
     pub(crate) async fn greet(&mut self, heartbeat_ms: u64) -> u64 {
-        self.text(
-            json!({ "op": 10, "d": { "heartbeat_interval": heartbeat_ms }, "s": null, "t": null })
-                .to_string(),
-        )
-        .await;
+        let payload = self.greeted(heartbeat_ms).await;
+        payload.and_then(|payload| payload["op"].as_u64()).unwrap_or(0)
+    }
+
+    /// The same, and answers the whole payload. Before HELLO the client has some time to send what it must not send.
+    pub(crate) async fn greeted(&mut self, heartbeat_ms: u64) -> Option<Value> {
+        let early = self.silence(BEFORE_HELLO).await;
+        let hello = json!({ "op": 10, "d": { "heartbeat_interval": heartbeat_ms }, "s": null, "t": null });
+        self.text(hello.to_string()).await;
+        if early.is_some() {
+            return early;
+        }
         loop {
-            match self.next().await.and_then(|payload| payload["op"].as_u64()) {
-                Some(op @ (2 | 6)) => return op,
-                Some(_) => {}
-                None => return 0,
+            let payload = self.next().await?;
+            if matches!(payload["op"].as_u64(), Some(2 | 6)) {
+                return Some(payload);
             }
         }
+    }
+
+    /// Sends nothing for so long; answers what the client sent, which it must not before HELLO.
+    pub(crate) async fn silence(&mut self, time: Duration) -> Option<Value> {
+        let early = tokio::time::timeout(time, self.next()).await.ok().flatten();
+        self.early.lock().expect("lock").extend(early.clone());
+        early
     }
 
     /// A whole beginning, with heartbeats so rare that nothing is noticed by them.
@@ -154,6 +185,14 @@ impl Conn {
         self.seq += numbers;
     }
 
+    /// The beginning of a text message of this size.
+    pub(crate) async fn part_of_a_message(&mut self, size: u64) {
+        let mut frame = vec![0x81, 127];
+        frame.extend(size.to_be_bytes());
+        frame.extend(b"{\"op\":0,");
+        let _ = self.socket.get_mut().write_all(&frame).await;
+    }
+
     /// Many at once: one write.
     pub(crate) async fn burst(&mut self, events: impl Iterator<Item = (&'static str, Value)>) {
         for (name, data) in events {
@@ -166,15 +205,18 @@ impl Conn {
 
     /// What the client sends next; heartbeats are answered.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        let payload = self.unanswered().await?;
+        if payload["op"] == json!(1) {
+            self.text(json!({ "op": 11, "d": null, "s": null, "t": null }).to_string()).await;
+        }
+        Some(payload)
+    }
+
+    /// What the client sends next; nothing is answered.
+    pub(crate) async fn unanswered(&mut self) -> Option<Value> {
         loop {
             match self.socket.next().await? {
-                Ok(Message::Text(text)) => {
-                    let payload: Value = serde_json::from_str(&text).expect("json");
-                    if payload["op"] == json!(1) {
-                        self.text(json!({ "op": 11, "d": null, "s": null, "t": null }).to_string()).await;
-                    }
-                    return Some(payload);
-                }
+                Ok(Message::Text(text)) => return Some(serde_json::from_str(&text).expect("json")),
                 Ok(Message::Close(frame)) => {
                     self.closed.lock().expect("lock").extend(frame.map(|frame| u16::from(frame.code)));
                 }

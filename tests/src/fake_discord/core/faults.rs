@@ -125,6 +125,8 @@ pub struct Faults {
     pub away: bool,
     /// So many IDENTIFYs and RESUMEs are answered with "invalid session".
     pub invalid_sessions: u64,
+    /// So many connections get no HELLO.
+    pub hellos_withheld: u64,
     /// So many IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
     pub unanswered: u64,
     /// Where chance comes from.
@@ -141,6 +143,7 @@ impl Faults {
             acks_withheld: false,
             away: false,
             invalid_sessions: 0,
+            hellos_withheld: 0,
             unanswered: 0,
             dice: Seed::from_number(seed),
         }
@@ -173,6 +176,13 @@ impl Faults {
     pub fn take_invalid_session(&mut self) -> bool {
         let strikes = self.invalid_sessions > 0;
         self.invalid_sessions = self.invalid_sessions.saturating_sub(1);
+        strikes
+    }
+
+    /// Whether this connection gets no HELLO.
+    pub fn take_hello(&mut self) -> bool {
+        let strikes = self.hellos_withheld > 0;
+        self.hellos_withheld = self.hellos_withheld.saturating_sub(1);
         strikes
     }
 

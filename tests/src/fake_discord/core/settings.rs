@@ -89,6 +89,8 @@ rules! {
     MessageContentIntent,
     /// A privileged intent must be allowed (4014).
     DisallowedIntents,
+    /// Nothing is sent before HELLO (4003).
+    HelloFirst,
     /// Who does not beat is closed (4009).
     Heartbeats,
     /// At most 120 events each minute from a client (4008).
@@ -144,6 +146,8 @@ pub struct Settings {
     pub clock_ahead_ms: Ms,
     /// How long an enforced nonce is remembered. The documentation says "a few minutes".
     pub nonce_window_ms: Ms,
+    /// How long after the connection HELLO comes: time for a client to send what it must not send before.
+    pub hello_after_ms: Ms,
     /// What HELLO asks for.
     pub heartbeat_interval_ms: Ms,
     /// How long a session without a connection can be resumed.
@@ -211,6 +215,7 @@ impl Default for Settings {
             seed: 1,
             clock_ahead_ms: 0,
             nonce_window_ms: 180_000,
+            hello_after_ms: 50,
             heartbeat_interval_ms: 41_250,
             resume_window_ms: 180_000,
             replay_max: 10_000,

@@ -23,7 +23,8 @@ fn event(seq: u64, kind: &str, data: Json) -> Frame {
 
 fn ready(url: &str) -> Frame {
     let user = json!({ "id": "1", "username": "bot" });
-    let data = json!({ "session_id": "s", "resume_gateway_url": url, "user": user, "application": { "id": "2" } });
+    let data =
+        json!({ "session_id": "s", "resume_gateway_url": url, "user": user, "application": { "id": "2" } });
     event(1, "READY", data)
 }
 
@@ -232,7 +233,11 @@ fn the_end_of_a_connection_decides_what_follows() {
         (End::TooLarge, Some(false)),
     ] {
         let ended = begun().ended(1, end.clone());
-        assert_eq!(ended.as_ref().ok().map(|lost| (lost.resume, lost.after_ms)), resume.map(|r| (r, 0)), "{end:?}");
+        assert_eq!(
+            ended.as_ref().ok().map(|lost| (lost.resume, lost.after_ms)),
+            resume.map(|r| (r, 0)),
+            "{end:?}"
+        );
     }
     let lost = reconnect(None, "the session timed out (code 4009)", 0, false, false);
     assert_eq!(begun().ended(1, End::Closed(4009)), Ok(lost));

@@ -40,10 +40,14 @@ impl Machine {
     }
 
     fn received(&mut self, now: Ms, id: SocketId, text: &str) -> Result<(), Closed> {
+        let first = self.holds(Rule::HelloFirst);
         let (limited, sized) = (self.holds(Rule::ClientEvents), self.holds(Rule::ClientPayload));
         let Some(socket) = self.gateway.sockets.get_mut(&id).filter(|socket| !socket.ending) else {
             return Ok(());
         };
+        if first && socket.hello_at.is_some() {
+            return Err(NOT_AUTHENTICATED);
+        }
         socket.received.push_back(now);
         while socket.received.front().is_some_and(|at| now.saturating_sub(*at) >= CLIENT_WINDOW_MS) {
             socket.received.pop_front();

@@ -49,6 +49,8 @@ pub enum ToSocket {
     Close(u16, &'static str),
     /// Break it off: a TCP reset.
     Reset,
+    /// End it inside of a message.
+    Cut,
 }
 
 /// A connection.
@@ -56,6 +58,8 @@ pub enum ToSocket {
 struct Socket {
     /// Its session, after IDENTIFY or RESUME.
     session: Option<String>,
+    /// When HELLO is sent; `None` when it was.
+    hello_at: Option<Ms>,
     last_beat_ms: Ms,
     /// When its client's last payloads came.
     received: VecDeque<Ms>,
@@ -163,17 +167,34 @@ impl Gateway {
 }
 
 impl Machine {
-    /// A client connected; it is greeted.
+    /// A client connected; it is greeted a moment later.
     pub fn socket_opened(&mut self, now: Ms) -> SocketId {
         self.gateway.last_socket += 1;
         let id = self.gateway.last_socket;
-        let socket = Socket { session: None, last_beat_ms: now, received: VecDeque::new(), ending: false };
+        let hello_at =
+            Some(if self.faults.take_hello() { Ms::MAX } else { now + self.settings.hello_after_ms });
+        let socket =
+            Socket { session: None, hello_at, last_beat_ms: now, received: VecDeque::new(), ending: false };
         self.gateway.sockets.insert(id, socket);
         self.tally.sockets += 1;
-        let interval = self.settings.heartbeat_interval_ms;
-        self.gateway
-            .send(id, &json!({"op": 10, "d": {"heartbeat_interval": interval}, "s": null, "t": null}));
+        self.greet(now);
         id
+    }
+
+    /// HELLO for those whose time has come.
+    fn greet(&mut self, now: Ms) {
+        let interval = self.settings.heartbeat_interval_ms;
+        let due = |socket: &Socket| socket.hello_at.is_some_and(|at| now >= at);
+        let due: Vec<SocketId> =
+            self.gateway.sockets.iter().filter(|(_, socket)| due(socket)).map(|(id, _)| *id).collect();
+        for id in due {
+            if let Some(socket) = self.gateway.sockets.get_mut(&id) {
+                socket.hello_at = None;
+                socket.last_beat_ms = now;
+            }
+            self.gateway
+                .send(id, &json!({"op": 10, "d": {"heartbeat_interval": interval}, "s": null, "t": null}));
+        }
     }
 
     /// A connection is gone. After 1000 and 1001 from the client its session ends at once.
@@ -241,6 +262,7 @@ impl Machine {
 
     /// What time brings: held events go, silent clients are closed, sessions that nobody resumed end.
     pub fn gateway_tick(&mut self, now: Ms) {
+        self.greet(now);
         let (reorder, window) = (self.settings.reorder_ms, self.settings.resume_window_ms);
         let replay_max = self.settings.replay_max;
         let held: Vec<String> = self
@@ -271,7 +293,8 @@ impl Machine {
             .gateway
             .sockets
             .iter()
-            .filter(|(_, socket)| !socket.ending && now.saturating_sub(socket.last_beat_ms) > patience)
+            .filter(|(_, socket)| !socket.ending && socket.hello_at.is_none())
+            .filter(|(_, socket)| now.saturating_sub(socket.last_beat_ms) > patience)
             .map(|(id, _)| *id)
             .collect();
         self.tally.silent_clients += silent.len() as u64;

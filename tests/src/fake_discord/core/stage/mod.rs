@@ -73,6 +73,10 @@ impl Machine {
                 self.faults.invalid_sessions = count;
                 Ok(Value::Null)
             }
+            Order::WithholdHellos { count } => {
+                self.faults.hellos_withheld = count;
+                Ok(Value::Null)
+            }
             Order::Unanswered { count } => {
                 self.faults.unanswered = count;
                 Ok(Value::Null)
@@ -124,6 +128,7 @@ impl Machine {
         };
         let orders = match act {
             SocketAct::Reset => vec![ToSocket::Reset],
+            SocketAct::Cut => vec![ToSocket::Cut],
             SocketAct::Close(code) => vec![ToSocket::Close(code, "A test wants it.")],
             SocketAct::Reconnect => {
                 vec![ToSocket::Text(json!({"op": 7, "d": null, "s": null, "t": null}).to_string())]

@@ -22,6 +22,8 @@ pub struct PersonFile {
 pub enum SocketAct {
     /// TCP reset.
     Reset,
+    /// The end of the connection inside of a message.
+    Cut,
     /// Close in order, with a code.
     Close(u16),
     /// Opcode 7: please reconnect and resume.
@@ -307,6 +309,11 @@ pub enum Order {
     /// The next IDENTIFYs and RESUMEs are answered with "invalid session".
     InvalidSessions {
         /// So many.
+        count: u64,
+    },
+    /// The next connections get no HELLO.
+    WithholdHellos {
+        /// How many.
         count: u64,
     },
     /// The next IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.

@@ -1,0 +1,73 @@
+//! A session as a test holds it.
+
+use crate::script::Server;
+use acp_discord::core::base::Base;
+use acp_discord::core::closes::Failure;
+use acp_discord::core::event::Event;
+use acp_discord::session::{Counts, Events, Settings, pipe, run};
+use acp_shared::redact::Secret;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Seconds to READY or RESUMED here.
+const ANSWER_SECONDS: u64 = 5;
+/// How long anything may take on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) struct Bot {
+    pub(crate) events: Events,
+    stop: CancellationToken,
+    pub(crate) counts: Arc<Counts>,
+    task: JoinHandle<Result<(), Failure>>,
+}
+
+pub(crate) fn bot(server: &Server, room: usize) -> Bot {
+    let counts = Arc::new(Counts::default());
+    let settings = Settings {
+        token: Secret::new("hunter2".to_owned()),
+        base: Base::parse(&server.url()).expect("base"),
+        direct_messages: false,
+        shards: None,
+        answer_within: Duration::from_secs(ANSWER_SECONDS),
+        counts: Arc::clone(&counts),
+    };
+    let (sink, events) = pipe(room);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(run(settings, stop.clone(), sink));
+    Bot { events, stop, counts, task }
+}
+
+impl Bot {
+    pub(crate) async fn next(&mut self) -> Event {
+        let next = tokio::time::timeout(SOON, self.events.next()).await;
+        next.expect("an event comes soon").expect("the session goes on")
+    }
+
+    /// Passes over events until one is as asked.
+    pub(crate) async fn until<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(&self.next().await) {
+                return found;
+            }
+        }
+    }
+
+    pub(crate) async fn ready(&mut self) {
+        self.until(|event| matches!(event, Event::Ready(_)).then_some(())).await;
+    }
+
+    pub(crate) async fn end(self) -> Result<(), Failure> {
+        self.stop.cancel();
+        tokio::time::timeout(SOON, self.task).await.expect("it ends soon").expect("it does not panic")
+    }
+}
+
+pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is() {
+        assert!(Instant::now() < end, "not soon: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
