@@ -163,7 +163,7 @@ fn a_service_that_answers_no_resume_gets_a_new_session() {
 }
 
 #[test]
-fn a_service_that_answers_no_heartbeat_is_left_and_found_again() {
+fn a_service_that_answers_no_heartbeat_is_left_and_resumed() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1500 })));
     stage.ready();
     stage.fake.withhold_acks(true);

@@ -38,9 +38,14 @@ impl LogHandle {
     }
 }
 
+/// Directive after those of the configuration: records of the websocket library hold whole payloads, with tokens and
+/// texts of people.
+const SILENCED: &str = "tungstenite=off";
+
 fn filter(level: &str) -> Result<EnvFilter, Failure> {
-    EnvFilter::try_new(level)
-        .map_err(|error| Failure::new(Code::ConfigInvalid, format!("log.level: {error}")))
+    let invalid = |error: &dyn fmt::Display| Failure::new(Code::ConfigInvalid, format!("log.level: {error}"));
+    let silenced = SILENCED.parse().map_err(|error| invalid(&error))?;
+    EnvFilter::try_new(level).map(|filter| filter.add_directive(silenced)).map_err(|error| invalid(&error))
 }
 
 /// Starts logging. Does nothing when the process logs already.
@@ -148,6 +153,25 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn payloads_of_websockets_are_not_logged_at_any_level() {
+        for level in ["trace", "", "tungstenite=trace", "info,tungstenite=debug,acp=trace"] {
+            let lines = Lines::default();
+            let sink = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_env_filter(filter(level).unwrap())
+                .with_writer(move || sink.clone())
+                .finish();
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::error!(target: "tungstenite::protocol", "hunter2");
+                tracing::error!(target: "acp", "other");
+            });
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            assert!(!text.contains("hunter2"), "{level}: {text}");
+            assert_eq!(text.contains("other"), level != "tungstenite=trace", "{level}: {text}");
         }
     }
 

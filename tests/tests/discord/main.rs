@@ -1,4 +1,4 @@
-//! Discord end to end: gateway, supervisor, wrapper and the scripted agent as real processes, with the real library, over
+//! Discord end to end: gateway, supervisor, wrapper and the scripted agent as real processes, over
 //! the strict fake. Judged from what the fake has kept, never from our own tables.
 
 mod accounts;

@@ -1,9 +1,8 @@
-//! From what Discord says to [`Event`]s: one reader for all that is taken up, asking for no more than is used.
+//! Reader of gateway events into [`Event`]s, asking for no more fields than are used.
 //!
-//! The library's models ask for every field that is documented, and what lacks one is lost to them. This reader takes
-//! what the library understood and what it did not alike, so that a field that disappears one day costs nothing as
-//! long as nobody here needs it. The rest of the package reads messages with it too, so that a message that was
-//! missed and read again is the same message.
+//! Serenity's models ask for every documented field, and fail where one is missing. Here a field that disappears one
+//! day costs nothing as long as it is not needed. Messages of requests are read by the same code, so that a message
+//! that was missed and read again is the same message.
 #![deny(clippy::indexing_slicing)]
 
 use super::event::{

@@ -399,7 +399,9 @@ impl Shard {
         if self.session.is_none() {
             self.unanswered = 0;
         }
-        Reconnect { close, why, after_ms, resume: self.resumes(), ask }
+        // Each new session is one of those that the service permits in a day, which it says with the address.
+        let resume = self.resumes();
+        Reconnect { close, why, after_ms, resume, ask: ask || !resume }
     }
 }
 

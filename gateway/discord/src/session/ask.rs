@@ -1,4 +1,4 @@
-//! Asks where the gateway is, and how many sessions may still be begun today.
+//! Request for the address of the gateway, the number of shards and the sessions that may still be identified today.
 
 use super::{Settings, refused};
 use crate::core::base::{Base, Refused};
@@ -10,32 +10,32 @@ use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// As the service wants programs to name themselves (API reference, "User Agent").
+/// Name of this program in the format that the service asks for (API reference, "User Agent").
 pub(super) const USER_AGENT: &str =
     concat!("DiscordBot (https://github.com/acp-host/acp-host, ", env!("CARGO_PKG_VERSION"), ")");
-/// More than that is no bot for one process.
+/// Maximum number of shards in one process.
 const SHARDS_MAX: u32 = 64;
-/// The longest that is believed of a number of seconds to wait.
+/// Maximum pause that the service can ask for.
 const AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What came of asking.
+/// Result of the request.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// The gateway is there, and wants so many shards.
+    /// Address and number of shards.
     At {
-        /// Judged: nothing else is connected to.
+        /// Address that [`Base::gateway`] permits.
         url: String,
-        /// How many.
+        /// Number of shards.
         shards: u32,
     },
-    /// To be asked again.
+    /// Failure that may pass: ask again.
     Later {
-        /// Why.
+        /// Reason, for people.
         why: String,
-        /// After at least this long.
+        /// Minimum pause before the next request.
         after: Duration,
     },
-    /// To be asked again never.
+    /// Failure that does not pass.
     Refused(Failure),
 }
 
@@ -53,10 +53,10 @@ struct Budget {
     reset_after: u64,
 }
 
-/// A client that goes to one place and waits for no answer for ever.
+/// HTTP client with timeouts, without redirects, and without a proxy for another address than Discord's own.
 ///
 /// # Errors
-/// When the machine has no way to make one.
+/// When TLS or name lookup cannot be set up.
 pub(super) fn client(base: &Base) -> Result<reqwest::Client, Refused> {
     let builder = reqwest::Client::builder()
         .user_agent(USER_AGENT)
@@ -68,7 +68,9 @@ pub(super) fn client(base: &Base) -> Result<reqwest::Client, Refused> {
     builder.build().map_err(|error| Refused(format!("no client for requests could be made: {error}")))
 }
 
-pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings) -> Asked {
+/// Asks for the address of the gateway, and whether this number of sessions may be identified: `None` for one for each
+/// shard.
+pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings, sessions: Option<u32>) -> Asked {
     let url = settings.base.at("/api/v10/gateway/bot");
     let request = client.get(url).header("Authorization", format!("Bot {}", settings.token.expose()));
     let later = |why: String| Asked::Later { why, after: Duration::ZERO };
@@ -94,21 +96,21 @@ pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings) -> As
         }
     }
     match response.json::<Answer>().await {
-        Ok(answer) => judge(&answer, settings),
+        Ok(answer) => judge(&answer, settings, sessions),
         Err(error) => {
             later(format!("Discord's answer about its gateway cannot be read: {}", without_url(error)))
         }
     }
 }
 
-fn judge(answer: &Answer, settings: &Settings) -> Asked {
+fn judge(answer: &Answer, settings: &Settings, sessions: Option<u32>) -> Asked {
     let url = match settings.base.gateway(&answer.url) {
         Ok(url) => url,
         Err(why) => return Asked::Refused(refused(why)),
     };
     let shards = settings.shards.unwrap_or(answer.shards).clamp(1, SHARDS_MAX);
     let Budget { remaining, reset_after } = answer.session_start_limit;
-    if remaining < shards {
+    if remaining < sessions.unwrap_or(shards) {
         let after = Duration::from_millis(reset_after).min(AFTER_MAX);
         let why =
             format!("Discord lets this bot begin no more sessions for {} minutes", after.as_secs() / 60 + 1);
@@ -117,7 +119,7 @@ fn judge(answer: &Answer, settings: &Settings) -> Asked {
     Asked::At { url, shards }
 }
 
-/// What went wrong, with its causes.
+/// Text of an error with its causes, without the address.
 fn without_url(error: reqwest::Error) -> String {
     let error = error.without_url();
     let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());

@@ -48,11 +48,15 @@ impl Connection {
     /// # Errors
     /// Why no connection could be made, without the address.
     pub(super) async fn open(url: &str) -> Result<Self, String> {
+        Self::open_trusting(url, RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }).await
+    }
+
+    async fn open_trusting(url: &str, roots: RootCertStore) -> Result<Self, String> {
         let url = reqwest::Url::parse(url).map_err(|error| error.to_string())?;
         let host = url.host_str().ok_or("the address names no host")?;
         let stream = tcp(&url).await.map_err(|error| error.to_string())?;
         let stream = if url.scheme() == "wss" {
-            Either::Right(tls(host, stream).await.map_err(|error| error.to_string())?)
+            Either::Right(tls(host, stream, roots).await.map_err(|error| error.to_string())?)
         } else {
             Either::Left(stream)
         };
@@ -127,14 +131,77 @@ async fn tcp(url: &reqwest::Url) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// TLS with the certificate authorities of Mozilla.
-async fn tls(host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+async fn tls(host: &str, stream: TcpStream, roots: RootCertStore) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .with_root_certificates(roots)
         .with_no_client_auth();
     tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+    /// A certificate for `localhost` that is its own authority, and its key; for these tests alone.
+    const CERTIFICATE: &[u8] = include_bytes!("testdata/localhost.cert.der");
+    const KEY: &[u8] = include_bytes!("testdata/localhost.key.der");
+
+    /// Accepts one websocket over TLS, and sends what it receives back.
+    async fn server() -> String {
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(KEY));
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![CertificateDer::from(CERTIFICATE)], key)
+            .expect("certificate");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.expect("accept");
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let mut socket = tokio_tungstenite::accept_async(stream).await.expect("websocket");
+            while let Some(Ok(message)) = socket.next().await {
+                let _ = socket.send(message).await;
+            }
+        });
+        format!("wss://localhost:{port}")
+    }
+
+    #[tokio::test]
+    async fn a_websocket_over_tls_carries_texts() {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(CERTIFICATE)).expect("root");
+        let mut connection = Connection::open_trusting(&server().await, roots).await.expect("connected");
+        connection.send("text".to_owned()).await.expect("sent");
+        assert!(matches!(connection.next().await, Received::Text(text) if text == "text"));
+        connection.close(1000).await;
+    }
+
+    #[tokio::test]
+    async fn a_certificate_of_an_unknown_authority_is_refused() {
+        let refused = Connection::open(&server().await).await.err().expect("refused");
+        assert!(refused.contains("invalid peer certificate"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_service_without_tls_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("accept");
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        });
+        assert!(Connection::open(&format!("wss://localhost:{port}")).await.is_err());
+    }
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many kinds are counted by name; what a service invents beyond that is counted together.
+/// Maximum number of kinds that are counted by name; further ones are counted together.
 const KINDS_MAX: usize = 64;
 
-/// What is counted, for as long as the program runs.
+/// Counters of the gateway connections of a bot, since the start of the program.
 #[derive(Debug, Default)]
 pub struct Counts {
     identifies: AtomicU64,
@@ -19,29 +19,29 @@ pub struct Counts {
     resumes: AtomicU64,
     gaps: AtomicU64,
     dropped: AtomicU64,
-    /// By kind: how many came that nobody knows, or that could not be read.
+    /// Unknown and unreadable events by kind.
     strange: Mutex<BTreeMap<String, u64>>,
 }
 
-/// The numbers at one moment.
+/// Values of [`Counts`] at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CountsNow {
-    /// Sessions that were asked for.
+    /// IDENTIFYs.
     pub identifies: u64,
-    /// Sessions that began.
+    /// READYs.
     pub readies: u64,
-    /// Sessions that went on after a break.
+    /// RESUMEDs.
     pub resumes: u64,
-    /// Gaps that were told, sessions that began not counted.
+    /// Reported gaps, without those that a new session implies.
     pub gaps: u64,
-    /// Events that there was no room for.
+    /// Events dropped because the queue was full.
     pub dropped: u64,
-    /// By kind: how many came that nobody knows, or that could not be read.
+    /// Unknown and unreadable events by kind.
     pub strange: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    /// The numbers now.
+    /// Returns the current values.
     #[must_use]
     pub fn now(&self) -> CountsNow {
         CountsNow {
@@ -58,7 +58,7 @@ impl Counts {
         self.strange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one of a strange kind, and says whether it is the first.
+    /// Counts an unknown or unreadable event. Returns whether it is the first one of its kind.
     fn saw(&self, kind: &str) -> bool {
         let mut strange = self.strange();
         let known = strange.contains_key(kind);

@@ -1,10 +1,10 @@
 //! Gateway connection: a websocket for each shard, its session, its events in order.
 //!
-//! The protocol is decided in [`crate::core::shard`] and performed by [`shard`] over a [`connection`]: HELLO, then
-//! RESUME or IDENTIFY, heartbeats, and another connection after each one that ended. Every connection has
-//! [`ANSWER_WITHIN`] to READY or RESUMED; then it is ended, and a new session is identified. The address is asked for
-//! by [`ask`] and judged by [`Base::gateway`](crate::core::base::Base::gateway), that of RESUME too. Nothing that
-//! takes events holds up a heartbeat: the queue ([`pipe`]) is bounded and drops.
+//! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO, then RESUME or
+//! IDENTIFY, heartbeats, and another connection after each one that ended. Every connection has [`ANSWER_WITHIN`] to
+//! READY or RESUMED; then it is ended, and a new session is identified. The address is asked for by `ask` and judged by
+//! [`Base::gateway`], that of RESUME too. Nothing that takes events holds up a heartbeat: the queue ([`pipe`]) is
+//! bounded and drops.
 //!
 //! Shards: as many as the service asks for, all in this process, each a task; they identify one after the other
 //! ([`IdentifyPace`]). A bot in so many guilds that one process does not do would need several of these gateways, each
@@ -125,7 +125,7 @@ async fn ask_first(
 ) -> Result<(String, u32), Failure> {
     let mut backoff = Backoff::default();
     loop {
-        let (why, after) = match ask::gateway(client, settings).await {
+        let (why, after) = match ask::gateway(client, settings, None).await {
             Asked::At { url, shards } => return Ok((url, shards)),
             Asked::Refused(failure) => return Err(failure),
             Asked::Later { why, after } => (why, after),

@@ -82,7 +82,11 @@ impl Driver {
 
     fn report(&self, why: String, pause: Duration, resume: bool) {
         let (shard, pause_ms) = (self.identity.shard, pause.as_millis());
-        tracing::warn!(shard, why, pause_ms, resume, "gateway connection lost");
+        if resume && pause.is_zero() {
+            tracing::info!(shard, why, "gateway connection lost; the next one resumes");
+        } else {
+            tracing::warn!(shard, why, pause_ms, resume, "gateway connection lost");
+        }
         self.shared.intake.put(Event::Disconnected { why });
     }
 
@@ -90,7 +94,8 @@ impl Driver {
     async fn prepare(&mut self, pause: Duration) -> Result<(String, Turn), Failure> {
         tokio::time::sleep(pause).await;
         while self.url.is_none() {
-            match ask::gateway(&self.shared.client, &self.shared.settings).await {
+            let sessions = u32::from(!self.shard.resumes());
+            match ask::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
                 Asked::At { url, .. } => self.url = Some(url),
                 Asked::Refused(failure) => return Err(failure),
                 Asked::Later { why, after } => {

@@ -261,7 +261,7 @@ pub(crate) fn message(id: u64) -> Value {
     })
 }
 
-/// A click, with one field less than the library needs.
+/// A click, with no more fields than are needed.
 pub(crate) fn click_without_locale(id: u64) -> Value {
     json!({
         "id": id.to_string(), "application_id": "2", "type": 3, "token": "hunter2", "version": 1, "channel_id": "10",

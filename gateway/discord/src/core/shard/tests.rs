@@ -198,14 +198,14 @@ fn requests_of_the_service_to_reconnect() {
         (Frame::Reconnect, 0.5, reconnect(Some(CLOSE_RESUMABLE), asked, 0, true, false)),
         (invalid(true), 0.0, reconnect(Some(CLOSE_RESUMABLE), again, 1_000, true, false)),
         (invalid(true), 1.0, reconnect(Some(CLOSE_RESUMABLE), again, 5_000, true, false)),
-        (invalid(false), 0.5, reconnect(Some(CLOSE_NORMAL), over, 3_000, false, false)),
+        (invalid(false), 0.5, reconnect(Some(CLOSE_NORMAL), over, 3_000, false, true)),
     ] {
         assert_eq!(begun().frame(1, frame.clone(), chance), [Output::Reconnect(expected)], "{frame:?}");
     }
     // Without a session there is none to resume.
     let mut first = shard();
     first.connecting(0);
-    let expected = reconnect(Some(CLOSE_RESUMABLE), again, 1_000, false, false);
+    let expected = reconnect(Some(CLOSE_RESUMABLE), again, 1_000, false, true);
     assert_eq!(first.frame(0, invalid(true), 0.0), [Output::Reconnect(expected)]);
 }
 
@@ -239,7 +239,7 @@ fn the_end_of_a_connection_decides_what_follows() {
             "{end:?}"
         );
     }
-    let lost = reconnect(None, "the session timed out (code 4009)", 0, false, false);
+    let lost = reconnect(None, "the session timed out (code 4009)", 0, false, true);
     assert_eq!(begun().ended(1, End::Closed(4009)), Ok(lost));
     assert_eq!(begun().ended(1, End::Closed(4014)).err(), closes::failure(4014));
 }
