@@ -20,7 +20,8 @@ pub const NAMES_MAX: usize = 256;
 pub struct FilesRequest {
     /// Helper that serves the request.
     pub scope: FilesScope,
-    /// Absolute directories that the path of `op` must lie beneath. Empty for [`FilesOp::Directories`] and
+    /// Absolute directories that the path of `op` must lie beneath. The first one must be there; others that cannot be
+    /// opened are left out. Empty for [`FilesOp::Directories`] and
     /// [`FilesOp::Programs`].
     pub roots: Vec<String>,
     /// The operation.
@@ -126,7 +127,7 @@ pub enum FilesReply {
     Directory {
         /// Its canonical path.
         path: String,
-        /// Canonical paths of the roots, in the order of the request.
+        /// Canonical paths of the roots that can be opened, in the order of the request.
         roots: Vec<String>,
     },
     /// Canonical path of each directory, in the order of the request.
@@ -204,6 +205,9 @@ pub enum FilesError {
     /// The helper ended before it answered. The fate of a write is unknown.
     #[error("the file helper ended before it answered")]
     Interrupted,
+    /// The path names something else than a directory.
+    #[error("not a directory")]
+    NotDirectory,
 }
 
 impl FilesError {

@@ -124,6 +124,7 @@ fn files_errors() -> Vec<FilesError> {
         FilesError::NoHelper { message: "n".into() },
         FilesError::TimedOut { within_ms: 9 },
         FilesError::Interrupted,
+        FilesError::NotDirectory,
     ]
 }
 

@@ -77,7 +77,8 @@ fn decide(
     tenant::confine(tenants, &asker, &start.env, &places).map_err(SpawnError::Refused)
 }
 
-/// The directories themselves, whatever links lead there.
+/// The directories themselves, whatever links lead there. Roots after the first one, the working directory, that cannot
+/// be found are left out.
 fn real_places(sent: Places) -> Result<Places, SpawnError> {
     let real = |path: String| {
         let real = std::fs::canonicalize(&path).and_then(|real| {
@@ -85,8 +86,10 @@ fn real_places(sent: Places) -> Result<Places, SpawnError> {
         });
         real.map_err(|source| SpawnError::Place { path, source })
     };
+    let mut roots = sent.roots.into_iter().map(real);
+    let first = roots.next().transpose()?;
     Ok(Places {
         cwd: sent.cwd.map(real).transpose()?,
-        roots: sent.roots.into_iter().map(real).collect::<Result<_, _>>()?,
+        roots: first.into_iter().chain(roots.filter_map(Result::ok)).collect(),
     })
 }

@@ -72,10 +72,10 @@ struct Root {
 }
 
 impl Roots {
-    /// Opens the roots.
+    /// Opens the roots. The first one, the working directory, must be there; others that cannot be opened are left out.
     ///
     /// # Errors
-    /// A root is no directory, or the system cannot confine paths.
+    /// The first root is no directory, or the system cannot confine paths.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, FilesError> {
         let open = |named: &PathBuf| {
             if !named.is_absolute() {
@@ -87,8 +87,9 @@ impl Roots {
             let real = real_path(&dir)?;
             Ok(Root { named: named.clone(), real, dir })
         };
-        let list: Outcome<_> = paths.iter().map(open).collect();
-        Ok(Self { list: list.map_err(|error| error.0)? })
+        let mut opened = paths.iter().map(open);
+        let first: Option<Root> = opened.next().transpose().map_err(|error: RootsError| error.0)?;
+        Ok(Self { list: first.into_iter().chain(opened.filter_map(Result::ok)).collect() })
     }
 
     /// Lines of a text file. Lines count from 1.
@@ -133,7 +134,7 @@ impl Roots {
         find().map_err(|error: RootsError| error.0)
     }
 
-    /// Canonical paths of the roots.
+    /// Canonical paths of the roots that could be opened.
     ///
     /// # Errors
     /// A path is not UTF-8.
@@ -344,6 +345,25 @@ fn fill(mut file: File, target: Target, content: &[u8]) -> Outcome<()> {
     file.write_all(content)?;
     file.sync_all()?;
     Ok(())
+}
+
+/// Canonical path of a directory that this process may enter.
+///
+/// # Errors
+/// [`FilesError`].
+pub(crate) fn directory(path: &str) -> Result<String, FilesError> {
+    let find = || {
+        if !path.starts_with('/') {
+            return Err(FilesError::BadPath.into());
+        }
+        let found = fs::open(path, PATH, Mode::empty())?;
+        if FileType::from_raw_mode(fs::fstat(&found)?.st_mode) != FileType::Directory {
+            return Err(FilesError::NotDirectory.into());
+        }
+        // Fails for a directory that may not be entered.
+        text(real_path(&fs::openat(&found, ".", PATH, Mode::empty())?)?)
+    };
+    find().map_err(|error: RootsError| error.0)
 }
 
 /// Resolves and opens in one call, beneath `root`.

@@ -190,6 +190,19 @@ fn a_root_has_two_names_and_the_innermost_root_counts() {
 }
 
 #[test]
+fn an_additional_root_that_cannot_be_opened_is_left_out() {
+    let place = Place::new();
+    std::fs::write(place.root.join("file"), "x").unwrap();
+    let (missing, file) = (place.outside.join("none"), place.root.join("file"));
+    let roots = Roots::open(&[place.root.clone(), missing.clone(), file, place.outside.clone()]).unwrap();
+    let real = |path: &Path| path.to_str().unwrap().to_owned();
+    assert_eq!(roots.paths(), Ok(vec![real(&place.root), real(&place.outside)]));
+    let secret = real(&place.outside.join("secret"));
+    assert_eq!(roots.read(&secret, (None, None), 100), Ok("secret".to_owned()));
+    assert!(Roots::open(&[missing, place.root]).is_err(), "the working directory must be there");
+}
+
+#[test]
 fn only_regular_text_files_of_a_sane_size() {
     let place = Place::new();
     std::fs::create_dir(place.root.join("dir")).unwrap();

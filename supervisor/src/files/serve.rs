@@ -1,6 +1,6 @@
 //! The helper process: reads jobs from standard input and answers on standard output until its input ends.
 
-use super::roots::Roots;
+use super::roots::{self, Roots};
 use super::{FRAMES_VERSION, HelperJob};
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::protocol::FRAME_BYTES_MAX;
@@ -39,22 +39,21 @@ fn serve(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
 
 fn answer(job: HelperJob) -> Result<FilesReply, FilesError> {
     let HelperJob { roots, op } = job;
-    let roots = || Roots::open(&roots.iter().map(PathBuf::from).collect::<Vec<_>>());
+    let open = || Roots::open(&roots.iter().map(PathBuf::from).collect::<Vec<_>>());
     match op {
         FilesOp::Read { path, line, limit, bytes_max } => {
-            roots()?.read(&path, (line, limit), bytes_max).map(FilesReply::Text)
+            open()?.read(&path, (line, limit), bytes_max).map(FilesReply::Text)
         }
-        FilesOp::Write { path, content } => roots()?.write(&path, &content).map(|()| FilesReply::Written),
+        FilesOp::Write { path, content } => open()?.write(&path, &content).map(|()| FilesReply::Written),
         FilesOp::Inspect { path, text_bytes_max } => {
-            roots()?.inspect(&path, text_bytes_max).map(FilesReply::Inspected)
+            open()?.inspect(&path, text_bytes_max).map(FilesReply::Inspected)
         }
         FilesOp::Directory { path } => {
-            let roots = roots()?;
+            let roots = open()?;
             Ok(FilesReply::Directory { path: roots.directory(&path)?, roots: roots.paths()? })
         }
         FilesOp::Directories { paths } => {
-            let one = |path: &String| Roots::open(&[PathBuf::from(path)])?.directory(path);
-            Ok(FilesReply::Directories(paths.iter().map(one).collect()))
+            Ok(FilesReply::Directories(paths.iter().map(|path| roots::directory(path)).collect()))
         }
         FilesOp::Programs { names, search } => {
             Ok(FilesReply::Programs(names.iter().map(|name| program(name, &search)).collect()))

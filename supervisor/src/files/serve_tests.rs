@@ -47,7 +47,11 @@ fn programs_and_directories_are_looked_up() {
     }
     let paths = vec![text(&link), text(&plain), text(&base.join("none")), "relative".to_owned()];
     let answer = answer(HelperJob { roots: vec![], op: FilesOp::Directories { paths } });
-    let want =
-        vec![Ok(text(&base)), Err(FilesError::NotFound), Err(FilesError::NotFound), Err(FilesError::BadPath)];
+    let want = vec![
+        Ok(text(&base)),
+        Err(FilesError::NotDirectory),
+        Err(FilesError::NotFound),
+        Err(FilesError::BadPath),
+    ];
     assert_eq!(answer, Ok(FilesReply::Directories(want)));
 }

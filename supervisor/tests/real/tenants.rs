@@ -6,7 +6,7 @@
 use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
 use crate::files::{helpers, request};
 use acp_shared::conn::ConnError;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request, Spawn};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -345,6 +345,57 @@ fn files_are_written_as_the_tenants_user() {
     let own = b.call(request(FilesScope::Tenant, &other, write(&other.join("mine"))));
     assert_eq!(own, Ok(Reply::Files(Ok(FilesReply::Written))));
     assert_eq!(std::fs::metadata(other.join("mine")).unwrap().uid(), RUNS_B);
+}
+
+/// Programs and directories are looked up as the user that agents run as; a missing additional root stops nothing.
+#[test]
+fn look_ups_are_made_as_the_tenants_user() {
+    if !as_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (own, other) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "root", 0));
+    for dir in [&own, &other] {
+        std::fs::write(dir.join("tool"), "#!/bin/sh\n").unwrap();
+        chown(dir.join("tool"), Some(RUNS_A), Some(RUNS_A)).unwrap();
+        std::fs::set_permissions(dir.join("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let work = own.display();
+    let host = Host::public(&format!(
+        "[[tenant]]\nuid = {A}\nrun_as_user = {RUNS_A}\nrun_as_group = {RUNS_A}\nroots = [\"{work}\"]\n",
+    ));
+    let mut gateway = Tenant::connect(&host.gateway(), A);
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let mut ask = |scope, roots: &[String], op| {
+        let request = FilesRequest { scope, roots: roots.to_vec(), op };
+        match gateway.call(Request::Files(request)) {
+            Ok(Reply::Files(Ok(answer))) => answer,
+            other => panic!("{other:?}"),
+        }
+    };
+    let paths = vec![text(&own), text(&other), text(&own.join("none")), text(&own.join("tool"))];
+    let found = ask(FilesScope::Tenant, &[], FilesOp::Directories { paths });
+    let want = vec![
+        Ok(text(&own)),
+        Err(FilesError::Denied),
+        Err(FilesError::NotFound),
+        Err(FilesError::NotDirectory),
+    ];
+    assert_eq!(found, FilesReply::Directories(want));
+    let names = vec!["tool".to_owned(), text(&other.join("tool")), text(&own.join("tool"))];
+    let search = format!("{}:{}", other.display(), own.display());
+    let found = ask(FilesScope::Tenant, &[], FilesOp::Programs { names, search });
+    let tool = text(&own.join("tool"));
+    assert_eq!(found, FilesReply::Programs(vec![Some(tool.clone()), None, Some(tool)]));
+    // An additional root of a session that is gone.
+    let roots = vec![text(&own), text(&own.join("none"))];
+    let spec = Spawn { cwd: text(&own), roots: roots.clone(), ..agent(&["cat"]) };
+    let op = FilesOp::Directory { path: text(&own) };
+    let want = FilesReply::Directory { path: text(&own), roots: vec![text(&own)] };
+    assert_eq!(ask(FilesScope::Tenant, &roots, op), want);
+    gateway.spawn(&spec);
 }
 
 /// The state of a supervisor is for its user alone, whatever the umask was.
