@@ -192,6 +192,7 @@ fn failed(failure: &FilesError, path: &str) -> TerminalError {
         FilesError::BadPath
         | FilesError::Outside
         | FilesError::NotRegular
+        | FilesError::NotDirectory
         | FilesError::TooLarge { .. }
         | FilesError::NotUtf8 => INVALID_PARAMS,
         FilesError::Denied

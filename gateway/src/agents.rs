@@ -1,5 +1,6 @@
 //! Which agents there are, and how one is started: configuration over the built-in table over defaults. The
-//! environment is an argument, so that what an agent gets to see is decided in one place and tested.
+//! environment is an argument, so that what an agent gets to see is decided in one place and tested. Nothing is looked
+//! up here: [`Agents::lookup`] says what must be known, and decisions take the [`Findings`].
 
 use crate::api::AgentView;
 use crate::config::check::RESERVED_ENV;
@@ -10,12 +11,12 @@ use crate::core::policy::{Policy, Scope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
 use crate::live::Live;
+use crate::lookup::{Findings, Lookup};
 use acp_shared::codes::Code;
+use acp_shared::files::FilesError;
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::Graces;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Name of the agent inside of this program.
@@ -52,31 +53,69 @@ impl Agents {
         Self { live, env, demo }
     }
 
+    /// Everything that must be looked up before an agent is started in these directories; without a working directory
+    /// in the default one.
+    pub(crate) fn lookup(&self, name: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+        let policy = self.policy(name);
+        let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
+        let cwd = self.wanted_cwd(&policy, cwd);
+        let paths =
+            roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
+        let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
+        Lookup { directories, ..self.lookup_programs([name]) }
+    }
+
+    /// Everything that must be looked up for [`Agents::list`].
+    pub(crate) fn lookup_all(&self) -> Lookup {
+        self.lookup_programs(&self.names())
+    }
+
+    fn lookup_programs<'a>(&self, names: impl IntoIterator<Item = &'a AgentName>) -> Lookup {
+        let commands = names.into_iter().flat_map(|name| self.commands(name));
+        Lookup {
+            programs: commands.filter_map(|command| command.into_iter().next()).collect(),
+            search: self.var("PATH").unwrap_or_default().to_owned(),
+            ..Lookup::default()
+        }
+    }
+
     /// How to start and treat an agent.
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the list, or not installed; the text says which.
-    pub(crate) fn profile(&self, name: &AgentName) -> Result<Profile, Failure> {
+    pub(crate) fn profile(&self, name: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+        let profile = self.configured(name)?;
         let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
-        if !self.is_known(name) {
-            let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
-                       [agents.NAME].";
-            return refuse(format!("There is no agent {name}.{} {how}", self.nearest(name)));
-        }
-        let policy = self.policy(name);
-        policy.may_use(name)?;
-        let loaded = self.live.now();
-        let (agent, preset) = self.settings(name);
-        let Some(found) = self.find(name) else {
+        let Some(command) = self.find(name, found) else {
+            let (agent, preset) = self.settings(name);
             let program = self.command(name).first().cloned().unwrap_or_default();
             if agent.command.is_some() {
                 return refuse(format!(
-                    "{program} (agents.{name}.command) is not there, or is not executable by the gateway's user."
+                    "{program} (agents.{name}.command) is not there, or is not executable by the user that agents \
+                     run as."
                 ));
             }
             let how = if preset.install.is_empty() { "" } else { " Install it: " };
             return refuse(format!("{program} is not installed here.{how}{}", preset.install));
         };
+        Ok(Profile { argv: command.argv, is_looked_up: true, ..profile })
+    }
+
+    /// The same as far as configuration has it: no agent is started with it before its program is looked up.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the list.
+    pub(crate) fn configured(&self, name: &AgentName) -> Result<Profile, Failure> {
+        if !self.is_known(name) {
+            let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
+                       [agents.NAME].";
+            let why = format!("There is no agent {name}.{} {how}", self.nearest(name));
+            return Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
+        }
+        let policy = self.policy(name);
+        policy.may_use(name)?;
+        let loaded = self.live.now();
+        let (agent, preset) = self.settings(name);
         let graces = Graces {
             eof_ms: policy.agent.eof_ms.value,
             term_ms: policy.agent.term_ms.value,
@@ -86,7 +125,8 @@ impl Agents {
             preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
         options.extend(agent.config.clone());
         Ok(Profile {
-            argv: found.argv,
+            argv: self.command(name),
+            is_looked_up: false,
             env: self.environment(&agent, &preset, &policy.env_allow.value),
             graces,
             init_ms: policy.agent.init_ms.value,
@@ -121,23 +161,37 @@ impl Agents {
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED` when it does not exist, is no absolute path, or lies outside of the roots of the gateway
     /// or of the agent.
-    pub(crate) fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
+    pub(crate) fn cwd(
+        &self,
+        agent: &AgentName,
+        asked: Option<&str>,
+        found: &Findings,
+    ) -> Result<String, Failure> {
         let policy = self.policy(agent);
-        let configured = policy.default_cwd.value.clone();
-        let home = || self.var("HOME").map(PathBuf::from);
-        let Some(asked) = asked.map(PathBuf::from).or(configured).or_else(home) else {
+        let Some(asked) = self.wanted_cwd(&policy, asked) else {
             let text = "No working directory was named.";
             return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
         };
-        allowed_directory(&policy, "working directory", &asked)
+        allowed_directory(&policy, "working directory", &asked, found)
+    }
+
+    fn wanted_cwd(&self, policy: &Policy, asked: Option<&str>) -> Option<PathBuf> {
+        let configured = || policy.default_cwd.value.clone();
+        let home = || self.var("HOME").map(PathBuf::from);
+        asked.map(PathBuf::from).or_else(configured).or_else(home)
     }
 
     /// An additional directory of a session, canonical.
     ///
     /// # Errors
     /// As [`Agents::cwd`].
-    pub(crate) fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure> {
-        allowed_directory(&self.policy(agent), "additional directory", Path::new(asked))
+    pub(crate) fn directory(
+        &self,
+        agent: &AgentName,
+        asked: &str,
+        found: &Findings,
+    ) -> Result<String, Failure> {
+        allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
 
     fn policy(&self, agent: &AgentName) -> Policy {
@@ -145,22 +199,17 @@ impl Agents {
     }
 
     /// Every agent, configured ones and the demo first.
-    pub(crate) fn list(&self) -> Vec<AgentView> {
-        let loaded = self.live.now();
-        let configured = loaded.config.agents.keys().cloned();
-        let built_in = [DEMO].into_iter().chain(PRESETS.iter().map(|preset| preset.name));
-        let mut names: Vec<AgentName> = configured.collect();
-        for name in built_in.filter_map(|name| AgentName::parse(name).ok()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names.iter().map(|name| self.view(name)).collect()
+    pub(crate) fn list(&self, found: &Findings) -> Vec<AgentView> {
+        self.names().iter().map(|name| self.view(name, found)).collect()
     }
 
-    fn view(&self, name: &AgentName) -> AgentView {
+    fn names(&self) -> Vec<AgentName> {
+        names(&self.live.now().config)
+    }
+
+    fn view(&self, name: &AgentName, found: &Findings) -> AgentView {
         let (_, preset) = self.settings(name);
-        let found = self.find(name);
+        let found = self.find(name, found);
         let fetched = found.as_ref().is_some_and(|found| found.fetched);
         let installed = found.is_some() && !fetched;
         let note = match &found {
@@ -202,10 +251,10 @@ impl Agents {
     }
 
     fn nearest(&self, name: &AgentName) -> String {
-        let names = self.list();
+        let names = self.names();
         let nearest = names
             .iter()
-            .map(|view| (strsim::jaro_winkler(name.as_str(), view.name.as_str()), &view.name))
+            .map(|other| (strsim::jaro_winkler(name.as_str(), other.as_str()), other))
             .filter(|(score, _)| *score > 0.7)
             .max_by(|a, b| a.0.total_cmp(&b.0));
         nearest.map_or_else(String::new, |(_, name)| format!(" Did you mean {name}?"))
@@ -230,32 +279,15 @@ impl Agents {
     }
 
     /// The first way to start an agent whose program is there, the program as an absolute path.
-    fn find(&self, name: &AgentName) -> Option<Found> {
+    fn find(&self, name: &AgentName, found: &Findings) -> Option<Found> {
         let commands = self.commands(name);
         let several = commands.len() > 1;
         commands.into_iter().find_map(|mut argv| {
             let program = argv.first_mut()?;
             let fetched = several && FETCHERS.contains(&program.as_str());
-            *program = self.program(program)?;
+            program.clone_from(found.programs.get(program)?);
             Some(Found { argv, fetched })
         })
-    }
-
-    /// The file of a program, looked up on PATH unless it is an absolute path.
-    fn program(&self, program: &str) -> Option<String> {
-        let runnable = |path: &Path| {
-            std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-        };
-        let path = Path::new(program);
-        if path.is_absolute() {
-            return runnable(path).then(|| program.to_owned());
-        }
-        if program.contains('/') {
-            return None;
-        }
-        let dirs = std::env::split_paths(OsStr::new(self.var("PATH")?));
-        let mut files = dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(program));
-        files.find(|file| runnable(file))?.to_str().map(str::to_owned)
     }
 
     fn var(&self, name: &str) -> Option<&str> {
@@ -279,20 +311,36 @@ impl Agents {
     }
 }
 
+/// Every agent of a configuration, configured ones and the demo first.
+pub(crate) fn names(config: &Config) -> Vec<AgentName> {
+    let built_in = [DEMO].into_iter().chain(PRESETS.iter().map(|preset| preset.name));
+    let mut names: Vec<AgentName> = config.agents.keys().cloned().collect();
+    for name in built_in.filter_map(|name| AgentName::parse(name).ok()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// The canonical path of a directory that lies within the roots of the gateway and of the agent.
-fn allowed_directory(policy: &Policy, what: &str, asked: &Path) -> Result<String, Failure> {
+fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings) -> Result<String, Failure> {
     let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
     let shown = asked.display();
     if !asked.is_absolute() {
         return Err(refuse(format!("The {what} {shown} is not an absolute path.")));
     }
-    let real = std::fs::canonicalize(asked)
-        .map_err(|error| refuse(format!("The {what} {shown} cannot be used: {error}.")))?;
-    if !real.is_dir() {
-        return Err(refuse(format!("The {what} {shown} is not a directory.")));
-    }
+    let real = |path: &Path| found.directories.get(path.to_str()?).cloned();
+    let canonical = real(asked).unwrap_or(Err(FilesError::NotFound)).map_err(|error| match error {
+        FilesError::NotFound => refuse(format!("The {what} {shown} cannot be used: it does not exist.")),
+        FilesError::NotDirectory => refuse(format!("The {what} {shown} is not a directory.")),
+        FilesError::BadPath => refuse(format!("The {what} {shown} is not UTF-8.")),
+        error => refuse(format!("The {what} {shown} cannot be used: {error}.")),
+    })?;
     // A root that is not there lets nothing through: a list is never taken for an empty one.
-    let beneath = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
+    let beneath = |root: &PathBuf| {
+        real(root).is_some_and(|root| root.is_ok_and(|root| Path::new(&canonical).starts_with(root)))
+    };
     for roots in [&policy.workspace_roots, &policy.cwd_roots] {
         if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
             let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
@@ -304,8 +352,7 @@ fn allowed_directory(policy: &Policy, what: &str, asked: &Path) -> Result<String
             )));
         }
     }
-    let text = real.to_str().map(str::to_owned);
-    text.ok_or_else(|| refuse(format!("The {what} {shown} is not UTF-8.")))
+    Ok(canonical)
 }
 
 /// Directories that configuration gives every session of an agent; one that is no text is left out.
@@ -315,20 +362,28 @@ fn configured_directories(config: &Config, agent: &Agent) -> Vec<String> {
 }
 
 impl crate::session_task::Profiles for Agents {
-    fn profile(&self, agent: &AgentName) -> Result<Profile, Failure> {
-        Self::profile(self, agent)
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+        Self::lookup(self, agent, cwd, directories)
+    }
+
+    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure> {
+        Self::configured(self, agent)
+    }
+
+    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+        Self::profile(self, agent, found)
     }
 
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Self::default_agent(self)
     }
 
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
-        Self::cwd(self, agent, asked)
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure> {
+        Self::cwd(self, agent, asked, found)
     }
 
-    fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure> {
-        Self::directory(self, agent, asked)
+    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure> {
+        Self::directory(self, agent, asked, found)
     }
 
     fn limits(&self, agent: &AgentName) -> Limits {

@@ -3,11 +3,24 @@
 use super::*;
 use crate::config::PermissionMode;
 use crate::config::load::{Inputs, load};
+use crate::local_probe;
+use std::os::unix::fs::PermissionsExt;
 
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
     let inputs = Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() };
     let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
     Agents::new(Live::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
+}
+
+/// An agent's profile with what this machine has.
+fn profile(agents: &Agents, agent: &str) -> Result<Profile, Failure> {
+    let name = name(agent);
+    agents.profile(&name, &local_probe::look_up(&agents.lookup(&name, None, &[])))
+}
+
+fn cwd(agents: &Agents, agent: &str, asked: Option<&str>) -> Result<String, Failure> {
+    let name = name(agent);
+    agents.cwd(&name, asked, &local_probe::look_up(&agents.lookup(&name, asked, &[])))
 }
 
 fn program(dir: &Path, name: &str, mode: u32) -> String {
@@ -47,7 +60,7 @@ fn an_agent_sees_the_allow_list_the_preset_and_its_own_settings_and_no_secret() 
         ("EXACT", "e"),
         ("EXACTLY", "secret"),
     ];
-    let profile = agents(text, &env, dir.path()).profile(&name("qwen")).unwrap();
+    let profile = profile(&agents(text, &env, dir.path()), "qwen").unwrap();
     let seen: Vec<(&str, &str)> = profile.env.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     assert_eq!(
         seen,
@@ -83,12 +96,12 @@ fn refusals_say_why() {
         ("gosse", "Did you mean goose?"),
         ("bare", "There is no agent bare"),
     ] {
-        let failure = agents.profile(&name(agent)).unwrap_err();
+        let failure = profile(&agents, agent).unwrap_err();
         assert_eq!(failure.code, Code::AgentNotAllowed);
         assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
     }
     assert_eq!(agents.default_agent().unwrap_err().code, Code::AgentNotAllowed);
-    assert!(agents.profile(&name("demo")).unwrap().argv.contains(&"demo-agent".to_owned()));
+    assert!(profile(&agents, "demo").unwrap().argv.contains(&"demo-agent".to_owned()));
 }
 
 #[test]
@@ -97,7 +110,7 @@ fn what_a_fetcher_stands_for_is_not_installed() {
     let npx = program(dir.path(), "npx", 0o755);
     let path = format!("relative:{}", dir.path().display());
     let agents = agents("", &[("PATH", &path)], dir.path());
-    let views = agents.list();
+    let views = agents.list(&local_probe::look_up(&agents.lookup_all()));
     let view = |agent: &str| views.iter().find(|view| view.name.as_str() == agent).unwrap().clone();
     assert_eq!((view("qwen").installed, view("qwen").path), (false, Some(npx)));
     assert_eq!((view("goose").installed, view("goose").path), (false, None));
@@ -116,7 +129,6 @@ fn working_directories_stay_beneath_the_roots() {
     std::os::unix::fs::symlink(real.join("out"), real.join("root/link")).unwrap();
     let text = format!("[agents.demo]\ncwd_roots = [\"{}\"]\n", at("root"));
     let agents = agents(&text, &[("HOME", &at("root"))], dir.path());
-    let demo = name("demo");
     for (asked, want) in [
         (Some(at("root/in")), Some(at("root/in"))),
         (Some(at("root/in/..")), Some(at("root"))),
@@ -130,11 +142,11 @@ fn working_directories_stay_beneath_the_roots() {
         (Some("root".to_owned()), None),
         (Some(String::new()), None),
     ] {
-        let got = agents.cwd(&demo, asked.as_deref());
+        let got = cwd(&agents, "demo", asked.as_deref());
         assert_eq!(got.as_ref().ok(), want.as_ref(), "{asked:?}: {got:?}");
         assert!(got.is_ok() || got.is_err_and(|failure| failure.code == Code::CwdNotAllowed));
     }
-    assert_eq!(agents.cwd(&name("other"), Some(&at("out"))).unwrap(), at("out"));
+    assert_eq!(cwd(&agents, "other", Some(&at("out"))).unwrap(), at("out"));
 }
 
 /// The gateway's roots and the agent's must both hold: neither widens the other. Roots that cannot be resolved let
@@ -163,7 +175,7 @@ fn the_gateways_roots_hold_beside_the_agents() {
         ([acp(&at("work")), demo(&at("out"))].concat(), at("out"), Err("acp.workspace_roots")),
         ([acp(&at("work")), demo(&at("gone"))].concat(), at("work/other"), Err("agents.demo.cwd_roots")),
     ] {
-        let got = agents(&text, &[], dir.path()).cwd(&name("demo"), Some(&asked));
+        let got = cwd(&agents(&text, &[], dir.path()), "demo", Some(&asked));
         match want {
             Ok(want) => assert_eq!(got.unwrap(), want, "{text}"),
             Err(key) => {
@@ -177,21 +189,20 @@ fn the_gateways_roots_hold_beside_the_agents() {
     }
     // The default directory is asked about in the same way.
     let text = format!("[acp]\ndefault_cwd = \"{}\"\nworkspace_roots = [\"{}\"]\n", at("out"), at("work"));
-    assert!(agents(&text, &[], dir.path()).cwd(&name("demo"), None).is_err());
+    assert!(cwd(&agents(&text, &[], dir.path()), "demo", None).is_err());
 }
 
 #[test]
 fn a_reload_is_seen_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let agents = agents("", &[("SECRET", "s")], dir.path());
-    let demo = name("demo");
-    assert!(agents.profile(&demo).unwrap().env.is_empty());
+    assert!(profile(&agents, "demo").unwrap().env.is_empty());
     let read =
         |text: &str| load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap();
     agents.live.replace(read("[acp]\nenv_allow = [\"SEC*\"]\n")).unwrap();
-    assert_eq!(agents.profile(&demo).unwrap().env, [("SECRET".to_owned(), "s".to_owned())]);
+    assert_eq!(profile(&agents, "demo").unwrap().env, [("SECRET".to_owned(), "s".to_owned())]);
     agents.live.replace(read("[acp]\nallowed_agents = [\"goose\"]\n")).unwrap();
-    let failure = agents.profile(&demo).unwrap_err();
+    let failure = profile(&agents, "demo").unwrap_err();
     assert!(failure.message.contains("not in acp.allowed_agents (goose; set by /x.toml:2)"), "{failure}");
 }
 
@@ -209,7 +220,7 @@ fn gemini_is_offered_writes_alone_unless_the_configuration_says_otherwise() {
         ("", "qwen", ClientFs::Both),
         ("[agents.qwen]\nclient_fs = \"read\"\n", "qwen", ClientFs::Read),
     ] {
-        let profile = agents(text, &env, dir.path()).profile(&name(agent)).unwrap();
+        let profile = profile(&agents(text, &env, dir.path()), agent).unwrap();
         assert_eq!(profile.client_fs, want, "{agent} {text}");
     }
 }

@@ -36,6 +36,8 @@ pub(crate) mod inbound;
 pub(crate) mod integrity;
 pub(crate) mod live;
 pub(crate) mod local;
+pub(crate) mod local_probe;
+pub(crate) mod lookup;
 pub(crate) mod manager;
 pub(crate) mod memory;
 pub(crate) mod metrics;

@@ -14,6 +14,7 @@ use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::http::service::{Reply, Service};
 use crate::live::Live;
+use crate::lookup::look_up_soon;
 use crate::manager::{
     Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
     SpawnRequest, Spawned,
@@ -263,7 +264,10 @@ impl Service for Local {
     }
 
     fn agents(&self) -> Reply<'_, Vec<AgentView>> {
-        Box::pin(async move { Ok(self.agents.list()) })
+        Box::pin(async move {
+            let found = look_up_soon(&self.supervisor, &self.agents.lookup_all()).await?;
+            Ok(self.agents.list(&found))
+        })
     }
 }
 

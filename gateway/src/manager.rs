@@ -19,6 +19,7 @@ use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, Session
 use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
+use crate::lookup::look_up_soon;
 use crate::session_task::{Deps, Patience, replay};
 use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
@@ -244,7 +245,9 @@ impl Manager {
         setting_cwd(&asked)?;
         let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
         let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
-        Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked))?))
+        let lookup = self.deps.profiles.lookup(&row.agent, Some(&asked), &[]);
+        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked), &found)?))
     }
 
     /// What would be refused today and was answered under the same key is answered again: whoever repeats a command

@@ -5,6 +5,7 @@ use crate::core::effect::{Fence, Snapshot};
 use crate::core::link::Link;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
+use crate::lookup::{Findings, Lookup};
 use crate::runtime::missing::MissingLink;
 use crate::session_task::Deps;
 use acp_shared::codes::Code;
@@ -40,7 +41,7 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
         None => (Box::new(MissingLink::new(saved)), true),
     };
     // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
-    let profile = match profile(deps, &snapshot.session) {
+    let profile = match configured(deps, &snapshot.session) {
         Ok(profile) => profile,
         Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
     };
@@ -51,26 +52,41 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
     Ok(actor)
 }
 
-/// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
-/// moved, replaced by a link or taken out of the roots since.
+/// How the session's agent is treated, as far as configuration has it.
 ///
 /// # Errors
-/// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
-pub(crate) fn profile(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
+/// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`.
+pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
     deps.registry.require(&session.backend).map_err(|failure| {
         let message =
             format!("{} The session was made with the backend {}.", failure.message, session.backend);
         Failure { message, ..failure.detail("SESSION_BACKEND") }
     })?;
-    let profile = deps.profiles.profile(&session.agent)?;
-    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd))?;
+    deps.profiles.configured(&session.agent)
+}
+
+/// Everything that must be looked up before the session's agent is started.
+pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
+    let directories = &session.options.additional_directories;
+    deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
+}
+
+/// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
+/// moved, replaced by a link or taken out of the roots since.
+///
+/// # Errors
+/// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
+pub(crate) fn profile(deps: &Deps, session: &SessionRow, found: &Findings) -> Result<Profile, Failure> {
+    configured(deps, session)?;
+    let profile = deps.profiles.profile(&session.agent, found)?;
+    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;
     if cwd != session.cwd {
         let why =
             format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
         return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
     }
     for directory in &session.options.additional_directories {
-        if deps.profiles.directory(&session.agent, directory)? != *directory {
+        if deps.profiles.directory(&session.agent, directory, found)? != *directory {
             let why =
                 format!("The additional directory {directory} leads elsewhere by now. Start a new session.");
             return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));

@@ -9,13 +9,14 @@ mod step;
 pub(crate) use deps::{Deps, Envelope, Lanes, Patience, Profiles};
 
 use crate::config::load::Loaded;
-use crate::core::actor::{Actor, Answered, Input, LeaseNews, Ticket};
+use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
 use crate::core::effect::Fence;
 use crate::error::Failure;
+use crate::lookup::{Findings, Lookup, LookupError, look_up, look_up_soon};
 use crate::metrics::Pulse;
 use crate::observe;
 use crate::requests::{Performed, Performer};
-use crate::session_load::{load, profile};
+use crate::session_load::{configured, load, lookup, profile};
 use crate::session_news::merge;
 use crate::supervisor::{FeedItem, LeaseFeed, LinkStatus};
 use acp_shared::codes::Code;
@@ -44,6 +45,7 @@ const QUIET_MS: u64 = 60_000;
 enum Wake {
     Command(Envelope),
     Call(Option<(LeaseId, LeaseNews)>),
+    LookedUp(Result<Findings, LookupError>),
     Feed(VecDeque<FeedItem>),
     Performed(Performed),
     Link,
@@ -62,6 +64,7 @@ enum Ended {
 }
 
 type Call = BoxFuture<'static, Option<(LeaseId, LeaseNews)>>;
+type LookupCall = BoxFuture<'static, Result<Findings, LookupError>>;
 
 struct Task {
     deps: Deps,
@@ -73,6 +76,8 @@ struct Task {
     reloads: watch::Receiver<Arc<Loaded>>,
     feed: Option<(LeaseId, LeaseFeed)>,
     calls: FuturesUnordered<Call>,
+    /// The look-up that a start waits for.
+    lookup: Option<(Lookup, LookupCall)>,
     performer: Performer,
     waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
     next_ticket: Ticket,
@@ -84,6 +89,12 @@ struct Task {
     starting: Option<LeaseId>,
     /// The lease whose opening could not be committed, and since when.
     unopened: Option<(LeaseId, u64)>,
+}
+
+impl Ended {
+    fn or_else(self, next: impl FnOnce() -> Self) -> Self {
+        if self == Self::Yes { self } else { next() }
+    }
 }
 
 /// Serves one session until it is quiet, superseded, or the gateway stops.
@@ -129,6 +140,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         reloads,
         feed: None,
         calls,
+        lookup: None,
         performer,
         waiting: HashMap::new(),
         next_ticket: 0,
@@ -222,18 +234,13 @@ impl Task {
 
     async fn serve(&mut self) {
         loop {
+            self.begin_lookup();
             self.pulse.wait();
             let woken = self.wait().await;
             self.pulse.begin();
             let ended = match woken {
-                Wake::Command(envelope) => match self.on_command(envelope).await {
-                    // Whoever asks next has configuration read anew.
-                    Ended::No if self.actor.is_refused() && self.actor.is_quiet() => {
-                        self.deps.metrics.actor_evicted();
-                        Ended::Yes
-                    }
-                    ended => ended,
-                },
+                Wake::Command(envelope) => self.on_command(envelope).await.or_else(|| self.end_refused()),
+                Wake::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
                 Wake::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
                 Wake::Call(None) => Ended::No,
                 Wake::Feed(items) => self.on_feed(items).await,
@@ -276,6 +283,12 @@ impl Task {
                 None => std::future::pending().await,
             }
         };
+        let looked_up = async {
+            match &mut self.lookup {
+                Some((_, lookup)) => lookup.await,
+                None => std::future::pending().await,
+            }
+        };
         let quiet = self.actor.is_quiet();
         tokio::select! {
             biased;
@@ -286,6 +299,7 @@ impl Task {
             Ok(()) = self.link.changed() => Wake::Link,
             Ok(()) = self.reloads.changed() => Wake::Reloaded,
             Some(done) = self.calls.next(), if !self.calls.is_empty() => Wake::Call(done),
+            found = looked_up => Wake::LookedUp(found),
             done = self.performer.next() => Wake::Performed(done),
             Some(envelope) = self.lanes.mailbox.recv() => Wake::Command(envelope),
             items = news => Wake::Feed(items),
@@ -295,9 +309,65 @@ impl Task {
 
     /// Takes on what configuration says now; a process that runs keeps what it was started with.
     fn configure(&mut self) {
-        let session = self.actor.session().clone();
-        let limits = self.deps.profiles.limits(&session.agent);
-        self.actor.configure(profile(&self.deps, &session), limits);
+        self.lookup = None;
+        self.take_profile(configured(&self.deps, self.actor.session()));
+    }
+
+    fn take_profile(&mut self, profile: Result<Profile, Failure>) {
+        let limits = self.deps.profiles.limits(&self.actor.session().agent);
+        self.actor.configure(profile, limits);
+    }
+
+    /// Begins the look-up that a start waits for, while there is a supervisor to ask; drops one that nobody waits for, and
+    /// one for other directories than the session has now.
+    fn begin_lookup(&mut self) {
+        if !self.actor.awaits_lookup() || !self.is_up() {
+            self.lookup = None;
+            return;
+        }
+        let wanted = lookup(&self.deps, self.actor.session());
+        if self.lookup.as_ref().is_some_and(|(begun, _)| *begun == wanted) {
+            return;
+        }
+        let (supervisor, asked) = (self.deps.supervisor.clone(), wanted.clone());
+        self.lookup = Some((wanted, Box::pin(async move { look_up(&supervisor, &asked).await })));
+    }
+
+    async fn on_looked_up(&mut self, found: Result<Findings, LookupError>) -> Ended {
+        self.lookup = None;
+        match found {
+            Ok(found) => self.take_profile(profile(&self.deps, self.actor.session(), &found)),
+            Err(LookupError::Failed(failure)) => self.take_profile(Err(failure)),
+            // The next connection is asked.
+            Err(LookupError::Away) => return Ended::No,
+        }
+        self.step(Input::LookedUp).await
+    }
+
+    /// Looks up what a prompt to a session at rest would start, so that the prompt is refused if that is not there. One
+    /// that cannot be looked up now is taken, and waits.
+    async fn look_before_prompt(&mut self) {
+        if !self.actor.is_quiet() || self.actor.awaits_lookup() || self.actor.is_refused() || !self.is_up() {
+            return;
+        }
+        let wanted = lookup(&self.deps, self.actor.session());
+        let found = tokio::select! {
+            biased;
+            () = self.deps.stop.cancelled() => return,
+            found = look_up_soon(&self.deps.supervisor, &wanted) => found,
+        };
+        if let Ok(found) = found {
+            self.take_profile(profile(&self.deps, self.actor.session(), &found));
+        }
+    }
+
+    /// Ends an actor at rest whose agent is refused: the next question has configuration and files looked at anew.
+    fn end_refused(&self) -> Ended {
+        if !self.actor.is_refused() || !self.actor.is_quiet() {
+            return Ended::No;
+        }
+        self.deps.metrics.actor_evicted();
+        Ended::Yes
     }
 
     fn is_up(&self) -> bool {
@@ -308,6 +378,7 @@ impl Task {
     /// refused there may succeed here, and its process would be nobody's.
     async fn on_link(&mut self) -> Ended {
         self.calls = FuturesUnordered::new();
+        self.lookup = None;
         if !matches!(*self.link.borrow_and_update(), LinkStatus::Up { .. }) {
             return self.step(Input::Disconnected).await;
         }

@@ -9,6 +9,7 @@ use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseUse, RunMode};
 use crate::live::Live;
+use crate::lookup::Lookup;
 use crate::manager::{CloseRequest, Manager};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -29,16 +30,22 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct NoAgents;
 
 impl Profiles for NoAgents {
-    fn profile(&self, _: &AgentName) -> Result<Profile, Failure> {
+    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> Lookup {
+        Lookup::default()
+    }
+    fn configured(&self, _: &AgentName) -> Result<Profile, Failure> {
+        Err(Failure::of(Code::AgentNotAllowed))
+    }
+    fn profile(&self, _: &AgentName, _: &Findings) -> Result<Profile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn cwd(&self, _: &AgentName, _: Option<&str>) -> Result<String, Failure> {
+    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &Findings) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
-    fn directory(&self, _: &AgentName, _: &str) -> Result<String, Failure> {
+    fn directory(&self, _: &AgentName, _: &str, _: &Findings) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
     fn limits(&self, _: &AgentName) -> Limits {

@@ -7,6 +7,7 @@ use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::error::Failure;
 use crate::live::Live;
+use crate::local_probe;
 use acp_shared::codes::Code;
 use clap::Args;
 use std::path::PathBuf;
@@ -21,14 +22,24 @@ pub(crate) struct AgentsArgs {
     all: bool,
 }
 
+/// Note on a look-up without a gateway.
+pub(crate) const LOCAL: &str = "No gateway answers: looked up by this command, as its user and with its PATH; a service may find other programs.";
+
 /// `agents`
 pub(crate) async fn run(global: &Global, args: &AgentsArgs, out: &mut Out) -> Outcome {
-    let views = match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
-        Ok(views) => views,
-        Err(failure) if failure.code == Code::GatewayUnavailable => here(global, &args.config)?.list(),
-        Err(failure) => return Err(failure.into()),
-    };
-    out.show(&views, |views| people(views, args.all))
+    match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
+        Ok(views) => out.show(&views, |views| people(views, args.all)),
+        Err(failure) if failure.code == Code::GatewayUnavailable => {
+            let views = found_here(&here(global, &args.config)?);
+            out.show(&views, |views| format!("{}\n\n{LOCAL}", people(views, args.all)))
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// The agents with the programs that this process finds, which is no service.
+pub(crate) fn found_here(agents: &Agents) -> Vec<AgentView> {
+    agents.list(&local_probe::look_up(&agents.lookup_all()))
 }
 
 /// The agents as a gateway started here would see them.

@@ -20,6 +20,7 @@ use crate::core::split::{Limit, Unit};
 use crate::error::Failure;
 use crate::forget;
 use crate::live::Live;
+use crate::local_probe;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use acp_shared::codes::Code;
@@ -73,11 +74,15 @@ fn agents(loaded: &Loaded) -> Agents {
 
 /// How the agent is started and treated.
 fn profile(loaded: &Loaded) -> String {
-    format!("{:?}", agents(loaded).profile(&mine()))
+    let agents = agents(loaded);
+    let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
+    format!("{:?}", agents.profile(&mine(), &found))
 }
 
 fn cwd(loaded: &Loaded) -> String {
-    format!("{:?}", agents(loaded).cwd(&mine(), None))
+    let agents = agents(loaded);
+    let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
+    format!("{:?}", agents.cwd(&mine(), None, &found))
 }
 
 fn default_agent(loaded: &Loaded) -> String {

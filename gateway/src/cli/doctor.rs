@@ -5,7 +5,7 @@ mod accounts;
 use crate::agents::Agents;
 use crate::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::Global;
-use crate::cli::agents::exe;
+use crate::cli::agents::{LOCAL, exe, found_here};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::serve::{sibling, supervisor_dir};
@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// How long a service may take to answer.
 const ANSWER_MS: u64 = 5_000;
+/// How long a gateway may take to list its agents: it waits for its supervisor.
+const AGENTS_MS: u64 = 8_000;
 
 /// `doctor`
 #[derive(Debug, Args)]
@@ -62,7 +64,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     let state_dir = global.state_dir()?;
     let mut checks = Vec::new();
     let mut supervisor_socket = supervisor_dir(&state_dir).join("supervisor.sock");
-    let mut config = None;
+    let (mut config, mut known) = (None, None);
     match read(&state_dir, &args.config, None) {
         Err(failure) => checks.push(check("configuration", Verdict::Failed, failure.message)),
         Ok((loaded, file)) => {
@@ -76,13 +78,14 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
             let place = file_of(&state_dir, file.as_deref());
             checks.extend(accounts::spawning(&loaded, &place));
             config = Some(loaded.config.clone());
-            checks.push(agents(&Agents::new(Live::new(loaded), environment(), &exe(), &state_dir)));
+            known = Some(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir));
         }
     }
     checks.push(programs());
     checks.push(directory(&state_dir));
     let (answers, found) = gateway(global, &state_dir).await;
     checks.extend(found);
+    checks.extend(agents(global, known.as_ref(), &answers).await);
     let served = match &answers {
         Answers::Status(status) => Some(status.accounts.as_slice()),
         Answers::Nothing | Answers::Health => None,
@@ -130,11 +133,22 @@ fn programs() -> Check {
     }
 }
 
-fn agents(agents: &Agents) -> Check {
-    let views = agents.list();
-    let names: Vec<&str> =
-        views.iter().filter(|view| view.installed).map(|view| view.name.as_str()).collect();
-    check("agents", Verdict::Ok, format!("installed: {}", names.join(" ")))
+/// The installed agents, from the gateway; from this process when no gateway answers.
+async fn agents(global: &Global, known: Option<&Agents>, answers: &Answers) -> Option<Check> {
+    let (views, note) = match (answers, known) {
+        (Answers::Nothing, known) => (found_here(known?), format!(" ({LOCAL})")),
+        (Answers::Health | Answers::Status(_), _) => {
+            let deadline = Instant::now() + Duration::from_millis(AGENTS_MS);
+            let asked = async { global.client()?.until(Some(deadline)).get("/v1/agents").await };
+            match asked.await {
+                Ok(views) => (views, String::new()),
+                Err(failure) => return Some(check("agents", Verdict::Note, failure.message)),
+            }
+        }
+    };
+    let installed = views.iter().filter(|view| view.installed);
+    let names: Vec<&str> = installed.map(|view| view.name.as_str()).collect();
+    Some(check("agents", Verdict::Ok, format!("installed: {}{note}", names.join(" "))))
 }
 
 fn directory(dir: &Path) -> Check {

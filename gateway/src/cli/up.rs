@@ -5,7 +5,7 @@
 use crate::agents::Agents;
 use crate::app::{self, Hangup, Ready, Signals};
 use crate::channel::Channel;
-use crate::cli::agents::exe;
+use crate::cli::agents::{exe, found_here};
 use crate::cli::config::environment;
 use crate::cli::output::{Out, Outcome, Stop, say};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
@@ -123,7 +123,7 @@ fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool)
     let path = std::env::var_os("PATH").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();
     let program = typed(&exe(), &std::env::split_paths(&path).collect::<Vec<_>>(), &here);
-    let views = agents.list();
+    let views = found_here(agents);
     let real: Vec<String> = views
         .iter()
         .filter(|view| view.installed && view.allowed && view.name.as_str() != crate::agents::DEMO)

@@ -1,6 +1,7 @@
 //! What channels bring in: messages, changes to them, and what happens to conversations.
 
 use super::{Inlet, Inner};
+use crate::agents;
 use crate::channel::{
     Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Placed,
     Reply, Said, Suggest, Suggestion, Waiting,
@@ -303,8 +304,8 @@ impl Inner {
         let one = |value: String, label: String| Suggestion { value, label };
         Ok(match what {
             Suggest::Agents => {
-                let agents = self.service.agents().await?;
-                agents.into_iter().map(|agent| one(agent.name.to_string(), agent.name.to_string())).collect()
+                let names = agents::names(&self.service.config().config);
+                names.into_iter().map(|name| one(name.to_string(), name.to_string())).collect()
             }
             Suggest::Sessions => {
                 let rows = self.visible(at, author_id).await?;

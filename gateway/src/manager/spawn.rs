@@ -13,6 +13,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::core::{mcp, options};
 use crate::error::Failure;
+use crate::lookup::{Findings, look_up_soon};
 use crate::observe;
 use crate::runtime::Runtime;
 use crate::store::{SpawnTx, StoreError};
@@ -72,7 +73,12 @@ impl Manager {
             None => self.deps.profiles.default_agent()?,
         };
         self.check_spawner(request.spawned_by.as_ref()).await?;
-        let tx = self.spawn_tx((agent, request, windows), key, keyed.clone(), policy)?;
+        self.deps.profiles.configured(&agent)?;
+        mcp::check_directories(&request.additional_directories)?;
+        let directories = &request.additional_directories;
+        let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let tx = self.spawn_tx((agent, request, windows), (key, keyed.clone()), policy, &found)?;
         let spawned = Spawned {
             session_key: tx.session.session_key.clone(),
             run_id: tx.run.as_ref().map(|run| run.run_id),
@@ -152,15 +158,14 @@ impl Manager {
     fn spawn_tx(
         &self,
         (agent, request, windows): (AgentName, SpawnRequest, BindingWindows),
-        key: IdempotencyKey,
-        keyed: Keyed,
+        (key, keyed): (IdempotencyKey, Keyed),
         policy: &Policy,
+        found: &Findings,
     ) -> Result<SpawnTx, Failure> {
-        let profile = self.deps.profiles.profile(&agent)?;
-        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref())?;
+        let profile = self.deps.profiles.profile(&agent, found)?;
+        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
         let now_ms = self.deps.clock.now_ms();
-        mcp::check_directories(&request.additional_directories)?;
-        let directory = |asked: &String| self.deps.profiles.directory(&agent, asked);
+        let directory = |asked: &String| self.deps.profiles.directory(&agent, asked, found);
         let directories: Vec<String> =
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {

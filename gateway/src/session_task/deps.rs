@@ -4,6 +4,7 @@ use crate::clock::Clock;
 use crate::core::actor::{Answered, Command, Keyed, Limits, Profile};
 use crate::error::Failure;
 use crate::live::Live;
+use crate::lookup::{Findings, Lookup};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::store::Store;
@@ -27,13 +28,22 @@ pub(crate) struct Deps {
     pub(crate) stop: CancellationToken,
 }
 
-/// What configuration says about agents.
+/// Decisions about agents from configuration and from what was looked up.
 pub(crate) trait Profiles: Send + Sync {
+    /// Everything that must be looked up before `agent` is started in these directories.
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup;
+
+    /// How to treat `agent`, as far as configuration has it.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`, in words for people.
+    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure>;
+
     /// How to start and treat `agent`.
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`, in words for people.
-    fn profile(&self, agent: &AgentName) -> Result<Profile, Failure>;
+    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure>;
 
     /// The agent to take when none was named.
     ///
@@ -45,13 +55,13 @@ pub(crate) trait Profiles: Send + Sync {
     ///
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED` when it does not exist or lies outside of the agent's roots.
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure>;
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure>;
 
     /// An additional directory of a session of `agent`, canonical.
     ///
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED`, as for the working directory.
-    fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure>;
+    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure>;
 
     /// Bounds and deadlines of that agent's sessions.
     fn limits(&self, agent: &AgentName) -> Limits;

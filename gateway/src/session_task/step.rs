@@ -55,6 +55,9 @@ impl Task {
                 }
             }
         }
+        if matches!(command, Command::Prompt { .. }) {
+            self.look_before_prompt().await;
+        }
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.waiting.insert(ticket, reply);
@@ -167,6 +170,7 @@ impl Task {
                     self.deps.metrics.troubles().clear(&trouble(&self.key));
                     self.actor = actor;
                     self.calls = FuturesUnordered::new();
+                    self.lookup = None;
                     self.performer = Performer::new(self.deps.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;

@@ -82,7 +82,7 @@ pub(super) enum Flaw {
 }
 
 /// Answers file requests as if every directory were there.
-fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
+pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
     match request.op {
         FilesOp::Directory { path } => Ok(FilesReply::Directory { path, roots: request.roots }),
         FilesOp::Directories { paths } => Ok(FilesReply::Directories(paths.into_iter().map(Ok).collect())),
@@ -195,6 +195,9 @@ impl Host {
             Request::Tail { lease_id } => Some(self.tail(lease_id)),
             Request::ListLeases { .. } => {
                 Some(Ok(Reply::Leases(self.order.iter().filter_map(|id| self.info(*id)).collect())))
+            }
+            Request::Files(_) if !self.calm && chance.one_in(20) => {
+                Some(Err(Refusal::new(RefusalCode::Busy, "too much to do").retry_after(200)))
             }
             Request::Files(request) => Some(Ok(Reply::Files(files(request)))),
             _ => Some(Err(Refusal::new(RefusalCode::BadRequest, "not here"))),

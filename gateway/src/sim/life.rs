@@ -13,6 +13,7 @@ use crate::error::Failure;
 use crate::inbound::Inlet;
 use crate::live::Live;
 use crate::local::Local;
+use crate::lookup::{Findings, Lookup};
 use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -132,20 +133,28 @@ impl Ports {
 struct ShortLines(Arc<Agents>);
 
 impl Profiles for ShortLines {
-    fn profile(&self, agent: &AgentName) -> Result<Profile, Failure> {
-        self.0.profile(agent)
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+        self.0.lookup(agent, cwd, directories)
+    }
+
+    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure> {
+        self.0.configured(agent)
+    }
+
+    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+        self.0.profile(agent, found)
     }
 
     fn default_agent(&self) -> Result<AgentName, Failure> {
         self.0.default_agent()
     }
 
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>) -> Result<String, Failure> {
-        self.0.cwd(agent, asked)
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure> {
+        self.0.cwd(agent, asked, found)
     }
 
-    fn directory(&self, agent: &AgentName, asked: &str) -> Result<String, Failure> {
-        self.0.directory(agent, asked)
+    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure> {
+        self.0.directory(agent, asked, found)
     }
 
     fn limits(&self, agent: &AgentName) -> Limits {

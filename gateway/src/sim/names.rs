@@ -14,6 +14,7 @@ pub(super) fn of_request(request: &Request) -> String {
         Request::Release { .. } => "release",
         Request::Tail { .. } => "tail",
         Request::ListLeases { .. } => "list",
+        Request::Files(_) => "files",
         _ => "other",
     };
     format!("supervisor:{name}")

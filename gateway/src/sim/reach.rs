@@ -57,7 +57,7 @@ const MOVES: [&str; 23] = [
 ];
 
 /// Everything that crosses a border of the gateway.
-const EFFECTS: [&str; 39] = [
+const EFFECTS: [&str; 40] = [
     "commit:bind",
     "commit:binding_gone",
     "commit:binding_park",
@@ -87,6 +87,7 @@ const EFFECTS: [&str; 39] = [
     "supervisor:ack",
     "supervisor:attach",
     "supervisor:close",
+    "supervisor:files",
     "supervisor:input",
     "supervisor:list",
     "supervisor:release",

@@ -6,6 +6,7 @@
 )]
 
 use super::ear;
+use super::host::files;
 use super::laws;
 use super::life::{self, Ports, lock};
 use super::people::Want;
@@ -18,7 +19,7 @@ use crate::config::load::Loaded;
 use crate::store::by_hand::Hand;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
-use acp_shared::protocol::Request;
+use acp_shared::protocol::{Reply, Request};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -161,6 +162,11 @@ fn a_process_is_asked_for_once_after_a_reconnect_during_a_commit() {
     is_asked_for_once(true);
 }
 
+/// The next request; the connection is free for an answer.
+fn take(ports: &Ports) -> Option<(u64, Request)> {
+    lock(&ports.wire).take()
+}
+
 /// On each connection. Asked for twice, a start may be refused first and succeed then, and nobody knows of that process.
 fn is_asked_for_once(breaks: bool) {
     let mut theatre = Theatre::new();
@@ -176,13 +182,21 @@ fn is_asked_for_once(breaks: bool) {
         let mut spawns: Vec<Vec<LeaseId>> = Vec::new();
         loop {
             ports.settle().await;
-            let mut asked = Vec::new();
-            while let Some((_, request)) = lock(&ports.wire).take() {
-                if let Request::Spawn(spawn) = request {
-                    asked.push(spawn.lease_id);
+            let (mut asked, mut looked) = (Vec::new(), false);
+            while let Some((id, request)) = take(&ports) {
+                match request {
+                    Request::Spawn(spawn) => asked.push(spawn.lease_id),
+                    Request::Files(request) => {
+                        lock(&ports.wire).reply(id, Ok(Reply::Files(files(request))));
+                        looked = true;
+                    }
+                    _ => {}
                 }
             }
             spawns.push(asked);
+            if looked {
+                continue;
+            }
             if lock(&ports.pump).waiting().next().is_none() {
                 return spawns;
             }
@@ -214,9 +228,13 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
         let mut failed = false;
         for _ in 0..100 {
             ports.settle().await;
-            while let Some((_, request)) = lock(&ports.wire).take() {
-                if matches!(request, Request::Spawn(_)) {
-                    return (failed, true);
+            while let Some((id, request)) = take(&ports) {
+                match request {
+                    Request::Spawn(_) => return (failed, true),
+                    Request::Files(request) => {
+                        lock(&ports.wire).reply(id, Ok(Reply::Files(files(request))));
+                    }
+                    _ => {}
                 }
             }
             lock(&ports.answers).clear();

@@ -1,7 +1,9 @@
 //! The connection without a socket, for simulated time: the other end is whoever holds the [`Wire`].
 
 use super::{Driver, REQUESTS_MAX, ReadMarks, Shared, Supervisor};
+use crate::local_probe;
 use crate::supervisor::{LinkStatus, hello};
+use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::StartId;
 use acp_shared::protocol::{Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
 use std::path::PathBuf;
@@ -14,6 +16,28 @@ pub(crate) fn no_marks() -> ReadMarks {
     Box::new(move || {
         Box::pin(async move { Ok(Marks { start_id, event_id: 0, offsets: Vec::new(), accepts_loss: false }) })
     })
+}
+
+/// A connected supervisor that looks up programs and directories on this machine, and answers nothing else.
+pub(crate) fn looking_up() -> Supervisor {
+    let (supervisor, mut wire) = Wire::new();
+    wire.up("supervisor");
+    tokio::spawn(async move {
+        while let Some((id, request)) = wire.driver.queue.recv().await {
+            let Request::Files(FilesRequest { op, .. }) = request else { continue };
+            let found = match op {
+                FilesOp::Programs { names, search } => FilesReply::Programs(
+                    names.iter().map(|name| local_probe::program(name, &search)).collect(),
+                ),
+                FilesOp::Directories { paths } => {
+                    FilesReply::Directories(paths.iter().map(|path| local_probe::directory(path)).collect())
+                }
+                other => panic!("{other:?}"),
+            };
+            wire.reply(id, Ok(Reply::Files(Ok(found))));
+        }
+    });
+    supervisor
 }
 
 /// The supervisor's end.

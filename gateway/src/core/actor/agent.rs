@@ -205,7 +205,7 @@ impl Actor {
     /// Why the agent is not there although it had its time: it may not even have been started.
     fn init_failure(&self) -> Failure {
         let within = span(self.profile.init_ms);
-        if self.lease.as_ref().is_some_and(|lease| lease.row.usage == LeaseUse::Intended) {
+        if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseUse::Intended) {
             let text = format!(
                 "The agent was not started within {within}: the supervisor does not answer, or has no room. \
                  `acp-gateway doctor` says more; send it again once the supervisor is there."

@@ -68,6 +68,8 @@ pub(crate) enum Input {
         /// The target, or the error for the agent.
         found: Result<Inspection, RpcError>,
     },
+    /// The look-up that a start waited for is done: [`super::Actor::configure`] has brought its outcome.
+    LookedUp,
     /// The connection to the supervisor is gone; leases go on without us.
     Disconnected,
     /// A deadline of [`super::Actor::deadline_ms`] has come.
@@ -199,6 +201,8 @@ pub(crate) enum LeaseNews {
 pub(crate) struct Profile {
     /// Program and arguments.
     pub(crate) argv: Vec<String>,
+    /// The program and the session's directories were looked up; no agent is started before.
+    pub(crate) is_looked_up: bool,
     /// The whole environment.
     pub(crate) env: Vec<(String, String)>,
     /// How long each step of its end may take.
@@ -233,6 +237,7 @@ impl Profile {
     pub(crate) fn of_running(spawn: Option<&Spawn>, refused: Failure) -> Self {
         Self {
             argv: spawn.map(|spawn| spawn.argv.clone()).unwrap_or_default(),
+            is_looked_up: false,
             env: spawn.map(|spawn| spawn.env.clone()).unwrap_or_default(),
             graces: spawn.map(|spawn| spawn.graces).unwrap_or_default(),
             init_ms: 60_000,

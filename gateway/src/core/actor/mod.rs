@@ -186,6 +186,8 @@ impl Actor {
             Input::Inspected { at, found } => self.on_inspected(at, found, &mut out),
             Input::Disconnected => self.on_disconnected(&out),
             Input::Tick => self.on_tick(&mut out),
+            // The step's last part does it all.
+            Input::LookedUp => {}
         }
         self.finish(&mut out);
         out
@@ -218,6 +220,11 @@ impl Actor {
     /// Whether nothing is going on, so that the actor may be dropped until somebody asks for it.
     pub(crate) fn is_quiet(&self) -> bool {
         self.lease.is_none() && self.runs.is_empty()
+    }
+
+    /// Whether a start waits for the look-up of its program and directories.
+    pub(crate) fn awaits_lookup(&self) -> bool {
+        self.lease.is_none() && self.wants_start() && self.profile.refused.is_none()
     }
 
     /// Whether configuration does not have its agent any more, so that there is nothing to start.
@@ -267,6 +274,7 @@ impl Actor {
         self.end_lease_if_drained(out);
         self.start_next(out);
         self.close_oneshot(out);
+        self.watch_lookup(out);
         self.watch_idle(out);
         self.watch_away(out);
         self.pump(out);

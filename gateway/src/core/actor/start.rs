@@ -84,6 +84,17 @@ impl Actor {
         }
     }
 
+    /// What was looked up holds for one step alone: programs are installed and directories moved at any time. A start
+    /// that waits for its look-up has the time that an agent has to open its session.
+    pub(super) fn watch_lookup(&mut self, out: &Batch) {
+        self.profile.is_looked_up = false;
+        if self.awaits_lookup() {
+            self.timers.init_ms.get_or_insert(out.now_ms + self.profile.init_ms);
+        } else if self.lease.is_none() {
+            self.timers.init_ms = None;
+        }
+    }
+
     /// A turn runs and its agent is out of reach: it is given up when that lasts too long.
     pub(super) fn await_agent(&mut self, out: &Batch) {
         if self.current().is_some() && self.timers.reconcile_ms.is_none() {

@@ -9,6 +9,7 @@ mod cases;
 mod host;
 mod letters;
 mod lives;
+mod lookups;
 mod machines;
 mod permissions;
 mod phases;

@@ -151,11 +151,15 @@ impl Actor {
         }
     }
 
+    /// Whether there is something for an agent to do.
+    pub(super) fn wants_start(&self) -> bool {
+        self.session.state == SessionState::Creating
+            || (self.session.state == SessionState::Idle && self.next_prompt().is_some())
+    }
+
     /// Starts the next run if one waits and nothing stands in its way; starts the agent first if need be.
     pub(super) fn start_next(&mut self, out: &mut Batch) {
-        let wanted = self.session.state == SessionState::Creating
-            || (self.session.state == SessionState::Idle && self.next_prompt().is_some());
-        if !wanted {
+        if !self.wants_start() {
             return;
         }
         if self.lease.is_none() {
@@ -165,6 +169,9 @@ impl Actor {
             }
             if let Some(failure) = self.profile.refused.clone() {
                 self.fault(&failure, out);
+                return;
+            }
+            if !self.profile.is_looked_up {
                 return;
             }
             self.start_lease(out);

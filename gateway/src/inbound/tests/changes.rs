@@ -372,7 +372,7 @@ async fn what_fits_best_is_suggested_first() {
     assert_eq!(suggested(Suggest::Sessions, "OWN").await, ["agent:demo:acp:2"]);
     assert_eq!(suggested(Suggest::Sessions, "acp:1").await, ["agent:demo:acp:1"]);
     assert_eq!(suggested(Suggest::Options, "").await, ["model", "cwd"]);
-    assert_eq!(suggested(Suggest::Agents, "").await, Vec::<String>::new());
+    assert_eq!(suggested(Suggest::Agents, "dem").await, ["demo"]);
     let mut scribe = Scribe::claim(&store, &key()).await;
     scribe.start(RunMode::Prompt).await;
     let options = serde_json::json!({"sessionUpdate": "config_option_update",

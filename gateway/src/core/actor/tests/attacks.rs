@@ -342,6 +342,7 @@ fn an_option_that_is_set_while_the_agent_starts_reaches_it() {
     let mut world = World::new(1, 1000);
     world.deaf = true;
     world.boot(None);
+    assert!(world.settle());
     world.push(Command::Set(crate::core::options::Setting::Mode("ask".to_owned())));
     assert!(world.settle());
     assert!(world.stdin().iter().any(|text| text.starts_with("set ")), "{:?}", world.stdin());

@@ -12,9 +12,10 @@ use crate::core::rows::{
     SessionOptions,
 };
 use crate::core::session::SessionState;
+use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, SessionKey};
-use acp_shared::protocol::{Attached, Graces, LeaseState};
+use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -57,7 +58,7 @@ pub(super) struct World {
     pub(super) disk: BTreeMap<String, String>,
     /// Canonical paths of those that lead over a link.
     pub(super) links: BTreeMap<String, String>,
-    /// Whether inspections are lost, as when the gateway is killed before their end.
+    /// Whether inspections and look-ups are lost, as when the gateway is killed before their end.
     pub(super) inspects_never: bool,
     inputs: VecDeque<Input>,
     /// Prompts whose acceptance was not confirmed yet: a client sends them again.
@@ -88,9 +89,6 @@ pub(super) struct World {
     pub(super) limits: Limits,
 }
 
-use crate::error::Failure;
-use acp_shared::protocol::RefusalCode;
-
 impl Process {
     pub(super) fn acked(&self) -> u64 {
         self.acked
@@ -117,6 +115,7 @@ pub(super) fn limits() -> Limits {
 pub(super) fn profile() -> Profile {
     Profile {
         argv: vec!["agent".to_owned()],
+        is_looked_up: false,
         env: Vec::new(),
         graces: Graces::default(),
         init_ms: 5_000,
@@ -359,6 +358,9 @@ impl World {
             }
             let ctx = Ctx { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
             let Some(actor) = &mut self.actor else { return false };
+            if input == Input::LookedUp && !self.inspects_never {
+                actor.configure(Ok(Profile { is_looked_up: true, ..profile() }), self.limits.clone());
+            }
             let Batch { writes, acts, moves, .. } = actor.step(&ctx, input);
             if self.burn() {
                 return false;
@@ -373,6 +375,9 @@ impl World {
                 }
                 self.act(act);
             }
+            let waits = self.actor.as_ref().is_some_and(Actor::awaits_lookup) && !self.inspects_never;
+            let once = waits && !self.inputs.contains(&Input::LookedUp);
+            self.inputs.extend(once.then_some(Input::LookedUp));
         }
         true
     }

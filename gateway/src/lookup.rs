@@ -1,0 +1,129 @@
+//! Programs and directories, looked up where agents run: by the supervisor, as the user that agents run as.
+//!
+//! [`Lookup`] says what a decision needs to know, [`Findings`] has the answers; the decisions themselves are in
+//! `agents`. The gateway itself looks at no file of a project.
+
+use crate::error::Failure;
+use crate::supervisor::{CallError, LinkStatus, Supervisor};
+use acp_shared::codes::Code;
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, NAMES_MAX};
+use acp_shared::protocol::{RefusalCode, Reply, Request};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Maximum wait of a caller for the answers, an absence of the supervisor included.
+pub(crate) const WAIT: Duration = Duration::from_secs(5);
+/// Wait before a request is repeated that the supervisor had no room for, unless the refusal says another one.
+const RETRY_MS: u64 = 200;
+
+/// Programs and directories to look up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Lookup {
+    /// Names without a slash, or absolute paths.
+    pub(crate) programs: BTreeSet<String>,
+    /// Search path for names, in the form of `PATH`.
+    pub(crate) search: String,
+    /// Absolute paths.
+    pub(crate) directories: BTreeSet<String>,
+}
+
+/// Answers to a [`Lookup`]. What was not looked up is not there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    /// Absolute paths of the programs that are there and may be executed, by name.
+    pub(crate) programs: BTreeMap<String, String>,
+    /// Canonical paths of the directories.
+    pub(crate) directories: BTreeMap<String, Result<String, FilesError>>,
+}
+
+/// Reason why there are no [`Findings`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LookupError {
+    /// The supervisor is away: to be asked again once it is connected.
+    Away,
+    /// The supervisor cannot look.
+    Failed(Failure),
+}
+
+/// Looks up everything. Waits as long as a connected supervisor needs; safe to cancel.
+///
+/// # Errors
+/// [`LookupError`].
+pub(crate) async fn look_up(supervisor: &Supervisor, lookup: &Lookup) -> Result<Findings, LookupError> {
+    let (names, paths) = (Vec::from_iter(&lookup.programs), Vec::from_iter(&lookup.directories));
+    let mut findings = Findings::default();
+    for names in names.chunks(NAMES_MAX) {
+        let names: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
+        let op = FilesOp::Programs { names: names.clone(), search: lookup.search.clone() };
+        let FilesReply::Programs(found) = ask(supervisor, op).await? else { return Err(unexpected()) };
+        let found = names.into_iter().zip(found);
+        findings.programs.extend(found.filter_map(|(name, file)| Some((name, file?))));
+    }
+    for paths in paths.chunks(NAMES_MAX) {
+        let paths: Vec<String> = paths.iter().map(|path| (*path).clone()).collect();
+        let op = FilesOp::Directories { paths: paths.clone() };
+        let FilesReply::Directories(found) = ask(supervisor, op).await? else { return Err(unexpected()) };
+        findings.directories.extend(paths.into_iter().zip(found));
+    }
+    Ok(findings)
+}
+
+/// Looks up everything within [`WAIT`]; waits that long for a supervisor that is away.
+///
+/// # Errors
+/// `ACP_BACKEND_UNAVAILABLE`.
+pub(crate) async fn look_up_soon(supervisor: &Supervisor, lookup: &Lookup) -> Result<Findings, Failure> {
+    let found = async {
+        let mut status = supervisor.status();
+        loop {
+            match look_up(supervisor, lookup).await {
+                Ok(findings) => return Ok(findings),
+                Err(LookupError::Failed(failure)) => return Err(failure),
+                Err(LookupError::Away) => {}
+            }
+            if status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::time::timeout(WAIT, found).await.unwrap_or_else(|_| {
+        let text = format!(
+            "{} The supervisor, which looks up programs and directories, does not answer.",
+            Code::BackendUnavailable.text()
+        );
+        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR");
+        Err(failure.origin("gateway").retryable())
+    })
+}
+
+/// One request; repeated while the supervisor has no room for it.
+async fn ask(supervisor: &Supervisor, op: FilesOp) -> Result<FilesReply, LookupError> {
+    let request = FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op };
+    loop {
+        let refusal = match supervisor.call(Request::Files(request.clone())).await {
+            Ok(Reply::Files(Ok(reply))) => return Ok(reply),
+            Ok(Reply::Files(Err(error))) => return Err(failed(&error.to_string(), "LOOKUP_FAILED")),
+            Ok(_) => return Err(unexpected()),
+            Err(CallError::Disconnected) => return Err(LookupError::Away),
+            Err(CallError::Refused(refusal)) => refusal,
+        };
+        if !matches!(refusal.code, RefusalCode::Busy | RefusalCode::ShuttingDown) {
+            return Err(failed(&refusal.message, refusal.code.as_str()));
+        }
+        tokio::time::sleep(Duration::from_millis(refusal.retry_after_ms.unwrap_or(RETRY_MS))).await;
+    }
+}
+
+fn failed(why: &str, detail: &str) -> LookupError {
+    let text = format!("Programs and directories cannot be looked up: {why}.");
+    let failure = Failure::new(Code::BackendUnavailable, text).detail(detail);
+    LookupError::Failed(failure.origin("supervisor").retryable())
+}
+
+fn unexpected() -> LookupError {
+    failed("the supervisor gave another answer than was asked for", "LOOKUP_FAILED")
+}
+
+#[cfg(test)]
+#[path = "lookup_tests.rs"]
+mod tests;
