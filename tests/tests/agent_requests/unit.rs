@@ -13,25 +13,38 @@ use std::process::Command;
 /// A user of this test alone.
 const RUNS: u32 = 65_010;
 
-/// Imitates `ProtectSystem=strict`, `PrivateTmp=yes` and `StateDirectory=`: the project (the second argument) is
-/// read-only, /tmp is empty but for what lies elsewhere on a real machine (the other ones), and only the state directory
-/// (the first) can be written. Then it becomes the rest of the command line, after `--`.
+/// Imitates the packaged unit: `ProtectSystem=strict`, `PrivateTmp=yes`, `StateDirectory=`, `CapabilityBoundingSet=` and
+/// `NoNewPrivileges=yes`. Every file system is read-only but for the state directory (the first argument); /tmp is a new
+/// one that holds what lies elsewhere on a real machine (the other arguments up to `--`). The project and the agent's
+/// program lie in /tmp and are not there. The rest of the command line is run.
 const UNIT: &str = r#"
 mount --make-rprivate /
 mount -t tmpfs tmpfs /mnt
-state=$1; project=$2
+chmod 1777 /mnt
+state=$1
 show() {
     case $1 in /tmp/*) at=/mnt/${1#/tmp/} ;; *) at=$1 ;; esac
     if [ -d "$1" ]; then mkdir -p "$at"; else mkdir -p "$(dirname "$at")"; [ -e "$at" ] || : > "$at"; fi
     mount --bind "$1" "$at"
-    [ "$1" = "$state" ] || mount -o remount,bind,ro "$at"
 }
 while [ "$1" != -- ]; do show "$1"; shift; done
 shift
 mount --rbind /mnt /tmp
-touch "$state/probe"
-if touch "$project/probe" 2>/dev/null; then echo "the project can be written" >&2; exit 9; fi
-exec "$@"
+mount -t tmpfs tmpfs /var/tmp
+for at in $(awk '{ print $5 }' /proc/self/mountinfo); do
+    case $at in
+        "$state" | /tmp | /var/tmp | /mnt | /mnt/* | /dev* | /proc* | /sys*) ;;
+        *) mount -o remount,bind,ro "$at" ;;
+    esac
+done
+touch "$state/probe" /tmp/probe
+for at in "$hidden_project" "$hidden_home"; do
+    if [ -e "$at" ]; then echo "$at can be seen" >&2; exit 9; fi
+done
+for at in /usr/probe /etc/probe /probe; do
+    if touch "$at" 2>/dev/null; then echo "$at can be written" >&2; exit 9; fi
+done
+exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
 "#;
 
 /// True if this machine lets the test mount file systems and become another user.
@@ -45,34 +58,39 @@ fn can_imitate() -> bool {
     can
 }
 
-fn open_to_all(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 fn give(path: &Path) {
     chown(path, Some(RUNS), Some(RUNS)).unwrap();
 }
 
+/// The project lies in /tmp, and the agent's program in the home directory of the user that it runs as: the gateway sees
+/// neither.
 #[test]
 fn an_agent_writes_files_under_the_packaged_unit_and_owns_them() {
     if !can_imitate() {
         return;
     }
     let world = World::new();
-    open_to_all(&world.path(""));
-    for program in ["acp-supervisor", "acp-wrapper", "fake-agent"] {
+    assert!(world.path("").starts_with("/tmp"), "the project lies in /tmp");
+    set_mode(&world.path(""), 0o755);
+    for program in ["acp-supervisor", "acp-wrapper"] {
         fs::copy(bin(program), world.dir("bin").join(program)).unwrap();
     }
-    let project = world.dir("work/project");
-    let logs = world.dir("agent");
-    for dir in [&project, &logs] {
-        give(dir);
+    let (project, logs, home) = (world.dir("work/project"), world.dir("agent"), world.dir("tenant/bin"));
+    fs::copy(bin("fake-agent"), home.join("fake-agent")).unwrap();
+    let home = world.path("tenant");
+    set_mode(&home, 0o700);
+    for path in [&project, &logs, &home, &home.join("bin"), &home.join("bin/fake-agent")] {
+        give(path);
     }
     fs::write(project.join("old.txt"), "old").unwrap();
     give(&project.join("old.txt"));
     let mut agent = scripted(&world, &[], "approve-all");
     agent.command = ["fake-agent", "--log", "log", "--state", "state"].map(str::to_owned).to_vec();
-    for (at, dir) in [(0, "bin"), (2, "agent"), (4, "agent")] {
+    for (at, dir) in [(0, "tenant/bin"), (2, "agent"), (4, "agent")] {
         agent.command[at] = world.path(dir).join(&agent.command[at]).to_string_lossy().into_owned();
     }
     let config = world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
@@ -91,11 +109,11 @@ fn an_agent_writes_files_under_the_packaged_unit_and_owns_them() {
     let supervisor = world.service_of(supervisor);
 
     let (state, socket) = (world.dir(GATEWAY), supervisor.socket());
-    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    set_mode(&state, 0o700);
     let mut gateway = Command::new("unshare");
     envs(&mut gateway, &world.command("acp-gateway"));
-    gateway.args(["-m", "sh", "-ec", UNIT, "sh"]).arg(&state).arg(&project);
-    gateway.arg(socket.parent().unwrap()).arg(&config).arg(world.path("bin"));
+    gateway.env("hidden_project", &project).env("hidden_home", &home);
+    gateway.args(["-m", "sh", "-ec", UNIT, "sh"]).arg(&state).arg(socket.parent().unwrap()).arg(&config);
     gateway.arg(bin("acp-gateway").parent().unwrap()).arg("--").arg(bin("acp-gateway"));
     gateway.args(["serve", "--json", "--state-dir"]).arg(&state).arg("--supervisor-socket").arg(&socket);
     let gateway = world.service_of({
@@ -103,6 +121,11 @@ fn an_agent_writes_files_under_the_packaged_unit_and_owns_them() {
         gateway
     });
 
+    let agents = world.cli(GATEWAY, &["agents"]).ok().json();
+    let scripted = agents.as_array().unwrap().iter().find(|agent| agent["name"] == AGENT).cloned();
+    assert_eq!(scripted.unwrap()["installed"], true, "{agents}");
+    let missing = world.cli(GATEWAY, &["sessions", "spawn", "--agent", AGENT, "--cwd", "/tmp/probe"]);
+    assert_eq!(missing.error_code(), "ACP_CWD_NOT_ALLOWED", "only the gateway's own /tmp has it");
     let key = world.spawn(GATEWAY, AGENT, "work/project");
     let events =
         world.prompt(GATEWAY, &key, "fs_write sub/new.txt made\nfs_write old.txt new\nfs_read old.txt");

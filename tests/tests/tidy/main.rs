@@ -6,6 +6,7 @@ mod cases;
 mod documents;
 mod floors;
 mod packages;
+mod project_files;
 mod rules;
 mod sizes;
 mod source;

@@ -38,7 +38,7 @@ fn no_leftover_words_and_no_paths_of_one_machine() {
 }
 
 /// Calls of methods with these names, as lines.
-fn calls(stream: TokenStream, names: &[&str], found: &mut Vec<(usize, String)>) {
+pub(crate) fn calls(stream: TokenStream, names: &[&str], found: &mut Vec<(usize, String)>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
         if let TokenTree::Group(group) = token {

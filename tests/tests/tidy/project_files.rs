@@ -1,0 +1,89 @@
+//! The gateway looks at no file of a project: that is done where agents run, as their user, by the supervisor.
+
+use crate::assert_none;
+use crate::source::{Source, sources};
+use crate::words::calls;
+
+/// Files and directories of the gateway's code that may use the file system, and what for.
+const ALLOWED: [(&str, &str); 8] = [
+    ("store/", "the state directory"),
+    ("cli/", "commands of a user, configuration and logs"),
+    ("http/server.rs", "the socket"),
+    ("http/kin.rs", "/proc"),
+    ("supervisor.rs", "the secret beside the supervisor's socket"),
+    ("channel/discord/settings.rs", "the file of a bot's token"),
+    ("demo_agent/", "an agent, which is a process of its own"),
+    ("local_probe.rs", "commands that run without a gateway"),
+];
+/// Modules for files.
+const MODULES: [[&str; 2]; 3] = [["std", "fs"], ["tokio", "fs"], ["rustix", "fs"]];
+/// Methods of paths that ask the file system.
+const METHODS: [&str; 8] =
+    ["exists", "try_exists", "is_dir", "is_file", "is_symlink", "canonicalize", "read_dir", "read_link"];
+/// The module that looks things up in the process itself.
+const LOCAL: &str = "local_probe";
+
+/// Path below the source directory of the gateway.
+fn inside(source: &Source) -> &str {
+    source.path.strip_prefix("gateway/src/").unwrap_or(&source.path)
+}
+
+fn file_accesses(source: &Source) -> Vec<String> {
+    let path = inside(source);
+    if ALLOWED.iter().any(|(allowed, _)| path.starts_with(allowed)) || path.starts_with("sim/") {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    calls(source.tokens.clone(), &METHODS, &mut found);
+    for named in source.named() {
+        if named.segments.windows(2).any(|pair| MODULES.iter().any(|module| pair == module)) {
+            found.push((named.line, named.segments.join("::")));
+        }
+    }
+    found.retain(|(line, _)| !source.is_test(*line));
+    found.into_iter().map(|(line, what)| format!("{}:{line}: {what}", source.path)).collect()
+}
+
+fn local_lookups(source: &Source) -> Vec<String> {
+    let named = source.named().into_iter().filter(|named| {
+        let is_local = named.segments.iter().any(|segment| segment == LOCAL);
+        is_local && !inside(source).starts_with("cli/") && !source.is_test(named.line)
+    });
+    named.map(|named| format!("{}:{}: {}", source.path, named.line, named.segments.join("::"))).collect()
+}
+
+#[test]
+fn the_gateway_looks_at_no_file_of_a_project() {
+    let files = sources(&["gateway/src"]);
+    let violations: Vec<String> = files.iter().flat_map(file_accesses).collect();
+    assert_none(
+        "the gateway asks the supervisor for files, programs and directories (lookup, agent_files)",
+        &violations,
+    );
+    let violations: Vec<String> = files.iter().flat_map(local_lookups).collect();
+    assert_none("only commands without a gateway look things up by themselves", &violations);
+}
+
+#[test]
+fn the_rules_see_what_they_must() {
+    let source = |path: &str, text: &str| {
+        let tokens = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}"));
+        Source { path: path.to_owned(), text: text.to_owned(), tokens, file }
+    };
+    for (path, text, violations) in [
+        ("gateway/src/agents.rs", "use std::fs;", 1),
+        ("gateway/src/agents.rs", "use rustix::fs::{Mode, open};", 2),
+        ("gateway/src/agents.rs", "fn f() { tokio::fs::read(p); p.is_dir(); p.canonicalize(); }", 3),
+        ("gateway/src/agents.rs", "fn f() { std::io::read(p); p.is_absolute(); }", 0),
+        ("gateway/src/agents.rs", "#[cfg(test)] mod tests { use std::fs; }", 0),
+        ("gateway/src/store/open.rs", "use std::fs;", 0),
+    ] {
+        assert_eq!(file_accesses(&source(path, text)).len(), violations, "{path}: {text}");
+    }
+    for (path, violations) in
+        [("gateway/src/manager.rs", 1), ("gateway/src/cli/up.rs", 0), ("gateway/src/manager_tests.rs", 0)]
+    {
+        assert_eq!(local_lookups(&source(path, "use crate::local_probe;")).len(), violations, "{path}");
+    }
+}
