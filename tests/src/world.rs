@@ -376,10 +376,17 @@ impl World {
     }
 }
 
-/// Whether a process is the wrapper of an agent.
+/// Whether a process is the wrapper of an agent. Wrappers of file helpers look the same but for their child.
 #[must_use]
 pub fn is_wrapper(process: &Process) -> bool {
+    let is_helper = |pid: &str| {
+        let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        argv.split(|byte| *byte == 0).any(|arg| arg == b"files-helper")
+    };
+    let children = format!("/proc/{0}/task/{0}/children", process.pid);
+    let children = fs::read_to_string(children).unwrap_or_default();
     process.argv.first().is_some_and(|program| program.contains("wrapper"))
+        && !children.split_ascii_whitespace().any(is_helper)
 }
 
 /// Removes the control groups that killed supervisors left, as the next one on the same state directory would.
