@@ -6,6 +6,7 @@ use crate::core::agent_settings::{self, ConfigOption, MODEL_OPTION, Report};
 use crate::core::files;
 use crate::core::jsonrpc::{self, CANCELLED, string};
 use crate::core::link::{Goodbye, LinkStep, Meaning, SetOption, Submit};
+use crate::core::sanitize;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
@@ -193,7 +194,9 @@ impl DirectLink {
             SetOption::Mode(_) | SetOption::Config { .. } => by_option,
         };
         let text = match options.as_deref().and_then(|options| self.other_value(&option, options)) {
-            Some(other) => format!("The agent took the {option} and reports \"{}\".", lens::cut(other, 200)),
+            Some(other) => {
+                format!("The agent took the {option} and reports \"{}\".", sanitize::line(other, 200))
+            }
             None => format!("The agent took the {option}."),
         };
         if is_open {
