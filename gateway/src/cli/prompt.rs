@@ -240,8 +240,10 @@ impl Turn {
             #[serde(default)]
             tool_call: serde_json::Value,
         }
-        let asked: Asked =
-            serde_json::from_str(line).map_err(|error| inside("a question was not understood", &error))?;
+        let asked: Asked = match serde_json::from_str(line) {
+            Ok(asked) => asked,
+            Err(error) => return out.note(&format!("[a question of the agent cannot be shown: {error}]")),
+        };
         let choices = asked.options.iter().enumerate().map(|(i, option)| {
             let called = option.name.as_deref().unwrap_or(&option.option_id);
             let note = kind_note(called, option.kind.as_deref().unwrap_or_default());
