@@ -169,10 +169,12 @@ fn pick_option<'a>(
     let found = match verdict {
         Verdict::Allow => of_kind(["allow_once", "allow_always"]),
         Verdict::Deny => of_kind(["reject_once", "reject_always"]),
-        Verdict::Option(wanted) => options.iter().find(|option| option.id == *wanted).or_else(|| {
-            let number: usize = wanted.parse().ok()?;
-            options.get(number.checked_sub(1)?)
-        }),
+        // A number is a position, as in every list and on every button, also where an id looks like one.
+        Verdict::Option(wanted) => {
+            let position =
+                wanted.parse::<usize>().ok().and_then(|number| options.get(number.checked_sub(1)?));
+            position.or_else(|| options.iter().find(|option| option.id == *wanted))
+        }
     };
     found.ok_or_else(|| {
         let listed = |(number, option): (u32, &PermissionOption)| {

@@ -37,6 +37,7 @@ fn options_are_picked_by_kind_number_or_id() {
         option("1", "odd"),
     ];
     let always = [option("a", "allow_always"), option("r", "reject_always")];
+    let shifted = [option("2", "allow_always"), option("1", "reject_once"), option("7", "allow_once")];
     let by = |text: &str| Verdict::Option(text.to_owned());
     for (what, options, verdict, want) in [
         ("once before always", &both[..], Verdict::Allow, Some("y")),
@@ -45,7 +46,10 @@ fn options_are_picked_by_kind_number_or_id() {
         ("deny for ever", &always[..], Verdict::Deny, Some("r")),
         ("nothing that refuses", &both[..2], Verdict::Deny, None),
         ("number", &both[..], by("2"), Some("y")),
-        ("an id that is a number", &both[..], by("1"), Some("1")),
+        ("a position before an id that is a number", &both[..], by("1"), Some("a")),
+        ("numbers as ids, shifted", &shifted[..], by("2"), Some("1")),
+        ("numbers as ids, shifted", &shifted[..], by("1"), Some("2")),
+        ("an id that is no position", &shifted[..], by("7"), Some("7")),
         ("id", &both[..], by("n"), Some("n")),
         ("number zero", &both[..], by("0"), None),
         ("number too high", &both[..], by("5"), None),

@@ -275,8 +275,10 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
     out.push_str(r#","options":["#);
     let options = params.get("options").and_then(|raw| serde_json::from_str(raw.get()).ok());
     let options: Vec<&RawValue> = options.unwrap_or_default();
-    for (i, option) in options.iter().filter_map(|raw| Members::of(raw.get())).enumerate() {
-        let part = |name: &str| option.get(name).map_or("null", |raw| raw.get());
+    let is_answerable = |option: &Members<'_>| option.get("optionId").is_some_and(|id| is_string(id));
+    let options = options.iter().filter_map(|raw| Members::of(raw.get())).filter(is_answerable);
+    for (i, option) in options.enumerate() {
+        let part = |name: &str| option.get(name).filter(|raw| is_string(raw)).map_or("null", |raw| raw.get());
         let gap = if i == 0 { "" } else { "," };
         let (id, name, kind) = (part("optionId"), part("name"), part("kind"));
         let _ = write!(out, r#"{gap}{{"option_id":{id},"name":{name},"kind":{kind}}}"#);
@@ -413,6 +415,16 @@ mod tests {
                            "tool_call": {"toolCallId": "t", "title": "Write", "kind": "edit"},
                            "options": [{"option_id": "y", "name": "Yes", "kind": "allow_once"},
                                        {"option_id": "n", "name": null, "kind": null}]}),
+                ),
+            ),
+            (
+                K::Permission,
+                r#"{"permission_id":"l:5","params":{"options":[{"optionId":7,"name":"Seven"},3,
+                    {"optionId":"y","name":{"x":1},"kind":2}]}}"#,
+                whole(
+                    "permission",
+                    json!({"permission_id": "l:5", "title": "",
+                           "options": [{"option_id": "y", "name": null, "kind": null}]}),
                 ),
             ),
             (

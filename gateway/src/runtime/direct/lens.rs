@@ -8,6 +8,7 @@ use crate::core::jsonrpc::{Members, string};
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::sanitize;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The longest instruction for signing in that is shown, in characters.
 const SIGN_IN_CHARS_MAX: usize = 4_000;
@@ -288,6 +289,25 @@ fn select_values(list: Option<&Value>, out: &mut Vec<String>) {
 pub(super) fn mode_in_options(holder: &Value) -> Option<String> {
     let modes = modes(&serde_json::json!({ "configOptions": holder.get("configOptions")? }));
     modes.current
+}
+
+/// Leaves the options of a permission request that can be answered, so that the row and every surface number one list:
+/// those with an id, with a name and a kind that are text. Returns true if anything was changed, and the name of the param
+/// where an id is given twice.
+pub(super) fn normalise_options(params: &mut Value) -> Result<bool, &'static str> {
+    let Some(Value::Array(options)) = params.get_mut("options") else { return Ok(false) };
+    let before = options.clone();
+    options.retain(|option| words_of(option.get("optionId")).is_some());
+    options.truncate(LIST_MAX);
+    let mut ids = BTreeSet::new();
+    for option in options.iter_mut().filter_map(Value::as_object_mut) {
+        option.retain(|name, value| !matches!(name.as_str(), "name" | "kind") || value.is_string());
+        let id = option.get("optionId").and_then(Value::as_str).unwrap_or_default();
+        if !ids.insert(id.to_owned()) {
+            return Err("options");
+        }
+    }
+    Ok(*options != before)
 }
 
 /// What a permission request is about. The tool call may be missing, or have neither title nor kind.

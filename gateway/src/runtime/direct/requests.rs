@@ -48,10 +48,13 @@ impl DirectLink {
             Err(_) => Err("params"),
             Ok(_) if method == "session/request_permission" => {
                 let mut value = lens::value(given);
-                if self.state.calls.complete(&mut value) {
-                    params = value.to_string();
-                }
-                Ok(lens::permission(&value))
+                let is_completed = self.state.calls.complete(&mut value);
+                lens::normalise_options(&mut value).map(|is_changed| {
+                    if is_completed || is_changed {
+                        params = value.to_string();
+                    }
+                    lens::permission(&value)
+                })
             }
             Ok(members) => lens::wanted(method, &members),
         };

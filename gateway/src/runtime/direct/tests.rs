@@ -247,6 +247,41 @@ fn a_permission_says_what_it_is_about_as_well_as_it_can() {
     assert_eq!(options, [option("a", "A", "allow_once"), option("b", "b", "")]);
 }
 
+/// The row and every surface number the same options.
+#[test]
+fn options_are_one_list_for_the_row_and_for_every_surface() {
+    let option = |id: Value, kind: &str| json!({ "optionId": id, "name": kind, "kind": kind });
+    let (all, no) = (|id: Value| option(id, "allow_always"), |id: Value| option(id, "reject_once"));
+    let shifted = vec![all(json!(7)), json!(3), all(json!(" ")), no(json!("n")), all(json!("a"))];
+    for (options, kinds) in [
+        (vec![all(json!("2")), no(json!("1"))], Some(vec!["allow_always", "reject_once"])),
+        (shifted, Some(vec!["reject_once", "allow_always"])),
+        (vec![no(json!("x")), all(json!("x"))], None),
+        (vec![json!({ "optionId": "x", "name": 7, "kind": ["allow_once"] })], Some(vec![""])),
+    ] {
+        let (mut link, _) = running();
+        let line =
+            json!({ "id": 0, "method": "session/request_permission", "params": { "options": options } });
+        let steps = link.stream(10, line.to_string().as_bytes());
+        let Some(kinds) = kinds else {
+            assert_eq!(sent(&steps)[0].0["error"]["code"], -32602);
+            assert!(!steps.iter().any(|step| matches!(step, LinkStep::Ask(_))));
+            continue;
+        };
+        let [LinkStep::Ask(Ask { params, what: Wanted::Permission { options, .. }, .. })] = &steps[..] else {
+            panic!("{steps:?}")
+        };
+        let of_row: Vec<&str> = options.iter().map(|option| option.kind.as_str()).collect();
+        let params: Value = serde_json::from_str(params).unwrap();
+        let listed = params["options"].as_array().unwrap();
+        let shown: Vec<&str> =
+            listed.iter().map(|option| option["kind"].as_str().unwrap_or_default()).collect();
+        assert_eq!((&of_row, &shown), (&kinds, &kinds));
+        let ids: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
+        assert_eq!(ids, listed.iter().filter_map(|option| option["optionId"].as_str()).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
     let offered = [
