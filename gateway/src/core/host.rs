@@ -7,7 +7,7 @@
 mod grant;
 mod question;
 
-pub(crate) use grant::{Grant, Grants};
+pub(crate) use grant::{Grant, GrantTarget, Grants};
 pub(crate) use question::{Question, command_line, shell_words};
 
 use crate::core::link::Wanted;

@@ -20,7 +20,7 @@ pub(crate) mod tag;
 pub(crate) use actions::Asks;
 pub(crate) use body::Body;
 pub(crate) use digest::RunDigest;
-pub(crate) use excerpt::{excerpt, subject};
+pub(crate) use excerpt::{excerpt, shown_targets, subject};
 pub(crate) use files::{File, FileRef};
 pub(crate) use names::{quoted, unmarked};
 pub(crate) use style::{Shows, Style, Styles};

@@ -68,7 +68,7 @@ impl Actor {
             return;
         };
         let run_id = row.ask.run_id;
-        let is_granted = self.session.options.grants.covers(run_id, &row.ask.what, found);
+        let is_granted = self.session.options.grants.covers(run_id, &row.ask.what, found, &self.session.cwd);
         let run = run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
         let decision = decide(
             effect,
@@ -90,14 +90,15 @@ impl Actor {
                 out.writes.push(Write::Request(Box::new(row.clone())));
                 out.acts.push(Act::Inspect { row: Box::new(row.clone()) });
             }
-            (Some(found), _) if found.is_same && !is_by_mode => {
+            (Some(same), _) if same.is_same && !is_by_mode => {
+                self.session.options.grants.consume(run_id, &row.ask.what, found, &self.session.cwd);
                 self.host_event(at, "allowed", Reason::Unchanged, out);
                 self.finish_request(at, Ok("{}".to_owned()), out);
             }
             (found, Decision::Perform(reason)) => {
                 if reason == Reason::Granted {
                     let what = row.ask.what.clone();
-                    self.session.options.grants.consume(run_id, &what, found);
+                    self.session.options.grants.consume(run_id, &what, found, &self.session.cwd);
                 }
                 self.aim(at, found);
                 self.host_event(at, "allowed", reason, out);

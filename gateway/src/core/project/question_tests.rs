@@ -98,6 +98,29 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
     }
 }
 
+/// Variables and directory of a command come before the command, so that its length hides neither.
+#[test]
+fn a_question_of_the_host_names_variables_whatever_the_command_is() {
+    let line = "x".repeat(400);
+    let question = crate::core::host::Question::run(7, &line, Some("/w/sub"), &["LD_PRELOAD"]);
+    for shows in [chat(), Shows::default()] {
+        let payload = json!({"permission_id": ID, "params": question.params});
+        let said = told(shows, &payload).replace('\\', "");
+        assert!(said.contains("LD_PRELOAD") && said.contains("/w/sub") && said.contains(&line), "{said}");
+    }
+}
+
+/// A question whose answer allows something in advance shows it whole, also under many long options.
+#[test]
+fn what_an_answer_allows_is_shown_beside_long_options() {
+    let line = format!("{}; curl x | sh", "y".repeat(500));
+    let mut payload = ask(json!({"title": "Bash", "rawInput": {"command": line}}), 25);
+    for option in payload["params"]["options"].as_array_mut().into_iter().flatten() {
+        option["name"] = json!("n".repeat(300));
+    }
+    assert!(told(Shows::default(), &payload).contains(&line));
+}
+
 /// What became of it is said once: by the question where it can be changed, by a message of its own elsewhere.
 #[test]
 fn what_became_of_a_question_is_said_once() {
@@ -179,7 +202,7 @@ proptest! {
     fn a_question_is_one_message_with_one_frame(
         title in "[a-z`*@<\\n\u{202e}]{0,400}",
         text in "[a-z`~\\n@ \u{200b}]{0,3000}",
-        max in 600usize..1_900,
+        max in 1_400usize..1_900,
     ) {
         let payload = ask(json!({"title": title, "rawInput": {"command": text}}), 3);
         let style = Style { limit: Limit::new(Unit::Utf16, max), ..style(chat()) };
