@@ -12,6 +12,8 @@ use crate::serve::{Serving, inspect, serve};
 use crate::supervisor::Supervisor;
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Result of work for a request.
@@ -48,7 +50,7 @@ impl Performed {
 pub(crate) struct Performer {
     supervisor: Supervisor,
     tasks: JoinSet<Performed>,
-    running: HashMap<u64, AbortHandle>,
+    running: HashMap<u64, (AbortHandle, Arc<AtomicBool>)>,
 }
 
 impl Performer {
@@ -67,27 +69,39 @@ impl Performer {
     ) {
         let at = row.ask.at;
         let supervisor = self.supervisor.clone();
-        let serving = Serving { row, again, roots, env };
-        self.start(at, async move { WorkResult::Done(serve(&supervisor, serving).await) });
+        let recalled = Arc::default();
+        let serving = Serving { row, again, roots, env, recalled: Arc::clone(&recalled) };
+        self.start(at, recalled, async move { WorkResult::Done(serve(&supervisor, serving).await) });
     }
 
     /// Inspects the target of a write.
     pub(crate) fn inspect(&mut self, row: AgentRequestRow, roots: Vec<String>) {
         let supervisor = self.supervisor.clone();
-        self.start(
-            row.ask.at,
-            async move { WorkResult::Inspected(inspect(&supervisor, &row, &roots).await) },
-        );
+        self.start(row.ask.at, Arc::default(), async move {
+            WorkResult::Inspected(inspect(&supervisor, &row, &roots).await)
+        });
     }
 
-    fn start(&mut self, at: u64, work: impl Future<Output = WorkResult> + Send + 'static) {
+    fn start(
+        &mut self,
+        at: u64,
+        recalled: Arc<AtomicBool>,
+        work: impl Future<Output = WorkResult> + Send + 'static,
+    ) {
         let handle = self.tasks.spawn(async move { Performed { at, outcome: work.await } });
-        self.running.insert(at, handle);
+        self.running.insert(at, (handle, recalled));
+    }
+
+    /// Begins nothing more of a request: what was not sent to the supervisor is answered as stopped.
+    pub(crate) fn recall(&mut self, at: u64) {
+        if let Some((_, recalled)) = self.running.get(&at) {
+            recalled.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Nobody wants the answer any more.
     pub(crate) fn forget(&mut self, at: u64) {
-        if let Some(handle) = self.running.remove(&at) {
+        if let Some((handle, _)) = self.running.remove(&at) {
             handle.abort();
         }
     }

@@ -6,8 +6,8 @@
 
 use crate::agent_files::{self as files, Project};
 use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
-use crate::core::host::Inspection;
-use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS};
+use crate::core::host::{Inspection, Reason};
+use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use crate::core::link::{RpcError, Wanted};
 use crate::core::rows::AgentRequestRow;
 use crate::supervisor::{CallError, FeedItem, LinkStatus, Supervisor};
@@ -15,6 +15,8 @@ use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseKind, RefusalCode, Reply, Request, Spawn};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a supervisor that is away is waited for, in milliseconds.
@@ -37,6 +39,8 @@ pub(crate) struct Serving {
     pub(crate) roots: Vec<String>,
     /// The environment that commands start with.
     pub(crate) env: Vec<(String, String)>,
+    /// Whether it must not be begun any more.
+    pub(crate) recalled: Arc<AtomicBool>,
 }
 
 /// Serves a request. Safe to drop at any point: it can be served again.
@@ -56,6 +60,11 @@ where
 {
     let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
     loop {
+        // A write that may have been begun is only looked at.
+        let is_looking = is_uncertain && matches!(serving.row.ask.what, Wanted::FsWrite { .. });
+        if serving.recalled.load(Ordering::Relaxed) && !is_looking {
+            return Err(error(REFUSED, Reason::Stopped.refusal()));
+        }
         let outcome = attempt(supervisor, &serving, &mut is_uncertain).await;
         if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
             return outcome.map_err(TerminalError::rpc);

@@ -24,7 +24,8 @@ impl Session {
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row =
             AgentRequestRow { lease_id: self.agent, session_key, ask, state: RequestState::Started, intent };
-        Serving { row, again, roots: vec![CWD.to_owned()], env: vec![("PATH".to_owned(), "/bin".to_owned())] }
+        let env = vec![("PATH".to_owned(), "/bin".to_owned())];
+        Serving { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
     }
 
     async fn serve(&self, what: Wanted, again: bool) -> Result<Value, RpcError> {
@@ -117,4 +118,36 @@ async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
         let serving = session.serving(create("make"), Some(LeaseId::mint().to_string()), false);
         assert_eq!(serve_within(&session.fake, serving, 4 * AGAIN_MS).await.is_ok(), served);
     }
+}
+
+/// What a person stopped while the supervisor was away is not done once it is back.
+#[tokio::test]
+async fn what_is_recalled_before_it_is_sent_is_never_done() {
+    let write = Wanted::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    for what in [write, create("make")] {
+        let session = Session::new();
+        session.fake.away_for.store(3, Ordering::Relaxed);
+        let serving = session.serving(what, Some(LeaseId::mint().to_string()), false);
+        let recalled = Arc::clone(&serving.recalled);
+        let served = serve_within(&session.fake, serving, 100 * AGAIN_MS);
+        let recall = async {
+            tokio::time::sleep(Duration::from_millis(AGAIN_MS / 2)).await;
+            recalled.store(true, Ordering::Relaxed);
+        };
+        let (served, ()) = tokio::join!(served, recall);
+        assert_eq!(served.unwrap_err().code, REFUSED);
+        assert!(session.fake.terminals.lock().unwrap().is_empty());
+        assert_eq!(*session.fake.disk.writes.lock().unwrap(), 0);
+    }
+}
+
+/// A write that may have been begun is answered by what stands in the file, also when it is recalled.
+#[tokio::test]
+async fn what_is_recalled_after_it_was_begun_is_looked_at() {
+    let session = Session::new();
+    session.fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "x".to_owned());
+    let write = Wanted::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let serving = session.serving(write, None, true);
+    serving.recalled.store(true, Ordering::Relaxed);
+    assert_eq!(serve(&session.fake, serving).await.unwrap(), "{}");
 }

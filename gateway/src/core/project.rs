@@ -51,13 +51,14 @@ const UNREADABLE: &str = "(Something of this session cannot be shown here: its r
 /// States that are seen by what follows them, and not said.
 pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// States of the agent, and of the binding, that are said also where hardly anything is.
-pub(crate) const OWED: [&str; 7] = [
+pub(crate) const OWED: [&str; 8] = [
     "asking_not_ensured",
     "agent_failed",
     "agent_away",
     "agent_waits",
     "approves_by_itself",
     "cancel_stuck",
+    "decided_again",
     "unbound",
 ];
 /// The kinds of rows that a conversation may be shown; no other kind ever gives a part.

@@ -241,6 +241,7 @@ impl Task {
                     self.performer.perform(*row, again, roots, env);
                 }
                 Act::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
+                Act::Recall { at } => self.performer.recall(at),
                 Act::Forget { at } => self.performer.forget(at),
                 Act::Reply { ticket, result } => self.reply(ticket, result),
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),

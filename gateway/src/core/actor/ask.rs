@@ -5,7 +5,7 @@ use super::{Act, Actor, Batch};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::jsonrpc::{INTERNAL_ERROR, REFUSED};
-use crate::core::link::{Answer, Ask, PermissionOption, RpcError, Wanted};
+use crate::core::link::{Answer, Ask, RpcError, Wanted};
 use crate::core::permission::{self, Decision, NOT_PENDING};
 use crate::core::rows::{NonInteractive, PermissionRow, PermissionState, RequestState, Settler, Without};
 use crate::core::session::SessionState;
@@ -20,12 +20,11 @@ pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MA
 
 impl Actor {
     pub(super) fn on_ask(&mut self, ask: Ask, out: &mut Batch) {
-        if let Wanted::Permission { tool_kind, options, .. } = &ask.what {
-            let (tool_kind, options) = (tool_kind.clone(), options.clone());
-            self.on_permission_asked(ask, tool_kind.as_deref(), &options, out);
-            return;
+        if matches!(ask.what, Wanted::Permission { .. }) {
+            self.on_permission_asked(ask, out);
+        } else {
+            self.on_host_asked(ask, out);
         }
-        self.on_host_asked(ask, out);
     }
 
     pub(super) fn on_request_done(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
@@ -58,23 +57,8 @@ impl Actor {
         self.on_steps(steps, out);
     }
 
-    fn on_permission_asked(
-        &mut self,
-        ask: Ask,
-        tool_kind: Option<&str>,
-        options: &[PermissionOption],
-        out: &mut Batch,
-    ) {
-        let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
-        let interactive = run.is_some_and(|run| run.interactive);
-        let settings = &self.session.options;
-        let decision = permission::decide(
-            settings.permission,
-            settings.non_interactive,
-            interactive,
-            options,
-            tool_kind,
-        );
+    fn on_permission_asked(&mut self, ask: Ask, out: &mut Batch) {
+        let decision = self.decision(&ask);
         let Some(row) = self.new_permission(ask, out) else { return };
         let run_id = row.ask.run_id;
         // Whatever the mode: what was told to stop gets no approval for another step, and nobody is asked for one.
@@ -95,6 +79,38 @@ impl Actor {
                 self.fail_for_nobody(run_id, out);
                 self.settle(row, None, &Settler::Without(Without::Nobody), out);
             }
+        }
+    }
+
+    /// Decides about a question by the session's settings.
+    fn decision(&self, ask: &Ask) -> Decision {
+        let Wanted::Permission { tool_kind, options, .. } = &ask.what else { return Decision::Cancel };
+        let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
+        let interactive = run.is_some_and(|run| run.interactive);
+        let settings = &self.session.options;
+        let (mode, non_interactive) = (settings.permission, settings.non_interactive);
+        permission::decide(mode, non_interactive, interactive, options, tool_kind.as_deref())
+    }
+
+    /// Settles the questions that wait and that another permission mode answers by itself: of the agent, and of the host,
+    /// whose options and kinds are of the same shape.
+    pub(super) fn decide_again(&mut self, out: &mut Batch) {
+        let mut is_said = false;
+        for at in self.permissions.keys().copied().collect::<Vec<_>>() {
+            let decided = self.permissions.get(&at).map(|row| self.decision(&row.ask));
+            let option_id = match decided {
+                Some(Decision::Allow(option_id) | Decision::Reject(option_id)) => Some(option_id),
+                Some(Decision::Cancel) => None,
+                Some(Decision::Ask | Decision::FailRun) | None => continue,
+            };
+            let Some(row) = self.permissions.remove(&at) else { continue };
+            if !std::mem::replace(&mut is_said, true) {
+                // Said between a question and its end, so that the question does not look as if nobody was asked.
+                let text = "Another permission mode holds now. It decides about the questions that wait.";
+                let payload = json!({ "status": "decided_again", "text": text });
+                self.run_event(row.ask.run_id, EventKind::Status, payload, out);
+            }
+            self.settle(row, option_id, &Settler::Without(Without::Policy), out);
         }
     }
 
@@ -219,7 +235,9 @@ impl Actor {
                 self.settle(row, None, &Settler::Without(why), out);
             }
         }
-        if run_id.is_none() {
+        if run_id.is_some() {
+            self.recall_effects(run_id, out);
+        } else {
             for (at, mut row) in std::mem::take(&mut self.requests) {
                 row.state = RequestState::Answered;
                 out.writes.push(Write::Request(Box::new(row)));

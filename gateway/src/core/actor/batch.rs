@@ -64,6 +64,11 @@ pub(crate) enum Act {
         /// The request.
         row: Box<AgentRequestRow>,
     },
+    /// Do not begin this effect any more, as far as nothing of it was sent: the agent is told that it was stopped.
+    Recall {
+        /// Offset that names it.
+        at: u64,
+    },
     /// Nobody wants the answer to this request any more.
     Forget {
         /// Offset that names it.

@@ -14,6 +14,7 @@ use crate::core::jsonrpc::REFUSED;
 use crate::core::link::{Ask, RpcError, Wanted};
 use crate::core::rows::{AgentRequestRow, PermissionRow, RequestState, Settler, Without};
 use crate::core::session::SessionState;
+use acp_shared::ids::RunId;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -155,20 +156,21 @@ impl Actor {
     ) {
         let Some(row) = self.requests.get(&at) else { return };
         let effect = Effect::of(&row.ask.what);
+        let reason = match by {
+            Settler::Person(_) => Reason::Answer,
+            Settler::Without(Without::Policy) => Reason::Mode,
+            Settler::Without(Without::Deadline) => Reason::Deadline,
+            Settler::Without(_) => Reason::Stopped,
+        };
         match (option_kind, effect) {
             (Some("allow_once"), _) => {}
             (Some("allow_always"), Some(effect)) => self.session.options.grants.add(Grant::Always(effect)),
             _ => {
-                let reason = match by {
-                    Settler::Person(_) => Reason::Answer,
-                    Settler::Without(Without::Deadline) => Reason::Deadline,
-                    Settler::Without(_) => Reason::Stopped,
-                };
                 self.refuse_effect(at, reason, out);
                 return;
             }
         }
-        self.host_event(at, "allowed", Reason::Answer, out);
+        self.host_event(at, "allowed", reason, out);
         self.begin(at, out);
     }
 
@@ -191,6 +193,15 @@ impl Actor {
         }
         out.writes.push(Write::Request(Box::new(row.clone())));
         out.acts.push(Act::Perform { row: Box::new(row.clone()), again: false });
+    }
+
+    /// Recalls the effects that were allowed in a run, or in any, and may not be sent yet.
+    pub(super) fn recall_effects(&self, run_id: Option<RunId>, out: &mut Batch) {
+        let is_meant = |row: &&AgentRequestRow| {
+            let is_effect = matches!(Effect::of(&row.ask.what), Some(Effect::Write | Effect::Run));
+            is_effect && row.state == RequestState::Started && (run_id.is_none() || row.ask.run_id == run_id)
+        };
+        out.acts.extend(self.requests.values().filter(is_meant).map(|row| Act::Recall { at: row.ask.at }));
     }
 
     fn refuse_effect(&mut self, at: u64, reason: Reason, out: &mut Batch) {

@@ -92,6 +92,12 @@ impl Actor {
         if matches!(setting, Setting::Permission(_)) {
             self.report_asking(out);
         }
+        if matches!(setting, Setting::Permission(_) | Setting::Defaults) {
+            if self.session.options.permission != PermissionMode::ApproveAll {
+                self.recall_effects(None, out);
+            }
+            self.decide_again(out);
+        }
     }
 
     fn answer_setting(

@@ -365,3 +365,85 @@ fn an_effect_that_fails_is_journaled_as_failed() {
     world.input(Input::RequestDone { at, outcome: Err(error) });
     assert_eq!(effects(&world)[1], effect("write", "failed", ""));
 }
+
+/// A grant is used up by the effect that it was for, also when the agent had written the file by itself.
+#[test]
+fn content_that_the_file_holds_already_uses_the_permission_up() {
+    let (mut world, _) = running(PermissionMode::Ask);
+    world.say(&edit(&["/w/f"]));
+    answer(&mut world, "yes");
+    world.disk.insert("/w/f".to_owned(), "x".to_owned());
+    world.say("W/w/f x\n");
+    assert_eq!(effects(&world), [effect("write", "allowed", "unchanged")]);
+    world.say("W/w/f other\n");
+    assert_eq!((pending(&world).len(), world.performed.len()), (1, 0), "once is once");
+}
+
+/// Another mode decides about what waits: an old button has no say any more.
+#[test]
+fn another_permission_mode_decides_about_the_questions_that_wait() {
+    let own = edit(&["/w/g"]);
+    for (mode, waits, want) in [
+        (
+            PermissionMode::DenyAll,
+            0,
+            vec![effect("write", "refused", "mode"), effect("run", "refused", "mode")],
+        ),
+        (
+            PermissionMode::ApproveAll,
+            0,
+            vec![effect("write", "allowed", "mode"), effect("run", "allowed", "mode")],
+        ),
+        (PermissionMode::ApproveReads, 3, vec![]),
+        (PermissionMode::Ask, 3, vec![]),
+    ] {
+        for again in [false, true] {
+            let (mut world, _) = running(PermissionMode::Ask);
+            world.say(&format!("W/w/f x\nCls\n{own}"));
+            let asked: Vec<String> = pending(&world).iter().map(|row| row.permission_id()).collect();
+            assert_eq!(asked.len(), 3);
+            if again {
+                restart(&mut world);
+            }
+            world.command(Command::Set(Setting::Permission(mode))).unwrap();
+            assert_eq!((pending(&world).len(), effects(&world)), (waits, want.clone()), "{mode:?}");
+            let is_allowed = mode == PermissionMode::ApproveAll;
+            assert_eq!(world.performed.len(), if is_allowed { 2 } else { 0 }, "{mode:?}");
+            let own = heard(&world).iter().any(|text| text.contains(if is_allowed { "yes" } else { "no" }));
+            assert_eq!(own, waits == 0, "{mode:?}: the agent's own question");
+            let settled = world.kinds().iter().filter(|kind| **kind == K::PermissionSettled).count();
+            assert_eq!(settled, 3 - waits);
+            for permission_id in asked.into_iter().filter(|_| waits == 0) {
+                let by = "somebody".to_owned();
+                let late =
+                    Command::AnswerPermission { permission_id, option_id: "allow_once".to_owned(), by };
+                assert!(world.command(late).is_err(), "{mode:?}: an old button");
+            }
+        }
+    }
+}
+
+/// What was allowed and may not be sent yet is recalled once its turn is stopped or over, and by a stricter mode.
+#[test]
+fn an_effect_that_was_not_sent_is_recalled() {
+    type End = fn(&mut World, RunId);
+    let cancel: End = |world, run| {
+        world.deaf = true;
+        world.command(Command::Cancel(Some(run))).unwrap();
+    };
+    let finish: End = |world, _| world.say("D\n");
+    let stricter: End = |world, _| {
+        world.command(Command::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
+    };
+    let same: End = |world, _| {
+        world.command(Command::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
+    };
+    for (end, recalled) in [(cancel, 2), (finish, 2), (stricter, 2), (same, 0)] {
+        let (mut world, run) = running(PermissionMode::ApproveAll);
+        world.say("G/w/f\nW/w/f x\nCls\n");
+        assert_eq!((world.performed.len(), world.recalled.len()), (3, 0));
+        end(&mut world, run);
+        let effects: Vec<u64> = world.performed.iter().skip(1).map(|(at, _)| *at).take(recalled).collect();
+        assert_eq!(world.recalled, effects, "a read goes on");
+    }
+}

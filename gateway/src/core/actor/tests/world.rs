@@ -54,6 +54,7 @@ pub(super) struct World {
     pub(super) now_ms: u64,
     pub(super) replies: Vec<(Ticket, Result<Answered, Failure>)>,
     pub(super) performed: Vec<(u64, bool)>,
+    pub(super) recalled: Vec<u64>,
     /// Content of files, by canonical path.
     pub(super) disk: BTreeMap<String, String>,
     /// Canonical paths of those that lead over a link.
@@ -273,6 +274,7 @@ impl World {
             now_ms: 1_000,
             replies: Vec::new(),
             performed: Vec::new(),
+            recalled: Vec::new(),
             disk: BTreeMap::new(),
             links: BTreeMap::new(),
             inspects_never: false,
@@ -444,6 +446,7 @@ impl World {
                 let found = self.inspect(&row);
                 self.inputs.push_back(Input::Inspected { at: row.ask.at, found });
             }
+            Act::Recall { at } => self.recalled.push(at),
             Act::Perform { row, again } => self.performed.push((row.ask.at, again)),
             Act::Reply { ticket, result } => {
                 self.unconfirmed.retain(|(of, _, _)| *of != ticket);
