@@ -243,6 +243,22 @@ fn modes_decide_without_a_person() {
     house.end();
 }
 
+/// Another permission mode decides about a question that waits; an old button has no say any more.
+#[test]
+fn a_stricter_mode_refuses_what_waits() {
+    let house = House::new(&[]);
+    let key = house.spawn();
+    let turn = ask(&house, &key, "permission");
+    let id = one_pending(&house, &key);
+    let _ = house.verb(&["sessions", "set", &key, "--permission", "deny-all"]);
+    assert_eq!(pending(&house, &key), [] as [Value; 0]);
+    assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "an old button");
+    let events = turn.finish(LONG).ok().lines();
+    assert_eq!(chunks(&events), ["permission: selected reject_once"]);
+    assert_eq!(settled(&events)[0]["without"], "policy", "{events:#?}");
+    house.end();
+}
+
 /// `non_interactive_permissions = fail`: the run ends with its own code, and the command with exit code 5.
 #[test]
 fn where_nobody_can_be_asked_the_run_fails_if_so_configured() {
