@@ -275,7 +275,7 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
     out.push_str(r#","options":["#);
     let options = params.get("options").and_then(|raw| serde_json::from_str(raw.get()).ok());
     let options: Vec<&RawValue> = options.unwrap_or_default();
-    let is_answerable = |option: &Members<'_>| option.get("optionId").is_some_and(|id| is_string(id));
+    let is_answerable = |option: &Members<'_>| option.get("optionId").is_some_and(is_string);
     let options = options.iter().filter_map(|raw| Members::of(raw.get())).filter(is_answerable);
     for (i, option) in options.enumerate() {
         let part = |name: &str| option.get(name).filter(|raw| is_string(raw)).map_or("null", |raw| raw.get());
