@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn payloads_of_websockets_are_not_logged_at_any_level() {
-        for level in ["trace", "", "tungstenite=trace", "info,tungstenite=debug,acp=trace"] {
+        for level in ["trace", "error", "tungstenite=trace", "info,tungstenite=debug,acp=trace"] {
             let lines = Lines::default();
             let sink = lines.clone();
             let subscriber = tracing_subscriber::fmt()
