@@ -23,6 +23,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
@@ -109,6 +110,23 @@ const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().big_endian().max_frame_length(FRAME_BYTES_MAX).new_codec()
+}
+
+impl<In> Receiver<In> {
+    /// Refuses later frames of more than `bytes_max` bytes, by their header. A new receiver takes [`FRAME_BYTES_MAX`].
+    pub fn limit(&mut self, bytes_max: usize) {
+        self.frames.decoder_mut().set_max_frame_length(bytes_max);
+    }
+
+    /// Reads and drops at most `bytes_max` bytes, or all until the peer closes.
+    ///
+    /// # Errors
+    /// [`ConnError::Io`] for a broken socket.
+    pub async fn discard(&mut self, bytes_max: u64) -> Result<(), ConnError> {
+        let mut rest = self.frames.get_mut().take(bytes_max);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+        Ok(())
+    }
 }
 
 impl<In: DeserializeOwned> Receiver<In> {

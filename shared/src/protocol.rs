@@ -35,6 +35,10 @@ pub const VERSION_MAX: u16 = 2;
 pub const VERSION_MARKS: u16 = 2;
 /// The largest frame, in bytes: one agent line of 32 MiB and its envelope.
 pub const FRAME_BYTES_MAX: usize = 33 * 1024 * 1024;
+/// Largest [`Hello`], in bytes: until it is read, anybody may be at the other end.
+pub const HELLO_BYTES_MAX: usize = 64 * 1024;
+/// Largest [`Marks`], in bytes: room for tens of thousands of leases.
+pub const MARKS_BYTES_MAX: usize = 1024 * 1024;
 /// The largest piece of output in one [`Notice::Output`], in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 

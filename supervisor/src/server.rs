@@ -8,7 +8,10 @@ use crate::core::handshakes::{Handshakes, User};
 use crate::link::{Link, LinkId, Outgoing};
 use crate::owner::Event;
 use acp_shared::conn::{self, Conn, ConnError, Listener, Receiver, Sender};
-use acp_shared::protocol::{Hello, Marks, Refusal, RefusalCode, Role, ToClient, ToSupervisor, VERSION_MARKS};
+use acp_shared::protocol::{
+    FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, MARKS_BYTES_MAX, Marks, Refusal, RefusalCode, Role, ToClient,
+    ToSupervisor, VERSION_MARKS,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -55,7 +58,10 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
     let (waiting, told) = (HandshakeTable::default(), Arc::new(Semaphore::new(REFUSALS_MAX)));
     loop {
         let client = match listener.accept::<ToSupervisor, ToClient>().await {
-            Ok(client) => client,
+            Ok(mut client) => {
+                client.receiver.limit(HELLO_BYTES_MAX);
+                client
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -101,9 +107,8 @@ async fn turn_away(mut client: Client) -> Result<(), ConnError> {
     client.receiver.recv().await?;
     let why = "the supervisor does not take orders from the trees in its care";
     client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
-    // Whatever else it has to say first.
-    while client.receiver.recv().await?.is_some() {}
-    Ok(())
+    // Whatever else it has to say first, within bounds.
+    client.receiver.discard(HELLO_BYTES_MAX as u64).await
 }
 
 async fn connection(
@@ -115,7 +120,7 @@ async fn connection(
     let (id, end) = (link.id(), link.end().clone());
     let within = Duration::from_millis(context.config.handshake_ms);
     let shaken = tokio::select! {
-        shaken = tokio::time::timeout(within, handshake(context, &mut client, &link)) => shaken,
+        shaken = tokio::time::timeout(within, handshake(context, &mut client, &link, place)) => shaken,
         () = end.cancelled() => Ok(Err(ConnError::Closed.into())),
     };
     if !matches!(shaken, Ok(Ok(()))) {
@@ -135,7 +140,7 @@ async fn connection(
         Ok(Err(Unshaken::Broken(error))) => return Err(error),
         Ok(Ok(())) => {}
     }
-    drop(place);
+    client.receiver.limit(FRAME_BYTES_MAX);
     let writer = tokio::spawn(write(client.sender, outgoing));
     let result = tokio::select! {
         () = end.cancelled() => Ok(()),
@@ -169,7 +174,12 @@ impl From<Refusal> for Unshaken {
     }
 }
 
-async fn handshake(context: &Arc<Context>, client: &mut Client, link: &Link) -> Result<(), Unshaken> {
+async fn handshake(
+    context: &Arc<Context>,
+    client: &mut Client,
+    link: &Link,
+    place: HandshakePlace,
+) -> Result<(), Unshaken> {
     let hello = match client.receiver.recv().await? {
         Some(ToSupervisor::Hello(hello)) => hello,
         Some(ToSupervisor::Request { .. } | ToSupervisor::Marks(_) | ToSupervisor::Act { .. }) => {
@@ -179,6 +189,8 @@ async fn handshake(context: &Arc<Context>, client: &mut Client, link: &Link) -> 
     };
     let version = conn::negotiate(&hello)?;
     let marks = marks(client, &hello, version).await?;
+    // Everything is read: an answer that waits for the disk takes no place away from others.
+    drop(place);
     let (answer, answered) = oneshot::channel();
     context.tell(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
     let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending");
@@ -195,6 +207,7 @@ async fn marks(client: &mut Client, hello: &Hello, version: u16) -> Result<Optio
     if version < VERSION_MARKS || matches!(hello.role, Role::Admin) {
         return Ok(None);
     }
+    client.receiver.limit(MARKS_BYTES_MAX);
     match client.receiver.recv().await? {
         Some(ToSupervisor::Marks(marks)) => Ok(Some(marks)),
         Some(ToSupervisor::Hello(_) | ToSupervisor::Request { .. } | ToSupervisor::Act { .. }) => {

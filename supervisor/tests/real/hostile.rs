@@ -4,7 +4,9 @@
 
 use crate::common::{DEADLINE, Host, agent, script};
 use acp_shared::conn::{self, ConnError};
-use acp_shared::protocol::{FRAME_BYTES_MAX, RefusalCode, Reply, Request, ToClient, ToSupervisor};
+use acp_shared::protocol::{
+    FRAME_BYTES_MAX, Hello, RefusalCode, Reply, Request, ToClient, ToSupervisor, VERSION_MAX,
+};
 use acp_shared::wire;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -49,6 +51,27 @@ async fn malformed_oversized_slow_and_short_clients_are_cut_off() {
     }
     drop(UnixStream::connect(host.socket()).unwrap());
     assert_eq!(good.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
+}
+
+/// Memory for large frames is for those who were let in.
+#[tokio::test]
+async fn a_large_frame_before_the_welcome_is_refused_by_its_header() {
+    let host = Host::with_config("handshake_ms = 60000");
+    let hello = Hello { version_max: VERSION_MAX, ..host.gateway().hello() };
+    let hello = wire::encode_frame(&ToSupervisor::Hello(hello), FRAME_BYTES_MAX).unwrap();
+    let header = |bytes: usize| u32::try_from(bytes).unwrap().to_be_bytes().to_vec();
+    for (name, bytes) in
+        [("instead of Hello", header(1 << 20)), ("instead of Marks", [hello, header((1 << 20) + 1)].concat())]
+    {
+        let begun = std::time::Instant::now();
+        assert!(throw(&host, &bytes).is_empty(), "{name}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{name}: not by its header");
+    }
+    let mut gateway = host.gateway().connect().await;
+    let spec = agent(&["cat"]);
+    gateway.spawn(&spec).await;
+    let large = gateway.input(spec.lease_id, 1, &vec![b'x'; 1 << 20]).await;
+    assert_eq!(large, Ok(Reply::Written { seq: 1 }), "afterwards frames are large");
 }
 
 #[tokio::test]
