@@ -22,13 +22,24 @@ const PENDING_BYTES_MAX: usize = 512 * 1024;
 const FILES_MAX: usize = 2;
 /// Logs of one gateway. The one that was written longest ago goes first.
 const LOGS_MAX: usize = 1_000;
+/// Bytes of all logs of one gateway; likewise.
+const GATEWAY_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Bytes that one log grows by between two looks at all logs of its gateway.
+const LOOK_BYTES: u64 = 256 * 1024;
+
+/// Sizes that logs are held to, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    file: u64,
+    gateway: u64,
+}
 
 /// The directory of all session logs.
 #[derive(Debug, Clone)]
 pub struct SessionLogs {
     dir: Arc<Path>,
     disk: Disk,
-    file_bytes_max: u64,
+    limits: Limits,
 }
 
 /// The log of one session, for writing. Clones write to the same one.
@@ -36,7 +47,7 @@ pub struct SessionLogs {
 pub struct SessionLog {
     dir: Arc<Path>,
     disk: Disk,
-    file_bytes_max: u64,
+    limits: Limits,
     pending: Arc<Mutex<Pending>>,
 }
 
@@ -66,7 +77,8 @@ impl SessionLogs {
     /// Logs below `dir`, which is made when the first one is written.
     #[must_use]
     pub fn new(dir: &Path, file_bytes_max: u64) -> Self {
-        Self { dir: dir.into(), disk: Disk::default(), file_bytes_max }
+        let limits = Limits { file: file_bytes_max, gateway: GATEWAY_BYTES_MAX };
+        Self { dir: dir.into(), disk: Disk::default(), limits }
     }
 
     fn dir_of(&self, gateway: GatewayInstanceId, session: &SessionKey) -> PathBuf {
@@ -80,7 +92,7 @@ impl SessionLogs {
         SessionLog {
             dir: self.dir_of(gateway, session).into(),
             disk: self.disk.clone(),
-            file_bytes_max: self.file_bytes_max,
+            limits: self.limits,
             pending: Arc::default(),
         }
     }
@@ -132,11 +144,15 @@ impl SessionLog {
     pub fn write(&self, text: &str) {
         {
             let mut pending = self.pending();
-            if pending.text.len() + text.len() > PENDING_BYTES_MAX {
-                pending.left_out += text.len() as u64;
+            let room = PENDING_BYTES_MAX.saturating_sub(pending.text.len());
+            // As many whole lines as there is room for.
+            let lines = text.as_bytes().get(..room).and_then(|fits| memchr::memrchr(b'\n', fits));
+            let fits = if text.len() <= room { text.len() } else { lines.map_or(0, |at| at + 1) };
+            pending.left_out += (text.len() - fits) as u64;
+            pending.text.push_str(text.get(..fits).unwrap_or_default());
+            if fits == 0 {
                 return;
             }
-            pending.text.push_str(text);
             if std::mem::replace(&mut pending.is_written, true) {
                 return;
             }
@@ -170,7 +186,7 @@ impl SessionLog {
             if left_out > 0 {
                 text.push_str(&note(&format!("{left_out} bytes were left out: the disk is too slow")));
             }
-            let written = append(&self.dir, text.as_bytes(), self.file_bytes_max);
+            let written = append(&self.dir, text.as_bytes(), self.limits);
             let was_failing = std::mem::replace(&mut self.pending().is_failing, written.is_err());
             if let Err(error) = written
                 && !was_failing
@@ -222,51 +238,69 @@ fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
 }
 
 /// Appends lines, each wholly to one file.
-fn append(dir: &Path, mut lines: &[u8], file_bytes_max: u64) -> io::Result<()> {
+fn append(dir: &Path, mut lines: &[u8], limits: Limits) -> io::Result<()> {
     while !lines.is_empty() {
-        let most = lines.len().min(crate::config::size(file_bytes_max));
+        let most = lines.len().min(crate::config::size(limits.file));
         let last = lines.get(..most).and_then(|fits| memchr::memrchr(b'\n', fits));
         // A line longer than a file gets a file to itself.
         let end = last.or_else(|| memchr::memchr(b'\n', lines)).map_or(lines.len(), |at| at + 1);
         let (now, later) = lines.split_at(end);
-        append_to_file(dir, now, file_bytes_max)?;
+        append_to_file(dir, now, limits)?;
         lines = later;
     }
     Ok(())
 }
 
-fn append_to_file(dir: &Path, text: &[u8], file_bytes_max: u64) -> io::Result<()> {
+fn append_to_file(dir: &Path, text: &[u8], limits: Limits) -> io::Result<()> {
     if !dir.is_dir() {
         for above in dir.ancestors().take(3).collect::<Vec<_>>().into_iter().rev() {
             private_dir(above)?;
         }
-        dir.parent().into_iter().for_each(make_room);
     }
     let mut parts = parts(dir)?;
-    let full = |part: &LogFile| part.bytes > 0 && part.bytes + text.len() as u64 > file_bytes_max;
+    let full = |part: &LogFile| part.bytes > 0 && part.bytes + text.len() as u64 > limits.file;
     let path = match parts.last() {
         Some(part) if !full(part) => part.path.clone(),
         last => dir.join(format!("{:020}.log", last.map_or(0, |part| part.start + part.bytes))),
     };
     let is_new = parts.last().is_none_or(|part| part.path != path);
+    let looks = |part: &LogFile| part.bytes / LOOK_BYTES < (part.bytes + text.len() as u64) / LOOK_BYTES;
+    if is_new || parts.last().is_some_and(looks) {
+        make_room(dir, text.len() as u64, limits);
+    }
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)?.write_all(text)?;
     let kept = if is_new { FILES_MAX - 1 } else { FILES_MAX };
     let old = parts.len().saturating_sub(kept);
     parts.drain(..old).try_for_each(|part| std::fs::remove_file(part.path))
 }
 
-/// Removes the logs of a gateway that were written longest ago, if it has too many.
-fn make_room(gateway: &Path) {
-    let logs = entries(gateway);
-    let Some(over) = logs.len().checked_sub(LOGS_MAX).filter(|over| *over > 0) else { return };
-    let written = |log: &Path| {
-        let times = entries(log).into_iter().filter_map(|file| file.metadata().ok()?.modified().ok());
+/// Removes the logs of a gateway that were written longest ago, if it has too many or they are too large, so that
+/// `log` has room for so many bytes more.
+fn make_room(log: &Path, bytes: u64, limits: Limits) {
+    let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+    for dir in log.parent().into_iter().flat_map(entries).filter(|other| other != log) {
+        let files = entries(&dir).into_iter().filter_map(|file| file.metadata().ok());
+        let (mut written, mut size) = (None, 0);
+        for file in files {
+            (written, size) = (written.max(file.modified().ok()), size + file.len());
+        }
         // A log that was just made and has no file yet stays.
-        times.max().unwrap_or_else(SystemTime::now)
-    };
-    let mut logs: Vec<_> = logs.into_iter().map(|log| (written(&log), log)).collect();
+        logs.push((written.unwrap_or_else(SystemTime::now), size, dir));
+    }
     logs.sort();
-    logs.into_iter().take(over).for_each(|(_, log)| remove_all(&log));
+    let own: u64 =
+        entries(log).into_iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+    // Its oldest file goes once there is another one.
+    let own = (own + bytes).min(limits.file.saturating_mul(FILES_MAX as u64)).max(bytes);
+    let mut size = own + logs.iter().map(|(_, size, _)| size).sum::<u64>();
+    let mut count = logs.len() + 1;
+    for (_, bytes, dir) in logs {
+        if count <= LOGS_MAX && size <= limits.gateway {
+            return;
+        }
+        remove_all(&dir);
+        (size, count) = (size.saturating_sub(bytes), count - 1);
+    }
 }
 
 fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
@@ -307,6 +341,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    /// Three lines in a file, two full logs for a gateway.
+    const SMALL: Limits = Limits { file: 21, gateway: 84 };
+
     fn text(dir: &Path, from: LogFrom, bytes_max: usize) -> (u64, String, u64) {
         let piece = read(dir, from, bytes_max).unwrap();
         (piece.offset, String::from_utf8(piece.bytes).unwrap(), piece.end)
@@ -317,9 +354,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("logs/gateway/session");
         assert_eq!(text(&dir, LogFrom::Offset(7), 99), (0, String::new(), 0));
-        append(&dir, b"line 0\n", 21).unwrap();
+        append(&dir, b"line 0\n", SMALL).unwrap();
         let many: String = (1..10).map(|n| format!("line {n}\n")).collect();
-        append(&dir, many.as_bytes(), 21).unwrap();
+        append(&dir, many.as_bytes(), SMALL).unwrap();
         // Three lines fit into a file; two files are kept.
         let all = "line 4\nline 5\nline 6\nline 7\nline 8\nline 9\n";
         assert_eq!(text(&dir, LogFrom::Offset(0), 99), (28, all.into(), 70));
@@ -329,13 +366,37 @@ mod tests {
         assert_eq!(text(&dir, LogFrom::Offset(71), 99), (28, all.into(), 70));
         assert_eq!(text(&dir, LogFrom::End(10), 99), (63, "line 9\n".into(), 70));
         assert_eq!(text(&dir, LogFrom::End(99), 99).0, 28);
-        append(&dir, &[b'x'; 50], 21).unwrap();
+        append(&dir, &[b'x'; 50], SMALL).unwrap();
         let modes =
             entries(&dir).into_iter().map(|file| file.metadata().unwrap().permissions().mode() & 0o777);
         assert_eq!(modes.collect::<Vec<_>>(), [0o600, 0o600]);
         for above in dir.ancestors().take(3) {
             assert_eq!(above.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{above:?}");
         }
+    }
+
+    #[test]
+    fn the_logs_of_a_gateway_are_bounded_together() {
+        let root = tempfile::tempdir().unwrap();
+        let log = |gateway: &str, name: &str| root.path().join("logs").join(gateway).join(name);
+        let full: String = (0..6).map(|n| format!("line {n}\n")).collect();
+        for (gateway, name) in [("a", "1"), ("b", "1"), ("a", "2"), ("a", "3"), ("a", "2")] {
+            append(&log(gateway, name), full.as_bytes(), SMALL).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let left = |gateway| {
+            let mut names: Vec<_> = entries(&root.path().join("logs").join(gateway))
+                .into_iter()
+                .map(|log| log.file_name().unwrap().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!((left("a"), left("b")), (vec!["2".to_owned(), "3".to_owned()], vec!["1".to_owned()]));
+        append(&log("a", "4"), b"line 0\n", SMALL).unwrap();
+        assert_eq!(left("a"), ["2", "4"], "the one that was written longest ago went");
+        append(&log("a", "5"), &[b'x'; 200], SMALL).unwrap();
+        assert_eq!(left("a"), ["5"], "one that is too large alone stays");
     }
 
     #[tokio::test]

@@ -66,6 +66,9 @@ impl Redactor {
     /// where it does because the stream ended, so that its last bytes may be the beginning of a value.
     #[must_use]
     pub fn line(&self, line: &[u8], bytes_max: usize, ended: bool) -> Vec<u8> {
+        if line.len() < VALUE_BYTES_MIN {
+            return line.get(..bytes_max).unwrap_or(line).to_owned();
+        }
         let mut found = self.find(line);
         if ended {
             found.extend(self.needles.iter().filter_map(|needle| Some((cut_off(line, needle)?, needle))));

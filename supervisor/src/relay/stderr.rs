@@ -16,8 +16,10 @@ const LINES_MAX: u32 = 20;
 const LINE_SHOWN_MAX: usize = 2_000;
 /// Bytes of a line in the session's log; the rest of the line is left out.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Bytes for the session's log in one [`WINDOW`]; the rest is counted.
+/// Bytes for the session's log in one [`WINDOW`], times of lines included; the rest is counted.
 const LOGGED_BYTES_MAX: usize = 256 * 1024;
+/// Lines for the session's log in one [`WINDOW`]; the rest is counted.
+const LOGGED_LINES_MAX: u32 = 2_000;
 
 /// Reader of one agent's standard error.
 #[derive(Debug)]
@@ -34,6 +36,9 @@ pub(crate) struct Stderr {
     lines: u32,
     suppressed: u64,
     logged: usize,
+    logged_lines: u32,
+    /// True if the last line was empty: further empty ones are left out.
+    was_empty: bool,
     left_out: u64,
 }
 
@@ -60,6 +65,8 @@ impl Stderr {
             lines: 0,
             suppressed: 0,
             logged: 0,
+            logged_lines: 0,
+            was_empty: false,
             left_out: 0,
         }
     }
@@ -129,7 +136,9 @@ impl Stderr {
         if Instant::now().duration_since(self.window) >= WINDOW {
             self.next_window(out);
         }
-        if self.logged >= LOGGED_BYTES_MAX {
+        let is_empty = line.trim_ascii().is_empty();
+        let is_another = std::mem::replace(&mut self.was_empty, is_empty) && is_empty;
+        if is_another || self.logged >= LOGGED_BYTES_MAX || self.logged_lines >= LOGGED_LINES_MAX {
             self.left_out += 1;
             return;
         }
@@ -140,8 +149,9 @@ impl Stderr {
         if cut > 0 {
             text.push_str(" […]");
         }
-        self.logged += text.len() + 1;
-        out.push_str(&session_logs::line(&text));
+        let logged = session_logs::line(&text);
+        (self.logged, self.logged_lines) = (self.logged + logged.len(), self.logged_lines + 1);
+        out.push_str(&logged);
         if self.lines >= LINES_MAX {
             self.suppressed += 1;
             return;
@@ -155,13 +165,16 @@ impl Stderr {
             tracing::info!(lease_id = %self.lease_id, lines = self.suppressed, "lines of stderr were not logged");
         }
         self.count_left_out(out);
-        (self.window, self.lines, self.suppressed, self.logged) = (Instant::now(), 0, 0, 0);
+        (self.window, self.lines, self.suppressed) = (Instant::now(), 0, 0);
+        (self.logged, self.logged_lines) = (0, 0);
     }
 
     fn count_left_out(&mut self, out: &mut String) {
         let lines = std::mem::take(&mut self.left_out);
         if lines > 0 {
-            out.push_str(&session_logs::note(&format!("{lines} lines were left out: too many in a second")));
+            out.push_str(&session_logs::note(&format!(
+                "{lines} lines were left out: empty, or too many in a second"
+            )));
         }
     }
 }
@@ -265,6 +278,28 @@ mod tests {
         stderr.end();
         let text = logged.text().await;
         assert!(text.len() < 2 * LOGGED_BYTES_MAX && text.contains("lines were left out"), "{}", text.len());
+    }
+
+    /// Each line gets a time of its own, so that short lines make much of little.
+    #[tokio::test]
+    async fn empty_lines_hide_no_error() {
+        let logged = Logged::new();
+        let mut stderr = logged.stderr();
+        stderr.push(&[b'\n'; 65_535]);
+        stderr.push(b"real error\n");
+        stderr.end();
+        let text = logged.text().await;
+        assert!(text.contains("| real error\n") && text.contains("65534 lines were left out"), "{text}");
+
+        let logged = Logged::new();
+        let mut stderr = logged.stderr();
+        stderr.push("x\n".repeat(30_000).as_bytes());
+        stderr.end();
+        let text = logged.text().await;
+        let lines = text.matches("| x\n").count();
+        // A second may end meanwhile.
+        assert!((2_000..=6_000).contains(&lines), "{lines}");
+        assert!(text.contains("lines were left out"));
     }
 
     #[tokio::test]
